@@ -1,0 +1,230 @@
+//! The handle every service holds, and how it comes to be connected.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::{ConnectErrorKind, ConnectOptions, Event, ServerAddr};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use crate::config::BusConfig;
+use crate::counters::{self, Counters};
+use crate::error::BusError;
+use crate::link::{self, Shared, Wire};
+
+/// How often the server is asked whether it lives. Two unanswered end the connection,
+/// so a server that hangs or is cut off is noticed after at most three times this.
+const PING_INTERVAL: Duration = Duration::from_secs(5);
+
+/// A connection to NATS. Clones share it; the last one closes it.
+#[derive(Clone)]
+pub struct Bus {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    monitor: AbortHandle,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.monitor.abort();
+    }
+}
+
+impl std::fmt::Debug for Bus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Bus({})", self.shared().config.url)
+    }
+}
+
+impl Bus {
+    /// Connects, makes the streams, and keeps connected from then on.
+    ///
+    /// Gives up after `connect_timeout`, at once when the server refuses us. Later
+    /// breaks are mended without end; see [`Bus::connected`].
+    pub async fn connect(config: &BusConfig, name: &str) -> Result<Self, BusError> {
+        let problems = config.validate();
+        if !problems.is_empty() {
+            return Err(BusError::Config(problems.join("; ")));
+        }
+        let deadline = Instant::now() + config.connect_timeout;
+        let wire = Arc::new(watch::Sender::new(Wire {
+            connected: true,
+            session: 1,
+        }));
+        let counters = Arc::new(Counters::default());
+        let client = dial(config, name, &wire, &counters, deadline).await?;
+        let shared = Arc::new(Shared::new(client, config.clone(), counters));
+        let mut pause = Duration::from_millis(50);
+        while let Err(error) = shared.ensure_all().await {
+            if Instant::now() + pause > deadline {
+                return Err(error);
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_secs(1));
+        }
+        let session = wire.borrow().session;
+        link::set_ready(&shared, session, true);
+        let monitor = tokio::spawn(link::monitor(Arc::clone(&shared), wire)).abort_handle();
+        Ok(Self {
+            inner: Arc::new(Inner { shared, monitor }),
+        })
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.inner.shared
+    }
+
+    /// True while NATS is connected and its streams were looked at since.
+    pub fn connected(&self) -> watch::Receiver<bool> {
+        self.shared().connected.subscribe()
+    }
+
+    /// Rises whenever a stream was found new, empty, or set back to an earlier moment.
+    /// At the first connection it is above 0 when a stream was new or empty.
+    ///
+    /// Consumers re-open themselves; what was on its way must be looked up in the ledger
+    /// and published again.
+    pub fn stream_lost(&self) -> watch::Receiver<u64> {
+        self.shared().lost.subscribe()
+    }
+
+    pub fn config(&self) -> &BusConfig {
+        &self.shared().config
+    }
+
+    pub fn counters(&self) -> &Counters {
+        &self.shared().counters
+    }
+
+    /// The largest message, headers included, that the server takes.
+    pub fn max_payload(&self) -> usize {
+        self.shared().client.max_payload()
+    }
+
+    /// A subject for answers that only this connection listens to.
+    pub fn new_inbox(&self) -> String {
+        self.shared().client.new_inbox()
+    }
+}
+
+/// The first connection, tried again while the server is merely not there.
+async fn dial(
+    config: &BusConfig,
+    name: &str,
+    wire: &Arc<watch::Sender<Wire>>,
+    counters: &Arc<Counters>,
+    deadline: Instant,
+) -> Result<async_nats::Client, BusError> {
+    let addresses = config
+        .url
+        .expose()
+        .split(',')
+        .map(|url| url.trim().parse::<ServerAddr>())
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|e| BusError::Config(format!("url {}: {e}", config.url)))?;
+    let mut pause = Duration::from_millis(50);
+    loop {
+        let tried = options(config, name, wire, counters)
+            .await?
+            .connect(addresses.as_slice())
+            .await;
+        let error = match tried {
+            Ok(client) => return Ok(client),
+            Err(error) => error,
+        };
+        let hopeless = match error.kind() {
+            ConnectErrorKind::ServerParse
+            | ConnectErrorKind::Authentication
+            | ConnectErrorKind::AuthorizationViolation
+            | ConnectErrorKind::Tls => true,
+            ConnectErrorKind::Dns
+            | ConnectErrorKind::TimedOut
+            | ConnectErrorKind::Io
+            | ConnectErrorKind::MaxReconnects => false,
+        };
+        if hopeless || Instant::now() + pause > deadline {
+            return Err(BusError::Connect {
+                url: config.url.masked(),
+                reason: error.to_string(),
+            });
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_secs(1));
+    }
+}
+
+async fn options(
+    config: &BusConfig,
+    name: &str,
+    wire: &Arc<watch::Sender<Wire>>,
+    counters: &Arc<Counters>,
+) -> Result<ConnectOptions, BusError> {
+    let wire = Arc::clone(wire);
+    let counters = Arc::clone(counters);
+    let mut options = ConnectOptions::new()
+        .name(name)
+        .connection_timeout(config.publish_timeout.min(config.connect_timeout))
+        .request_timeout(Some(config.publish_timeout))
+        .ping_interval(PING_INTERVAL)
+        .client_capacity(8_192)
+        .max_reconnects(None)
+        .reconnect_delay_callback(reconnect_delay)
+        .event_callback(move |event| {
+            note_event(&event, &wire, &counters);
+            std::future::ready(())
+        });
+    if let Some(path) = &config.credentials_file {
+        let text = tokio::fs::read_to_string(path).await.map_err(|e| {
+            BusError::Config(format!("credentials_file {}: {e}", path.display()))
+        })?;
+        options = options.credentials(&text).map_err(|e| {
+            BusError::Config(format!("credentials_file {}: {e}", path.display()))
+        })?;
+    }
+    if let (Some(user), Some(password)) = (&config.user, &config.password) {
+        options = options.user_and_password(user.clone(), password.expose().to_owned());
+    }
+    if let Some(token) = &config.token {
+        options = options.token(token.expose().to_owned());
+    }
+    if let Some(ca) = &config.tls_ca {
+        options = options.add_root_certificates(ca.clone()).require_tls(true);
+    }
+    Ok(options)
+}
+
+fn reconnect_delay(attempts: usize) -> Duration {
+    match attempts {
+        0 | 1 => Duration::ZERO,
+        n => Duration::from_millis(25 << n.min(7)).min(Duration::from_secs(2)),
+    }
+}
+
+fn note_event(
+    event: &Event,
+    wire: &watch::Sender<Wire>,
+    counters: &Counters,
+) {
+    match event {
+        Event::Connected => {
+            wire.send_if_modified(|wire| {
+                let back = !wire.connected;
+                wire.connected = true;
+                wire.session += u64::from(back);
+                counters::add(&counters.reconnects, usize::from(back));
+                back
+            });
+        }
+        Event::Disconnected | Event::Closed => {
+            wire.send_if_modified(|wire| std::mem::replace(&mut wire.connected, false));
+        }
+        Event::SlowConsumer(_) => counters::add(&counters.slow_subscriptions, 1),
+        Event::ServerError(error) => tracing::warn!(%error, "NATS reports an error"),
+        Event::ClientError(error) => tracing::warn!(%error, "the NATS client reports an error"),
+        Event::LameDuckMode | Event::Draining => {}
+    }
+}

@@ -1,0 +1,330 @@
+//! Reading a stream: what is ready, at once, for as long as the process lives.
+//!
+//! What must stay true: a lone message is handed out when it arrives and not when a
+//! batch is full, and a consumer that vanished, with its stream or alone, comes back by
+//! itself. The only errors are those no waiting cures.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use airlock_model::ids::{Epoch, Incarnation, Shard, WorkerId};
+use async_nats::jetstream::consumer::pull;
+use futures::{FutureExt, StreamExt};
+
+use crate::bus::Bus;
+use crate::counters;
+use crate::delivery::{Delivery, parse_ack};
+use crate::error::BusError;
+use crate::generation::{Opener, Plan, base_name};
+use crate::link::Link;
+use crate::settle::{DeadLetters, Outcome, Settled, Settler};
+use crate::subjects::{self, StreamName};
+use crate::subscribe::traceparent;
+use crate::tracker::{Taken, Tracker};
+
+/// A pull lives this long; the client renews it before it is used up.
+const PULL_EXPIRES: Duration = Duration::from_secs(30);
+/// The server's sign of life on an idle pull; twice this without one and we look.
+const PULL_HEARTBEAT: Duration = Duration::from_secs(5);
+const SLOWEST_RETRY: Duration = Duration::from_secs(2);
+
+/// Where a consumer that never was begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StartAt {
+    /// With the oldest message the stream has.
+    All,
+    /// With what is published from now on.
+    New,
+    Sequence(u64),
+}
+
+/// A durable consumer under a fixed name, which any number of replicas may read together.
+#[derive(Debug, Clone)]
+pub struct ConsumerSpec {
+    pub stream: StreamName,
+    /// One subject, wildcards allowed.
+    pub filter: String,
+    pub name: String,
+    pub start: StartAt,
+}
+
+/// Reads one subject of one stream.
+pub struct Consumer {
+    bus: Bus,
+    stream: StreamName,
+    stream_name: Arc<str>,
+    base: Arc<str>,
+    filter: String,
+    plan: Plan,
+    settler: Settler,
+    tracker: Arc<Tracker>,
+    pull: Option<Pull>,
+    last_opening: Option<u32>,
+}
+
+struct Pull {
+    messages: pull::Stream,
+    session: u64,
+    generation: u64,
+    opening: u32,
+}
+
+impl Bus {
+    /// Opens a consumer that replicas share.
+    pub async fn open_consumer(&self, spec: ConsumerSpec) -> Result<Consumer, BusError> {
+        let plan = Plan::Shared {
+            name: spec.name,
+            start: spec.start,
+        };
+        self.open(spec.stream, spec.filter, plan).await
+    }
+
+    /// Opens a leader's consumer `<base>-s<shard>-e<epoch>` where the leader before it
+    /// stood, and then deletes that one's. What the old leader had fetched and not
+    /// acknowledged comes at once.
+    pub async fn take_over(
+        &self,
+        stream: StreamName,
+        filter: &str,
+        base: &str,
+        shard: Shard,
+        epoch: Epoch,
+    ) -> Result<Consumer, BusError> {
+        let plan = Plan::Leader {
+            base: base.to_owned(),
+            shard,
+            epoch,
+        };
+        self.open(stream, filter.to_owned(), plan).await
+    }
+
+    /// Opens a worker process's consumer of its dispatches. Open it *before* telling
+    /// anybody of the incarnation: it starts with what is published from then on.
+    pub async fn open_worker_consumer(
+        &self,
+        id: &WorkerId,
+        incarnation: &Incarnation,
+    ) -> Result<Consumer, BusError> {
+        if !subjects::is_addressable(id) {
+            return Err(BusError::Config(format!(
+                "worker id {id:?} makes no subject: no dot first, last, or twice in a row"
+            )));
+        }
+        let plan = Plan::Worker {
+            id: id.clone(),
+            incarnation: incarnation.clone(),
+        };
+        self.open(StreamName::Jobs, subjects::worker_jobs(id), plan).await
+    }
+
+    async fn open(
+        &self,
+        stream: StreamName,
+        filter: String,
+        plan: Plan,
+    ) -> Result<Consumer, BusError> {
+        let base = base_name(&plan);
+        if !subjects::is_name(&base) {
+            return Err(BusError::Config(format!(
+                "consumer name {base:?} must be 1 to 128 letters, digits, - or _"
+            )));
+        }
+        let tracker = Arc::new(Tracker::default());
+        let mut consumer = Consumer {
+            bus: self.clone(),
+            stream,
+            stream_name: Arc::from(self.shared().name(stream)),
+            base: Arc::clone(&base),
+            filter,
+            plan,
+            settler: Settler::new(self.clone(), stream, base, Arc::clone(&tracker)),
+            tracker,
+            pull: None,
+            last_opening: None,
+        };
+        // The first opening is the caller's: it fails loudly instead of waiting.
+        let link = *self.shared().link.borrow();
+        consumer.open_once(link).await?;
+        Ok(consumer)
+    }
+}
+
+impl Consumer {
+    /// Waits for at least one message and returns all that are ready, up to `max`.
+    /// Cancel-safe. Fails only when this consumer is over for good.
+    pub async fn next_batch(&mut self, max: usize) -> Result<Vec<Delivery>, BusError> {
+        let max = max.max(1);
+        let mut link = self.bus.shared().link.subscribe();
+        let mut batch = Vec::new();
+        loop {
+            let now = *link.borrow_and_update();
+            if !self.is_current(now) {
+                // What the old pull has already brought is still good, unless the stream
+                // is another one.
+                self.drain_ready(&mut batch, max, now);
+                self.pull = None;
+                if !batch.is_empty() {
+                    return Ok(batch);
+                }
+            }
+            let Some(pull) = &mut self.pull else {
+                self.reopen().await?;
+                continue;
+            };
+            tokio::select! {
+                message = pull.messages.next() => match message {
+                    Some(Ok(message)) => {
+                        let (generation, opening) = (pull.generation, pull.opening);
+                        batch.extend(self.take_in(message, generation, opening));
+                        self.drain_ready(&mut batch, max, now);
+                        if !batch.is_empty() {
+                            return Ok(batch);
+                        }
+                    }
+                    Some(Err(error)) => {
+                        tracing::debug!(consumer = %self.base, %error, "the pull ended");
+                        self.pull = None;
+                    }
+                    None => self.pull = None,
+                },
+                changed = link.changed() => if changed.is_err() {
+                    return Err(BusError::Closed);
+                },
+            }
+        }
+    }
+
+    /// Settles messages; see [`Settler::settle`].
+    pub async fn settle(
+        &self,
+        settled: Vec<(Delivery, Outcome)>,
+        dead_letters: &dyn DeadLetters,
+    ) -> Settled {
+        self.settler.settle(settled, dead_letters).await
+    }
+
+    /// What settles this consumer's messages, for another task.
+    pub fn settler(&self) -> Settler {
+        self.settler.clone()
+    }
+
+    /// The name that duplicate checks use, the same in all generations.
+    pub fn base_name(&self) -> &str {
+        &self.base
+    }
+
+    fn is_current(&self, link: Link) -> bool {
+        match &self.pull {
+            None => true,
+            // While NATS is away the pull may still hold messages that came before.
+            Some(pull) => {
+                !link.ready
+                    || (pull.session == link.session
+                        && pull.generation == link.generations[self.stream.index()])
+            }
+        }
+    }
+
+    /// Takes what has arrived, without waiting.
+    fn drain_ready(&mut self, batch: &mut Vec<Delivery>, max: usize, link: Link) {
+        while batch.len() < max
+            && let Some(pull) = &mut self.pull
+            && pull.generation == link.generations[self.stream.index()]
+            && let Some(Some(Ok(message))) = pull.messages.next().now_or_never()
+        {
+            let (generation, opening) = (pull.generation, pull.opening);
+            batch.extend(self.take_in(message, generation, opening));
+        }
+    }
+
+    fn take_in(
+        &self,
+        message: async_nats::jetstream::Message,
+        generation: u64,
+        opening: u32,
+    ) -> Option<Delivery> {
+        let mut message = message.message;
+        let reply = message.reply.take()?;
+        let info = parse_ack(&reply)?;
+        let shared = self.bus.shared();
+        shared.note_seq(self.stream, generation, info.stream_seq);
+        let taken = self.tracker.take_in(
+            info.stream_seq,
+            info.published_at,
+            &reply,
+            opening,
+            info.delivered,
+        );
+        let Taken::HandOut { deliveries } = taken else {
+            counters::add(&shared.counters.duplicates_held, 1);
+            return None;
+        };
+        Some(Delivery {
+            traceparent: traceparent(&message),
+            payload: message.payload,
+            stream_seq: info.stream_seq,
+            published_at: info.published_at,
+            deliveries,
+            subject: message.subject,
+            reply,
+            stream: self.stream,
+            stream_name: Arc::clone(&self.stream_name),
+            consumer: Arc::clone(&self.base),
+            generation,
+        })
+    }
+
+    /// Opens the consumer again, however long NATS is away.
+    async fn reopen(&mut self) -> Result<(), BusError> {
+        let mut links = self.bus.shared().link.subscribe();
+        let mut pause = Duration::from_millis(20);
+        loop {
+            let link = *links
+                .wait_for(|link| link.ready)
+                .await
+                .map_err(|_| BusError::Closed)?;
+            match self.open_once(link).await {
+                Ok(()) => {
+                    counters::add(&self.bus.counters().consumers_reopened, 1);
+                    tracing::info!(consumer = %self.base, "the consumer is open again");
+                    return Ok(());
+                }
+                Err(error) if !error.is_retryable() => return Err(error),
+                Err(error) => {
+                    tracing::warn!(consumer = %self.base, %error, "opening the consumer again");
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(SLOWEST_RETRY);
+        }
+    }
+
+    async fn open_once(&mut self, link: Link) -> Result<(), BusError> {
+        let opener = Opener {
+            shared: self.bus.shared(),
+            stream: self.stream,
+            filter: &self.filter,
+            plan: &self.plan,
+            tracker: &self.tracker,
+            last_opening: self.last_opening,
+        };
+        let opened = opener.open().await?;
+        self.last_opening = Some(opened.opening);
+        let messages = opened
+            .consumer
+            .stream()
+            .max_messages_per_batch(self.bus.config().pull_batch)
+            .expires(PULL_EXPIRES)
+            .heartbeat(PULL_HEARTBEAT)
+            .messages()
+            .await
+            .map_err(|e| BusError::server(format!("reading consumer {}", self.base), e))?;
+        self.pull = Some(Pull {
+            messages,
+            session: link.session,
+            generation: opened.generation,
+            opening: opened.opening,
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,330 @@
+//! Opening consumers so that nothing is lost, nothing waits, and no old acknowledgement
+//! hits a new message.
+//!
+//! A consumer that only one process reads (a leader's, a worker's) gets a new name each
+//! time it is opened: a *generation*. It starts right after the acknowledgement floor of
+//! the generation before it and only then are the older ones deleted, so everything
+//! unacknowledged comes at once instead of after AckWait, and acknowledgements of the
+//! older reader go nowhere. Rejected: changing a consumer in place (the server refuses
+//! another start), and re-creating it under the same name (the old reader's
+//! acknowledgements would hit it).
+//!
+//! A newer generation began at the floor of the one before, so its own floor covers all
+//! older ones; a left-over older generation, whose floor stands still, need not be asked.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use airlock_model::ids::{Epoch, Incarnation, Shard, WorkerId};
+use async_nats::jetstream::ErrorCode;
+use async_nats::jetstream::consumer::{
+    AckPolicy, Consumer as NatsConsumer, DeliverPolicy, Info, PullConsumer, pull,
+};
+use async_nats::jetstream::stream::{ConsumerError, ConsumerErrorKind};
+use futures::TryStreamExt;
+
+use crate::consumer::StartAt;
+use crate::error::BusError;
+use crate::link::{Shared, StreamFacts};
+use crate::subjects::{self, Generation, StreamName};
+use crate::tracker::Tracker;
+
+/// How long the server keeps the consumer of a worker that reads no more.
+const WORKER_INACTIVE: Duration = Duration::from_secs(300);
+
+/// Whose consumer it is.
+#[derive(Debug, Clone)]
+pub(crate) enum Plan {
+    /// One durable consumer under a fixed name, read by any number of replicas.
+    Shared { name: String, start: StartAt },
+    /// A leader's, one per epoch.
+    Leader {
+        base: String,
+        shard: Shard,
+        epoch: Epoch,
+    },
+    /// A worker process's own.
+    Worker {
+        id: WorkerId,
+        incarnation: Incarnation,
+    },
+}
+
+pub(crate) struct Opened {
+    pub consumer: PullConsumer,
+    pub generation: u64,
+    /// Rises with each opening of a consumer that is re-made; tells deliveries apart.
+    pub opening: u32,
+}
+
+pub(crate) struct Opener<'a> {
+    pub shared: &'a Shared,
+    pub stream: StreamName,
+    pub filter: &'a str,
+    pub plan: &'a Plan,
+    pub tracker: &'a Tracker,
+    /// The last opening; `None` before the first.
+    pub last_opening: Option<u32>,
+}
+
+impl Opener<'_> {
+    pub async fn open(&self) -> Result<Opened, BusError> {
+        let facts = self.shared.ensure(self.stream).await?;
+        let first_stream = self.last_opening.is_none();
+        self.tracker.on_stream(facts.generation);
+        let (consumer, opening) = match self.plan {
+            Plan::Shared { name, start } => {
+                let start = if first_stream { *start } else { StartAt::All };
+                let opening = self.last_opening.map_or(0, |n| n + 1);
+                (self.open_shared(name, start, facts).await?, opening)
+            }
+            Plan::Leader { base, shard, epoch } => {
+                self.open_leader(base, *shard, *epoch, facts).await?
+            }
+            Plan::Worker { id, incarnation } => self.open_worker(id, incarnation, facts).await?,
+        };
+        Ok(Opened {
+            consumer,
+            generation: facts.generation,
+            opening,
+        })
+    }
+
+    async fn open_shared(
+        &self,
+        name: &str,
+        start: StartAt,
+        facts: StreamFacts,
+    ) -> Result<PullConsumer, BusError> {
+        if let Some(found) = self.find(name).await? {
+            if found.cached_info().delivered.stream_sequence <= facts.last_seq {
+                return self.refresh(found).await;
+            }
+            // The stream was set back behind it; it would skip what comes now.
+            self.delete(name).await?;
+        }
+        let mut config = self.config(self.resume_or(start));
+        config.durable_name = Some(name.to_owned());
+        self.create(config).await
+    }
+
+    /// Brings an existing consumer to the configured settings. Its start stays: the
+    /// server refuses to change it.
+    async fn refresh(&self, found: PullConsumer) -> Result<PullConsumer, BusError> {
+        let have = &found.cached_info().config;
+        let mut want = self.config(have.deliver_policy);
+        if have.ack_wait == want.ack_wait
+            && have.max_ack_pending == want.max_ack_pending
+            && have.max_deliver == want.max_deliver
+        {
+            return Ok(found);
+        }
+        want.durable_name.clone_from(&have.durable_name);
+        self.create(want).await
+    }
+
+    async fn open_leader(
+        &self,
+        base: &str,
+        shard: Shard,
+        epoch: Epoch,
+        facts: StreamFacts,
+    ) -> Result<(PullConsumer, u32), BusError> {
+        let mut older = self.generations(base, shard).await?;
+        older.sort_by_key(|(generation, _)| *generation);
+        let newest = older.last().map(|(generation, _)| *generation);
+        if let Some(newer) = newest.filter(|newest| newest.epoch > epoch) {
+            return Err(BusError::Superseded {
+                consumer: base.to_owned(),
+                by: newer.epoch,
+            });
+        }
+        let of_this_epoch = newest.filter(|newest| newest.epoch == epoch);
+        let reopened = of_this_epoch
+            .map(|newest| newest.reopened)
+            .max(self.last_opening)
+            .map_or(0, |n| n + 1);
+        let start = match older.last() {
+            Some((_, name)) => self.after_floor_of(name, facts).await?,
+            None => None,
+        };
+        let start = start.unwrap_or_else(|| self.resume_or(StartAt::All));
+        let generation = Generation { epoch, reopened };
+        let mut config = self.config(start);
+        config.durable_name = Some(subjects::leader_consumer(base, shard, generation));
+        let consumer = self.create(config).await?;
+        for (_, name) in &older {
+            // Whoever opens next deletes what is left over.
+            if let Err(error) = self.delete(name).await {
+                tracing::warn!(consumer = name, %error, "an old consumer was not deleted");
+            }
+        }
+        Ok((consumer, reopened))
+    }
+
+    async fn open_worker(
+        &self,
+        id: &WorkerId,
+        incarnation: &Incarnation,
+        facts: StreamFacts,
+    ) -> Result<(PullConsumer, u32), BusError> {
+        let opening = self.last_opening.map_or(0, |n| n + 1);
+        let before = self
+            .last_opening
+            .map(|n| subjects::worker_consumer(id, incarnation, n));
+        let start = match &before {
+            Some(name) => self.after_floor_of(name, facts).await?,
+            None => None,
+        };
+        // A dispatch names the incarnation it is meant for, and nobody knows of this one
+        // before its consumer is open: at the first opening nothing older concerns it.
+        let otherwise = match before {
+            None => StartAt::New,
+            Some(_) => StartAt::All,
+        };
+        let mut config = self.config(start.unwrap_or_else(|| self.resume_or(otherwise)));
+        config.name = Some(subjects::worker_consumer(id, incarnation, opening));
+        config.inactive_threshold = WORKER_INACTIVE;
+        let consumer = self.create(config).await?;
+        if let Some(name) = before
+            && let Err(error) = self.delete(&name).await
+        {
+            tracing::debug!(consumer = name, %error, "an old consumer is left to expire");
+        }
+        Ok((consumer, opening))
+    }
+
+    /// All generations of a leader's consumer that the server has.
+    async fn generations(
+        &self,
+        base: &str,
+        shard: Shard,
+    ) -> Result<Vec<(Generation, String)>, BusError> {
+        let stream = self.shared.name(self.stream);
+        let doing = || format!("listing the consumers of {stream}");
+        let handle = self
+            .shared
+            .js
+            .get_stream_no_info(stream)
+            .await
+            .map_err(|e| BusError::server(doing(), e))?;
+        let names: Vec<String> = handle
+            .consumer_names()
+            .try_collect()
+            .await
+            .map_err(|e| BusError::server(doing(), e))?;
+        Ok(names
+            .into_iter()
+            .filter_map(|name| {
+                subjects::parse_leader_consumer(&name, base, shard).map(|found| (found, name))
+            })
+            .collect())
+    }
+
+    /// Right after what that consumer's reader acknowledged without a gap. The stream may
+    /// have been set back behind it; then from the stream's end, for a later start would
+    /// skip what is published next.
+    async fn after_floor_of(
+        &self,
+        name: &str,
+        facts: StreamFacts,
+    ) -> Result<Option<DeliverPolicy>, BusError> {
+        let Some(found) = self.find(name).await? else {
+            return Ok(None);
+        };
+        let Info { ack_floor, .. } = found.cached_info();
+        Ok(Some(DeliverPolicy::ByStartSequence {
+            start_sequence: ack_floor.stream_sequence.min(facts.last_seq) + 1,
+        }))
+    }
+
+    fn resume_or(&self, start: StartAt) -> DeliverPolicy {
+        match (self.tracker.resume_at(), start) {
+            (Some(start_sequence), _) => DeliverPolicy::ByStartSequence { start_sequence },
+            (None, StartAt::All) => DeliverPolicy::All,
+            (None, StartAt::New) => DeliverPolicy::New,
+            (None, StartAt::Sequence(start_sequence)) => DeliverPolicy::ByStartSequence {
+                start_sequence: start_sequence.max(1),
+            },
+        }
+    }
+
+    fn config(&self, deliver_policy: DeliverPolicy) -> pull::Config {
+        let config = &self.shared.config;
+        pull::Config {
+            deliver_policy,
+            ack_policy: AckPolicy::Explicit,
+            ack_wait: config.ack_wait,
+            // Without end; see `BusConfig::max_deliver`.
+            max_deliver: -1,
+            max_ack_pending: config.max_ack_pending,
+            filter_subject: self.filter.to_owned(),
+            ..pull::Config::default()
+        }
+    }
+
+    async fn create(&self, config: pull::Config) -> Result<PullConsumer, BusError> {
+        let stream = self.shared.name(self.stream);
+        let name = config.durable_name.clone().or_else(|| config.name.clone());
+        self.shared
+            .js
+            .create_consumer_on_stream(config, stream)
+            .await
+            .map_err(|e| {
+                let name = name.unwrap_or_default();
+                BusError::server(format!("making consumer {name} on {stream}"), e)
+            })
+    }
+
+    async fn find(&self, name: &str) -> Result<Option<PullConsumer>, BusError> {
+        let stream = self.shared.name(self.stream);
+        let found: Result<NatsConsumer<pull::Config>, ConsumerError> = self
+            .shared
+            .js
+            .get_consumer_from_stream(name, stream)
+            .await;
+        match found {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if is_missing(&error) => Ok(None),
+            Err(error) => Err(BusError::server(
+                format!("looking at consumer {name} on {stream}"),
+                error,
+            )),
+        }
+    }
+
+    async fn delete(&self, name: &str) -> Result<(), BusError> {
+        let stream = self.shared.name(self.stream);
+        match self.shared.js.delete_consumer_from_stream(name, stream).await {
+            Ok(_) => Ok(()),
+            Err(error) if is_missing(&error) => Ok(()),
+            Err(error) => Err(BusError::server(
+                format!("deleting consumer {name} of {stream}"),
+                error,
+            )),
+        }
+    }
+}
+
+fn is_missing(error: &ConsumerError) -> bool {
+    match error.kind() {
+        ConsumerErrorKind::JetStream(error) => {
+            let code = error.error_code();
+            code == ErrorCode::CONSUMER_NOT_FOUND || code == ErrorCode::STREAM_NOT_FOUND
+        }
+        ConsumerErrorKind::TimedOut
+        | ConsumerErrorKind::Request
+        | ConsumerErrorKind::InvalidConsumerType
+        | ConsumerErrorKind::InvalidName
+        | ConsumerErrorKind::Other => false,
+    }
+}
+
+/// The stable name that duplicate checks use for all generations.
+pub(crate) fn base_name(plan: &Plan) -> Arc<str> {
+    match plan {
+        Plan::Shared { name, .. } => Arc::from(name.as_str()),
+        Plan::Leader { base, shard, .. } => Arc::from(format!("{base}-s{shard}")),
+        Plan::Worker { id, .. } => Arc::from(subjects::worker_consumer_base(id)),
+    }
+}

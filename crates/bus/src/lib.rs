@@ -1,0 +1,43 @@
+//! NATS: the only crate that knows subjects, streams and consumers.
+//!
+//! Everything on the bus is losable: the ledger has the truth, and this crate makes
+//! losing cheap. Three things must stay true here:
+//!
+//! 1. Whoever publishes learns whether a message *surely did not* go out or only *may*
+//!    have ([`PublishError::is_ambiguous`]); nothing is repeated blindly.
+//! 2. An acknowledgement reaches only the message it was meant for, also after a wiped
+//!    or rewound stream has given its number to another one.
+//! 3. No message waits for its AckWait because somebody else died or a connection broke:
+//!    exclusive readers open a new generation of their consumer instead
+//!    ([`Bus::take_over`]).
+//!
+//! The duplicate check ([`Seen`]) and the dead-letter sink ([`DeadLetters`]) are traits,
+//! so that this crate needs neither Redis nor Postgres.
+
+mod bus;
+mod config;
+mod consumer;
+mod counters;
+mod delivery;
+pub mod duration;
+mod error;
+mod generation;
+mod link;
+mod publish;
+mod secret;
+mod settle;
+pub mod subjects;
+mod subscribe;
+mod tracker;
+
+pub use bus::Bus;
+pub use config::BusConfig;
+pub use consumer::{Consumer, ConsumerSpec, StartAt};
+pub use counters::{Counters, CountersSnapshot};
+pub use delivery::{Delivery, MessageKey};
+pub use error::{BoxError, BusError, PublishError};
+pub use publish::Outgoing;
+pub use secret::{Secret, SecretUrl};
+pub use settle::{DeadLetters, DeadMessage, Outcome, Seen, Settled, Settler};
+pub use subjects::{StreamName, Subject};
+pub use subscribe::{Incoming, Subscription};

@@ -1,0 +1,296 @@
+//! The connection and the streams behind it: whether they are there, and whether they
+//! are still the same ones.
+//!
+//! What must stay true: nobody is told "ready" before the streams were looked at on
+//! *this* connection, because a server that comes back may have lost everything. A
+//! stream is another one when its creation time differs or its last sequence went back
+//! (a wiped store, a restored backup, an unsynced tail); each time its generation rises
+//! and [`Bus::stream_lost`](crate::Bus::stream_lost) tells.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_nats::jetstream::context::GetStreamErrorKind;
+use async_nats::jetstream::stream::{
+    Config as StreamConfig, DiscardPolicy, Info, RetentionPolicy, StorageType,
+};
+use async_nats::jetstream::{self, ErrorCode};
+use tokio::sync::{Notify, watch};
+
+use crate::config::BusConfig;
+use crate::counters::{self, Counters};
+use crate::error::BusError;
+use crate::subjects::StreamName;
+
+/// What a reader must know to tell whether its consumer still stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Link {
+    /// Connected, and the streams were looked at since.
+    pub ready: bool,
+    /// Rises with every connection.
+    pub session: u64,
+    /// Rises for a stream whenever it was found to be another one.
+    pub generations: [u64; 2],
+}
+
+/// The bare connection, as the client reports it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wire {
+    pub connected: bool,
+    pub session: u64,
+}
+
+#[derive(Default)]
+struct Known {
+    created: Option<i128>,
+    last_seq: AtomicU64,
+}
+
+/// How a stream stands.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StreamFacts {
+    pub generation: u64,
+    pub last_seq: u64,
+}
+
+pub(crate) struct Shared {
+    pub client: async_nats::Client,
+    pub js: jetstream::Context,
+    pub config: BusConfig,
+    pub names: [String; 2],
+    pub link: watch::Sender<Link>,
+    pub connected: watch::Sender<bool>,
+    pub lost: watch::Sender<u64>,
+    pub counters: Arc<Counters>,
+    /// Asks the monitor to look at the streams again.
+    pub recheck: Notify,
+    known: Mutex<[Known; 2]>,
+    /// One look at a time, so that one loss is counted once.
+    looking: tokio::sync::Mutex<()>,
+}
+
+impl Shared {
+    pub fn new(client: async_nats::Client, config: BusConfig, counters: Arc<Counters>) -> Self {
+        let js = jetstream::ContextBuilder::new()
+            .timeout(config.publish_timeout)
+            .ack_timeout(config.publish_timeout)
+            .max_ack_inflight(65_536)
+            .backpressure_on_inflight(true)
+            .build(client.clone());
+        let link = Link {
+            ready: false,
+            session: 0,
+            generations: [0; 2],
+        };
+        Self {
+            client,
+            js,
+            names: StreamName::ALL.map(|s| s.with_prefix(&config.stream_prefix)),
+            config,
+            link: watch::Sender::new(link),
+            connected: watch::Sender::new(false),
+            lost: watch::Sender::new(0),
+            counters,
+            recheck: Notify::new(),
+            known: Mutex::default(),
+            looking: tokio::sync::Mutex::default(),
+        }
+    }
+
+    pub fn name(&self, stream: StreamName) -> &str {
+        &self.names[stream.index()]
+    }
+
+    /// Remembers that the stream has got this far.
+    pub fn note_seq(&self, stream: StreamName, generation: u64, seq: u64) {
+        if self.link.borrow().generations[stream.index()] == generation {
+            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            known[stream.index()].last_seq.fetch_max(seq, Ordering::Relaxed);
+        }
+    }
+
+    pub fn generation(&self, stream: StreamName) -> u64 {
+        self.link.borrow().generations[stream.index()]
+    }
+
+    /// Sees to it that both streams are there.
+    pub async fn ensure_all(&self) -> Result<(), BusError> {
+        for stream in StreamName::ALL {
+            self.ensure(stream).await?;
+        }
+        Ok(())
+    }
+
+    /// Sees to it that the stream is there, and finds out whether it is another one.
+    pub async fn ensure(&self, stream: StreamName) -> Result<StreamFacts, BusError> {
+        let _looking = self.looking.lock().await;
+        // Before the look: what is published during it must not seem to be lost.
+        let last_known = self.with_known(stream, |k| k.last_seq.load(Ordering::Relaxed));
+        let (info, made) = self.look(stream).await?;
+        let created = info.created.unix_timestamp_nanos();
+        let last_seq = info.state.last_sequence;
+        let (first_look, lost) = self.with_known(stream, |known| {
+            let lost = match known.created {
+                None => made || last_seq == 0,
+                Some(before) => before != created || last_seq < last_known,
+            };
+            let first_look = known.created.is_none();
+            known.created = Some(created);
+            if lost {
+                known.last_seq.store(last_seq, Ordering::Relaxed);
+            } else {
+                known.last_seq.fetch_max(last_seq, Ordering::Relaxed);
+            }
+            (first_look, lost)
+        });
+        if first_look || lost {
+            self.link
+                .send_modify(|link| link.generations[stream.index()] += 1);
+        }
+        if lost {
+            counters::add(&self.counters.streams_lost, 1);
+            self.lost.send_modify(|n| *n += 1);
+            if !first_look {
+                tracing::warn!(
+                    stream = self.name(stream),
+                    last_seq,
+                    last_known,
+                    "the stream was lost or set back; it starts anew"
+                );
+            }
+        }
+        Ok(StreamFacts {
+            generation: self.generation(stream),
+            last_seq,
+        })
+    }
+
+    fn with_known<T>(&self, stream: StreamName, f: impl FnOnce(&mut Known) -> T) -> T {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        f(&mut known[stream.index()])
+    }
+
+    /// The stream's state, and whether we had to make it.
+    async fn look(&self, stream: StreamName) -> Result<(Info, bool), BusError> {
+        let name = self.name(stream);
+        let found = match self.js.get_stream(name).await {
+            Ok(found) => found.cached_info().clone(),
+            Err(error) if is_missing(&error.kind()) => return self.make(stream).await,
+            Err(error) => return Err(BusError::server(format!("looking at stream {name}"), error)),
+        };
+        let missing: Vec<String> = stream
+            .subjects()
+            .iter()
+            .filter(|s| !found.config.subjects.iter().any(|have| have == *s))
+            .map(|s| (*s).to_owned())
+            .collect();
+        if missing.is_empty() {
+            return Ok((found, false));
+        }
+        // Somebody else made it for less. What else it was given is left as it is: two
+        // services with different settings would change it back and forth.
+        let mut config = found.config.clone();
+        config.subjects.extend(missing);
+        let updated = self
+            .js
+            .update_stream(&config)
+            .await
+            .map_err(|e| BusError::server(format!("adding subjects to stream {name}"), e))?;
+        Ok((updated, false))
+    }
+
+    async fn make(&self, stream: StreamName) -> Result<(Info, bool), BusError> {
+        let name = self.name(stream);
+        let config = StreamConfig {
+            name: name.to_owned(),
+            subjects: stream.subjects().iter().map(|s| (*s).to_owned()).collect(),
+            retention: RetentionPolicy::Limits,
+            discard: DiscardPolicy::Old,
+            storage: StorageType::File,
+            max_age: self.config.stream_max_age,
+            max_bytes: self.config.stream_max_bytes,
+            duplicate_window: self.config.duplicate_window,
+            ..StreamConfig::default()
+        };
+        match self.js.create_stream(config).await {
+            Ok(made) => {
+                tracing::info!(stream = name, "made the stream");
+                Ok((made.cached_info().clone(), true))
+            }
+            // Another service was faster, with other settings.
+            Err(error) => match self.js.get_stream(name).await {
+                Ok(found) => Ok((found.cached_info().clone(), true)),
+                Err(_) => Err(BusError::server(format!("making stream {name}"), error)),
+            },
+        }
+    }
+}
+
+fn is_missing(kind: &GetStreamErrorKind) -> bool {
+    match kind {
+        GetStreamErrorKind::JetStream(error) => error.error_code() == ErrorCode::STREAM_NOT_FOUND,
+        GetStreamErrorKind::EmptyName
+        | GetStreamErrorKind::Request
+        | GetStreamErrorKind::InvalidStreamName => false,
+    }
+}
+
+/// Looks at the streams after every new connection, and when asked to, and only then
+/// calls the link ready. Runs until aborted.
+pub(crate) async fn monitor(
+    shared: Arc<Shared>,
+    wire: Arc<watch::Sender<Wire>>,
+) {
+    let mut changes = wire.subscribe();
+    let mut pause = Duration::from_millis(50);
+    loop {
+        let now = *changes.borrow_and_update();
+        let looked = now.connected.then(|| shared.ensure_all());
+        let retry = match looked {
+            None => {
+                set_ready(&shared, now.session, false);
+                None
+            }
+            Some(look) => match look.await {
+                Ok(()) => {
+                    // It may have gone while we looked; then the change is waiting.
+                    if *wire.borrow() == now {
+                        set_ready(&shared, now.session, true);
+                    }
+                    pause = Duration::from_millis(50);
+                    None
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the streams are not there yet");
+                    pause = (pause * 2).min(Duration::from_secs(2));
+                    Some(pause)
+                }
+            },
+        };
+        let wait = async {
+            match retry {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => shared.recheck.notified().await,
+            }
+        };
+        tokio::select! {
+            changed = changes.changed() => if changed.is_err() { return },
+            () = wait => {}
+        }
+    }
+}
+
+pub(crate) fn set_ready(shared: &Shared, session: u64, ready: bool) {
+    shared.link.send_if_modified(|link| {
+        let before = *link;
+        link.ready = ready;
+        link.session = session;
+        *link != before
+    });
+    shared.connected.send_if_modified(|connected| {
+        let changed = *connected != ready;
+        *connected = ready;
+        changed
+    });
+}

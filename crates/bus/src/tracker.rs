@@ -1,0 +1,204 @@
+//! Which messages this process holds.
+//!
+//! When a consumer is opened again, the server delivers anew what was not acknowledged,
+//! also what we are still working on. The tracker knows those, so that they are not
+//! handed out a second time; their acknowledgement then goes to the newest delivery.
+//!
+//! What must stay true: a message is told from another by its sequence *and* its time,
+//! because a stream that was set back gives old numbers to new messages.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use airlock_model::Timestamp;
+use async_nats::Subject;
+
+#[derive(Default)]
+pub(crate) struct Tracker(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// Of the stream that the sequences belong to.
+    generation: u64,
+    highest: u64,
+    held: BTreeMap<u64, Held>,
+}
+
+struct Held {
+    published_at: Timestamp,
+    /// Which opening of the consumer delivered it last.
+    opening: u32,
+    reply: Subject,
+    /// Given back with a delay; the next delivery is for the handler.
+    given_back: bool,
+    /// Deliveries of earlier openings; the server counts from 1 in each.
+    before: u64,
+    total: u64,
+}
+
+/// What to do with a delivery.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// Hand it out; it was delivered this often.
+    HandOut { deliveries: u64 },
+    /// It is being worked on already.
+    Held,
+}
+
+impl Tracker {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets everything when the stream is another one.
+    pub fn on_stream(&self, generation: u64) {
+        let mut state = self.state();
+        if state.generation != generation {
+            *state = State {
+                generation,
+                ..State::default()
+            };
+        }
+    }
+
+    /// Where to go on reading in the same stream if the server knows no more; `None` when
+    /// nothing was read from it.
+    pub fn resume_at(&self) -> Option<u64> {
+        let state = self.state();
+        let lowest = state.held.first_key_value().map(|(seq, _)| *seq);
+        lowest.or_else(|| (state.highest > 0).then(|| state.highest + 1))
+    }
+
+    pub fn take_in(
+        &self,
+        seq: u64,
+        published_at: Timestamp,
+        reply: &Subject,
+        opening: u32,
+        delivered: u64,
+    ) -> Taken {
+        let mut state = self.state();
+        state.highest = state.highest.max(seq);
+        let known = state
+            .held
+            .get_mut(&seq)
+            .filter(|held| held.published_at == published_at);
+        let Some(held) = known else {
+            let held = Held {
+                published_at,
+                opening,
+                reply: reply.clone(),
+                given_back: false,
+                before: 0,
+                total: delivered,
+            };
+            state.held.insert(seq, held);
+            return Taken::HandOut {
+                deliveries: delivered,
+            };
+        };
+        held.reply = reply.clone();
+        if held.opening != opening {
+            held.opening = opening;
+            held.before = held.total;
+            if !held.given_back {
+                return Taken::Held;
+            }
+        }
+        // Given back, or its AckWait is over and nobody said they still work on it.
+        held.given_back = false;
+        held.total = held.before + delivered;
+        Taken::HandOut {
+            deliveries: held.total,
+        }
+    }
+
+    /// The reply subject of the message's newest delivery, if it is held.
+    pub fn newest_reply(&self, seq: u64, published_at: Timestamp) -> Option<Subject> {
+        let state = self.state();
+        let held = state.held.get(&seq)?;
+        (held.published_at == published_at).then(|| held.reply.clone())
+    }
+
+    /// Like [`Tracker::newest_reply`]; the message is held no more.
+    pub fn let_go(&self, seq: u64, published_at: Timestamp) -> Option<Subject> {
+        let mut state = self.state();
+        if state.held.get(&seq)?.published_at != published_at {
+            return None;
+        }
+        state.held.remove(&seq).map(|held| held.reply)
+    }
+
+    /// Like [`Tracker::newest_reply`]; the message will come again.
+    pub fn give_back(&self, seq: u64, published_at: Timestamp) -> Option<Subject> {
+        let mut state = self.state();
+        let held = state.held.get_mut(&seq)?;
+        if held.published_at != published_at {
+            return None;
+        }
+        held.given_back = true;
+        Some(held.reply.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T: Timestamp = Timestamp(1);
+
+    fn handed(deliveries: u64) -> Taken {
+        Taken::HandOut { deliveries }
+    }
+
+    #[test]
+    fn what_is_held_is_not_handed_out_again_by_a_new_opening() {
+        let tracker = Tracker::default();
+        assert_eq!(tracker.take_in(5, T, &"a".into(), 0, 1), handed(1));
+        assert_eq!(tracker.take_in(5, T, &"b".into(), 1, 1), Taken::Held);
+        assert_eq!(tracker.let_go(5, T), Some("b".into()));
+        assert_eq!(tracker.take_in(5, T, &"c".into(), 2, 1), handed(1));
+    }
+
+    #[test]
+    fn the_same_number_at_another_time_is_another_message() {
+        let tracker = Tracker::default();
+        tracker.take_in(5, T, &"a".into(), 0, 1);
+        let later = Timestamp(2);
+        assert_eq!(tracker.take_in(5, later, &"b".into(), 1, 1), handed(1));
+        assert_eq!(tracker.let_go(5, T), None);
+        assert_eq!(tracker.let_go(5, later), Some("b".into()));
+    }
+
+    #[test]
+    fn deliveries_add_up_over_openings() {
+        let tracker = Tracker::default();
+        tracker.take_in(5, T, &"a".into(), 0, 1);
+        tracker.give_back(5, T);
+        assert_eq!(tracker.take_in(5, T, &"a".into(), 0, 2), handed(2));
+        tracker.give_back(5, T);
+        assert_eq!(tracker.take_in(5, T, &"b".into(), 1, 1), handed(3));
+        // Its AckWait ran out.
+        assert_eq!(tracker.take_in(5, T, &"b".into(), 1, 2), handed(4));
+    }
+
+    #[test]
+    fn reading_goes_on_at_the_oldest_message_held() {
+        let tracker = Tracker::default();
+        tracker.on_stream(1);
+        assert_eq!(tracker.resume_at(), None);
+        for seq in [5, 6, 7] {
+            tracker.take_in(seq, T, &"a".into(), 0, 1);
+        }
+        tracker.let_go(5, T);
+        tracker.give_back(6, T);
+        assert_eq!(tracker.resume_at(), Some(6));
+        tracker.let_go(6, T);
+        tracker.let_go(7, T);
+        assert_eq!(tracker.resume_at(), Some(8));
+        tracker.on_stream(1);
+        assert_eq!(tracker.resume_at(), Some(8));
+        tracker.on_stream(2);
+        assert_eq!(tracker.resume_at(), None);
+    }
+}

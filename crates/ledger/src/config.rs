@@ -1,0 +1,84 @@
+//! Where the ledger is.
+
+use std::time::Duration;
+
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize, Serializer};
+use sqlx::postgres::PgConnectOptions;
+
+use crate::error::{Doing, LedgerError};
+
+/// How to reach Postgres. The URL may carry a password, so it never shows.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LedgerConfig {
+    /// `postgres://user:password@host:port/database`; also `DATABASE_URL`.
+    #[serde(serialize_with = "masked")]
+    pub url: SecretString,
+    pub max_connections: u32,
+    /// How long to wait for a free connection, in milliseconds.
+    pub acquire_timeout_ms: u64,
+    /// No single operation takes longer, in milliseconds.
+    pub op_timeout_ms: u64,
+}
+
+impl Default for LedgerConfig {
+    fn default() -> Self {
+        Self {
+            url: SecretString::from("postgres://airlock@127.0.0.1:5432/airlock"),
+            max_connections: 8,
+            acquire_timeout_ms: 3_000,
+            op_timeout_ms: 10_000,
+        }
+    }
+}
+
+fn masked<S: Serializer>(_: &SecretString, s: S) -> Result<S::Ok, S::Error> {
+    s.serialize_str("***")
+}
+
+impl LedgerConfig {
+    pub fn at(url: &str) -> Self {
+        Self {
+            url: SecretString::from(url),
+            ..Self::default()
+        }
+    }
+
+    /// Everything that is wrong with it, together.
+    pub fn validate(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.max_connections == 0 {
+            problems.push("database.max_connections must be at least 1".to_owned());
+        }
+        if self.op_timeout_ms == 0 || self.acquire_timeout_ms == 0 {
+            problems.push("database timeouts must be positive".to_owned());
+        }
+        if self.url.expose_secret().parse::<PgConnectOptions>().is_err() {
+            problems.push(
+                "database.url is not a Postgres URL (postgres://user@host:port/database)"
+                    .to_owned(),
+            );
+        }
+        problems
+    }
+
+    pub(crate) fn options(&self, who: &str) -> Result<PgConnectOptions, LedgerError> {
+        let options: PgConnectOptions = self
+            .url
+            .expose_secret()
+            .parse()
+            .doing("reading the database URL")?;
+        Ok(options
+            .application_name(&format!("airlock-{who}"))
+            .statement_cache_capacity(256))
+    }
+
+    pub(crate) fn acquire_timeout(&self) -> Duration {
+        Duration::from_millis(self.acquire_timeout_ms)
+    }
+
+    pub(crate) fn op_timeout(&self) -> Duration {
+        Duration::from_millis(self.op_timeout_ms)
+    }
+}

@@ -1,0 +1,90 @@
+//! What can go wrong with the ledger, and what to do about it.
+
+/// An error of the ledger, with what was being done.
+#[derive(Debug, thiserror::Error)]
+pub enum LedgerError {
+    #[error("{doing}: {source}")]
+    Database {
+        doing: &'static str,
+        #[source]
+        source: sqlx::Error,
+    },
+    /// This process no longer leads: someone with a higher epoch does.
+    #[error("shard {shard} is led in a later term than {epoch}")]
+    StaleEpoch { shard: u16, epoch: u64 },
+    #[error("{doing}: took longer than {limit_ms} ms")]
+    Timeout { doing: &'static str, limit_ms: u64 },
+    #[error("the ledger holds something this version cannot read: {0}")]
+    Corrupt(String),
+    #[error("migration {version} was changed after it ran; the ledger and this program disagree")]
+    ChangedMigration { version: i32 },
+    #[error("the ledger is at version {found}, newer than this program's {known}")]
+    TooNew { found: i32, known: i32 },
+}
+
+/// What a failed write means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// Nothing was written; the same again may work.
+    Retryable,
+    /// It may or may not have been written: look, do not repeat blindly.
+    Ambiguous,
+    /// The database refuses this very data (or we no longer lead): the same again will
+    /// fail again.
+    Fatal,
+}
+
+impl LedgerError {
+    pub fn failure(&self) -> Failure {
+        match self {
+            Self::Database { source, .. } => match source {
+                sqlx::Error::Database(e) => match e.code().as_deref() {
+                    // Deadlock, serialization, lock timeout, out of connections or disk,
+                    // shutting down: all rolled back.
+                    Some("40P01" | "40001" | "55P03" | "53100" | "53200" | "53300") => {
+                        Failure::Retryable
+                    }
+                    Some(c) if c.starts_with("57") || c.starts_with("25") => Failure::Retryable,
+                    _ => Failure::Fatal,
+                },
+                sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed => Failure::Retryable,
+                _ => Failure::Ambiguous,
+            },
+            Self::Timeout { .. } => Failure::Ambiguous,
+            Self::StaleEpoch { .. }
+            | Self::Corrupt(_)
+            | Self::ChangedMigration { .. }
+            | Self::TooNew { .. } => Failure::Fatal,
+        }
+    }
+
+    /// Whether the data itself was refused, so that a batch should be split to find
+    /// the culprit.
+    pub fn is_data_error(&self) -> bool {
+        match self {
+            Self::Database {
+                source: sqlx::Error::Database(e),
+                ..
+            } => e
+                .code()
+                .is_some_and(|c| c.starts_with("22") || c.starts_with("23") || c == "54000"),
+            Self::Database { .. }
+            | Self::Timeout { .. }
+            | Self::StaleEpoch { .. }
+            | Self::Corrupt(_)
+            | Self::ChangedMigration { .. }
+            | Self::TooNew { .. } => false,
+        }
+    }
+}
+
+/// Adds what was being done to a database error.
+pub(crate) trait Doing<T> {
+    fn doing(self, doing: &'static str) -> Result<T, LedgerError>;
+}
+
+impl<T> Doing<T> for Result<T, sqlx::Error> {
+    fn doing(self, doing: &'static str) -> Result<T, LedgerError> {
+        self.map_err(|source| LedgerError::Database { doing, source })
+    }
+}

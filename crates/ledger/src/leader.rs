@@ -1,0 +1,550 @@
+//! The leader's writes: one connection, one transaction for many jobs, fenced.
+//!
+//! Every transaction begins by share-locking the leadership row of its epoch. A new
+//! leader raises that epoch with an update, which waits for transactions under way and
+//! makes every later one of the old leader find nothing to lock: a leader that was
+//! paused wakes to refusals, not to a split brain. (A plain SELECT or FOR KEY SHARE
+//! does not conflict with that update; both were tried and let a stale leader commit.)
+//!
+//! Each move is a compare-and-set, so a repeat, a race with a cancel or a late result
+//! changes nothing and is told apart from a stale epoch.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use airlock_model::{Attempt, DispatchId, Epoch, Incarnation, JobId, JobState, Shard, Timestamp,
+    Verdict, WorkerId};
+use bytes::Bytes;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{Connection, PgConnection};
+use uuid::Uuid;
+
+use crate::error::{Doing, LedgerError};
+use crate::letters::NewDeadLetter;
+use crate::ts::Ts;
+use crate::{ChangePosition, Ledger, letters};
+
+/// PENDING → SCHEDULED.
+#[derive(Debug, Clone)]
+pub struct Assign {
+    pub job_id: JobId,
+    /// The run this begins; the row must have begun one fewer.
+    pub attempt: Attempt,
+    pub dispatch_id: DispatchId,
+    pub worker: WorkerId,
+    pub incarnation: Incarnation,
+    pub verdict: Verdict,
+    pub at: Timestamp,
+}
+
+/// PENDING → DENIED, APPROVAL_REQUIRED, FAILED (tries used up) or TIMEOUT; also
+/// APPROVAL_REQUIRED → TIMEOUT.
+#[derive(Debug, Clone)]
+pub struct Refuse {
+    pub job_id: JobId,
+    pub to: JobState,
+    pub verdict: Option<Verdict>,
+    pub reason_code: String,
+    pub reason: String,
+    pub at: Timestamp,
+}
+
+/// In flight → final.
+#[derive(Debug, Clone)]
+pub struct Finish {
+    pub job_id: JobId,
+    pub dispatch_id: DispatchId,
+    pub to: JobState,
+    pub dispatched_at: Option<Timestamp>,
+    pub running_at: Option<Timestamp>,
+    pub at: Timestamp,
+    pub reason_code: String,
+    pub reason: String,
+    pub result: Option<Bytes>,
+    pub result_ptr: Option<String>,
+    pub result_missing: bool,
+}
+
+/// In flight → PENDING, for another run.
+#[derive(Debug, Clone)]
+pub struct Requeue {
+    pub job_id: JobId,
+    pub dispatch_id: DispatchId,
+    /// Whether the run may have begun; one that surely did not is not counted.
+    pub ran: bool,
+    pub dispatched_at: Option<Timestamp>,
+    pub running_at: Option<Timestamp>,
+    pub not_before: Option<Timestamp>,
+    pub outcome: &'static str,
+    pub reason: String,
+    pub at: Timestamp,
+}
+
+/// SCHEDULED → DISPATCHED → RUNNING, flushed behind.
+#[derive(Debug, Clone)]
+pub struct Mark {
+    pub job_id: JobId,
+    pub dispatch_id: DispatchId,
+    pub dispatched_at: Option<Timestamp>,
+    pub running_at: Option<Timestamp>,
+}
+
+/// A result that changes nothing.
+#[derive(Debug, Clone)]
+pub struct StrayResult {
+    pub job_id: String,
+    pub dispatch_id: String,
+    pub worker_id: String,
+    pub status: String,
+    pub why: String,
+}
+
+/// Everything one transaction writes.
+#[derive(Debug, Clone, Default)]
+pub struct Commit {
+    pub assign: Vec<Assign>,
+    pub refuse: Vec<Refuse>,
+    pub finish: Vec<Finish>,
+    pub requeue: Vec<Requeue>,
+    pub mark: Vec<Mark>,
+    pub stray: Vec<StrayResult>,
+    pub letters: Vec<NewDeadLetter>,
+}
+
+impl Commit {
+    pub fn is_empty(&self) -> bool {
+        self.assign.is_empty()
+            && self.refuse.is_empty()
+            && self.finish.is_empty()
+            && self.requeue.is_empty()
+            && self.mark.is_empty()
+            && self.stray.is_empty()
+            && self.letters.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.assign.len()
+            + self.refuse.len()
+            + self.finish.len()
+            + self.requeue.len()
+            + self.mark.len()
+            + self.stray.len()
+            + self.letters.len()
+    }
+
+    /// One commit per item, for finding the one the database refuses.
+    pub fn singles(self) -> Vec<Commit> {
+        let mut out = Vec::with_capacity(self.len());
+        let one = Commit::default;
+        out.extend(self.assign.into_iter().map(|x| Commit { assign: vec![x], ..one() }));
+        out.extend(self.refuse.into_iter().map(|x| Commit { refuse: vec![x], ..one() }));
+        out.extend(self.finish.into_iter().map(|x| Commit { finish: vec![x], ..one() }));
+        out.extend(self.requeue.into_iter().map(|x| Commit { requeue: vec![x], ..one() }));
+        out.extend(self.mark.into_iter().map(|x| Commit { mark: vec![x], ..one() }));
+        out.extend(self.stray.into_iter().map(|x| Commit { stray: vec![x], ..one() }));
+        out.extend(self.letters.into_iter().map(|x| Commit { letters: vec![x], ..one() }));
+        out
+    }
+
+    /// The job a single-item commit is about.
+    pub fn job_ids(&self) -> Vec<JobId> {
+        let mut ids: Vec<JobId> = Vec::new();
+        ids.extend(self.assign.iter().map(|x| x.job_id.clone()));
+        ids.extend(self.refuse.iter().map(|x| x.job_id.clone()));
+        ids.extend(self.finish.iter().map(|x| x.job_id.clone()));
+        ids.extend(self.requeue.iter().map(|x| x.job_id.clone()));
+        ids.extend(self.mark.iter().map(|x| x.job_id.clone()));
+        ids
+    }
+}
+
+/// What a transaction really changed: by compare-and-set, so fewer than were asked for
+/// when somebody else was first.
+#[derive(Debug, Default)]
+pub struct Written {
+    pub assigned: HashSet<JobId>,
+    pub refused: HashSet<JobId>,
+    pub finished: HashSet<JobId>,
+    pub requeued: HashSet<JobId>,
+    /// Where the change-log entry of this transaction stands, if it has one.
+    pub position: Option<ChangePosition>,
+}
+
+/// The one connection that writes as the leader of a shard.
+#[derive(Debug)]
+pub struct LeaderWriter {
+    conn: PgConnection,
+    options: PgConnectOptions,
+    shard: Shard,
+    epoch: Epoch,
+    op_timeout: Duration,
+    broken: bool,
+}
+
+const ASSIGN: &str = r#"
+UPDATE job_state s SET state = 2, attempt = u.attempt, epoch = $2, dispatch_id = u.dispatch_id,
+    worker_id = u.worker_id, incarnation = u.incarnation, decision = u.decision,
+    rule_id = u.rule_id, policy_snapshot = u.snapshot, decision_reason = u.reason,
+    decided_at = u.decided_at, scheduled_at = u.at, dispatched_at = NULL, running_at = NULL,
+    not_before = NULL, reason_code = NULL, reason = NULL
+FROM unnest($3::text[], $4::int[], $5::uuid[], $6::text[], $7::text[], $8::smallint[],
+            $9::text[], $10::text[], $11::text[], $12::timestamptz[], $13::timestamptz[])
+  AS u(job_id, attempt, dispatch_id, worker_id, incarnation, decision, rule_id, snapshot,
+       reason, decided_at, at)
+WHERE s.job_id = u.job_id AND s.shard = $1 AND s.state = 1 AND s.attempt = u.attempt - 1
+RETURNING s.job_id"#;
+
+const REFUSE: &str = r#"
+UPDATE job_state s SET state = u.state, open = (u.state = 5), epoch = $2,
+    decision = coalesce(u.decision, s.decision), rule_id = coalesce(u.rule_id, s.rule_id),
+    policy_snapshot = coalesce(u.snapshot, s.policy_snapshot),
+    decision_reason = coalesce(u.decision_reason, s.decision_reason),
+    decided_at = coalesce(u.decided_at, s.decided_at),
+    held_at = CASE WHEN u.state = 5 THEN u.at ELSE s.held_at END,
+    finished_at = CASE WHEN u.state = 5 THEN NULL ELSE u.at END,
+    reason_code = u.reason_code, reason = u.reason
+FROM unnest($3::text[], $4::smallint[], $5::smallint[], $6::text[], $7::text[], $8::text[],
+            $9::timestamptz[], $10::text[], $11::text[], $12::timestamptz[])
+  AS u(job_id, state, decision, rule_id, snapshot, decision_reason, decided_at, reason_code,
+       reason, at)
+WHERE s.job_id = u.job_id AND s.shard = $1
+  AND (s.state = 1 OR (s.state = 5 AND u.state = 12))
+RETURNING s.job_id"#;
+
+const FINISH: &str = r#"
+UPDATE job_state s SET state = u.state, open = false, epoch = $2,
+    dispatched_at = coalesce(u.dispatched_at, s.dispatched_at),
+    running_at = coalesce(u.running_at, s.running_at), finished_at = u.at,
+    reason_code = u.reason_code, reason = u.reason, result = u.result,
+    result_ptr = u.result_ptr, result_missing = u.result_missing
+FROM unnest($3::text[], $4::uuid[], $5::smallint[], $6::timestamptz[], $7::timestamptz[],
+            $8::timestamptz[], $9::text[], $10::text[], $11::bytea[], $12::text[], $13::bool[])
+  AS u(job_id, dispatch_id, state, dispatched_at, running_at, at, reason_code, reason, result,
+       result_ptr, result_missing)
+WHERE s.job_id = u.job_id AND s.shard = $1 AND s.dispatch_id = u.dispatch_id
+  AND s.state IN (2, 3, 4)
+RETURNING s.job_id"#;
+
+const REQUEUE: &str = r#"
+WITH u AS (
+    SELECT * FROM unnest($3::text[], $4::uuid[], $5::bool[], $6::timestamptz[],
+                         $7::timestamptz[], $8::timestamptz[], $9::text[], $10::text[],
+                         $11::timestamptz[])
+      AS u(job_id, dispatch_id, ran, dispatched_at, running_at, not_before, outcome, reason, at)
+), past AS (
+    INSERT INTO job_attempt (job_id, dispatch_id, attempt, worker_id, incarnation, epoch,
+                             scheduled_at, dispatched_at, running_at, ended_at, outcome, reason)
+    SELECT s.job_id, s.dispatch_id, s.attempt, s.worker_id, s.incarnation, s.epoch,
+           s.scheduled_at, coalesce(u.dispatched_at, s.dispatched_at),
+           coalesce(u.running_at, s.running_at), u.at, u.outcome, u.reason
+    FROM u JOIN job_state s ON s.job_id = u.job_id AND s.dispatch_id = u.dispatch_id
+    WHERE s.shard = $1 AND s.state IN (2, 3, 4)
+    ON CONFLICT DO NOTHING
+)
+UPDATE job_state s SET state = 1, epoch = $2,
+    attempt = CASE WHEN u.ran THEN s.attempt ELSE s.attempt - 1 END,
+    dispatch_id = NULL, worker_id = NULL, incarnation = NULL, scheduled_at = NULL,
+    dispatched_at = NULL, running_at = NULL, not_before = u.not_before,
+    reason_code = u.outcome, reason = u.reason
+FROM u
+WHERE s.job_id = u.job_id AND s.shard = $1 AND s.dispatch_id = u.dispatch_id
+  AND s.state IN (2, 3, 4)
+RETURNING s.job_id"#;
+
+const MARK: &str = r#"
+UPDATE job_state s SET
+    state = CASE WHEN coalesce(u.running_at, s.running_at) IS NOT NULL THEN 4 ELSE 3 END,
+    epoch = $2, dispatched_at = coalesce(u.dispatched_at, s.dispatched_at),
+    running_at = coalesce(u.running_at, s.running_at)
+FROM unnest($3::text[], $4::uuid[], $5::timestamptz[], $6::timestamptz[])
+  AS u(job_id, dispatch_id, dispatched_at, running_at)
+WHERE s.job_id = u.job_id AND s.shard = $1 AND s.dispatch_id = u.dispatch_id
+  AND s.state IN (2, 3)"#;
+
+const STRAY: &str = r#"
+INSERT INTO job_stray_result (job_id, dispatch_id, worker_id, status, why)
+SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[])"#;
+
+const CHANGE: &str =
+    "INSERT INTO change_log (shard, job_ids) VALUES ($1, $2) RETURNING xid, seq";
+
+impl Ledger {
+    /// The connection for a leader's writes. Raising the epoch is the election's.
+    pub async fn leader_writer(&self, shard: Shard, epoch: Epoch) -> Result<LeaderWriter, LedgerError> {
+        let conn = open(&self.options, self.op_timeout).await?;
+        Ok(LeaderWriter {
+            conn,
+            options: self.options.clone(),
+            shard,
+            epoch,
+            op_timeout: self.op_timeout,
+            broken: false,
+        })
+    }
+}
+
+/// Plans are pinned to index look-ups: a plan made while the table was empty would
+/// otherwise scan it for ever. A leader that hangs in a transaction is ended by the
+/// server, so that it holds up nobody.
+async fn open(options: &PgConnectOptions, limit: Duration) -> Result<PgConnection, LedgerError> {
+    let options = options.clone().options([
+        ("enable_seqscan", "off"),
+        ("enable_hashjoin", "off"),
+        ("enable_mergejoin", "off"),
+        ("jit", "off"),
+        ("idle_in_transaction_session_timeout", "5s"),
+        ("lock_timeout", "5s"),
+    ]);
+    match tokio::time::timeout(limit, PgConnection::connect_with(&options)).await {
+        Ok(conn) => conn.doing("opening the leader's connection"),
+        Err(_) => Err(LedgerError::Timeout {
+            doing: "opening the leader's connection",
+            limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
+        }),
+    }
+}
+
+impl LeaderWriter {
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Writes all of `commit` or nothing. After an error the connection is replaced
+    /// before the next attempt, because its transaction may still be open.
+    pub async fn commit(&mut self, commit: &Commit) -> Result<Written, LedgerError> {
+        if self.broken {
+            self.conn = open(&self.options, self.op_timeout).await?;
+            self.broken = false;
+        }
+        let limit = self.op_timeout;
+        let done = match tokio::time::timeout(limit, self.transaction(commit)).await {
+            Ok(done) => done,
+            Err(_) => Err(LedgerError::Timeout {
+                doing: "committing as the leader",
+                limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
+            }),
+        };
+        if done.is_err() {
+            self.broken = true;
+        }
+        done
+    }
+
+    async fn transaction(&mut self, c: &Commit) -> Result<Written, LedgerError> {
+        let (shard, epoch) = (self.shard.0 as i16, self.epoch.0 as i64);
+        let mut tx = self.conn.begin().await.doing("beginning a leader's transaction")?;
+        let fence: Option<i32> = sqlx::query_scalar(
+            "SELECT 1 FROM leadership WHERE shard = $1 AND epoch = $2 FOR SHARE",
+        )
+        .bind(shard)
+        .bind(epoch)
+        .fetch_optional(&mut *tx)
+        .await
+        .doing("checking the leader's epoch")?;
+        if fence.is_none() {
+            return Err(LedgerError::StaleEpoch {
+                shard: self.shard.0,
+                epoch: self.epoch.0,
+            });
+        }
+        let mut w = Written::default();
+        if !c.finish.is_empty() {
+            w.finished = finish(&mut tx, shard, epoch, &c.finish).await?;
+        }
+        if !c.requeue.is_empty() {
+            w.requeued = requeue(&mut tx, shard, epoch, &c.requeue).await?;
+        }
+        if !c.assign.is_empty() {
+            w.assigned = assign(&mut tx, shard, epoch, &c.assign).await?;
+        }
+        if !c.refuse.is_empty() {
+            w.refused = refuse(&mut tx, shard, epoch, &c.refuse).await?;
+        }
+        if !c.mark.is_empty() {
+            mark(&mut tx, shard, epoch, &c.mark).await?;
+        }
+        if !c.stray.is_empty() {
+            stray(&mut tx, &c.stray).await?;
+        }
+        letters::insert(&mut tx, &c.letters).await?;
+        let changed: Vec<&str> = w
+            .finished
+            .iter()
+            .chain(&w.refused)
+            .map(JobId::as_str)
+            .collect();
+        if !changed.is_empty() {
+            let (xid, seq): (i64, i64) = sqlx::query_as(CHANGE)
+                .bind(shard)
+                .bind(&changed)
+                .fetch_one(&mut *tx)
+                .await
+                .doing("appending to the change log")?;
+            w.position = Some(ChangePosition { xid, seq });
+        }
+        tx.commit().await.doing("committing as the leader")?;
+        Ok(w)
+    }
+}
+
+/// Refs sorted by key: the order in which rows are locked.
+fn sorted<T>(items: &[T], key: impl Fn(&T) -> &JobId) -> Vec<&T> {
+    let mut refs: Vec<&T> = items.iter().collect();
+    refs.sort_unstable_by(|a, b| key(a).cmp(key(b)));
+    refs
+}
+
+fn col<'a, T, U>(items: &[&'a T], f: impl Fn(&'a T) -> U) -> Vec<U> {
+    items.iter().map(|x| f(x)).collect()
+}
+
+fn ids(rows: Vec<String>) -> Result<HashSet<JobId>, LedgerError> {
+    rows.into_iter()
+        .map(|id| JobId::new(id).map_err(|e| LedgerError::Corrupt(e.to_string())))
+        .collect()
+}
+
+type Tx<'a> = sqlx::Transaction<'a, sqlx::Postgres>;
+
+async fn assign(
+    tx: &mut Tx<'_>,
+    shard: i16,
+    epoch: i64,
+    items: &[Assign],
+) -> Result<HashSet<JobId>, LedgerError> {
+    let v = sorted(items, |x| &x.job_id);
+    let rows = sqlx::query_scalar(ASSIGN)
+        .bind(shard)
+        .bind(epoch)
+        .bind(col(&v, |x| x.job_id.as_str()))
+        .bind(col(&v, |x| x.attempt.0 as i32))
+        .bind(col(&v, |x| x.dispatch_id.0))
+        .bind(col(&v, |x| x.worker.as_str()))
+        .bind(col(&v, |x| x.incarnation.as_str()))
+        .bind(col(&v, |x| x.verdict.decision.code()))
+        .bind(col(&v, |x| x.verdict.rule_id.as_str()))
+        .bind(col(&v, |x| x.verdict.snapshot.as_str()))
+        .bind(col(&v, |x| x.verdict.reason.as_str()))
+        .bind(col(&v, |x| Ts(x.verdict.decided_at)))
+        .bind(col(&v, |x| Ts(x.at)))
+        .fetch_all(&mut **tx)
+        .await
+        .doing("assigning jobs")?;
+    ids(rows)
+}
+
+async fn refuse(
+    tx: &mut Tx<'_>,
+    shard: i16,
+    epoch: i64,
+    items: &[Refuse],
+) -> Result<HashSet<JobId>, LedgerError> {
+    let v = sorted(items, |x| &x.job_id);
+    let rows = sqlx::query_scalar(REFUSE)
+        .bind(shard)
+        .bind(epoch)
+        .bind(col(&v, |x| x.job_id.as_str()))
+        .bind(col(&v, |x| x.to.code()))
+        .bind(col(&v, |x| x.verdict.as_ref().map(|v| v.decision.code())))
+        .bind(col(&v, |x| x.verdict.as_ref().map(|v| v.rule_id.as_str())))
+        .bind(col(&v, |x| x.verdict.as_ref().map(|v| v.snapshot.as_str())))
+        .bind(col(&v, |x| x.verdict.as_ref().map(|v| v.reason.as_str())))
+        .bind(col(&v, |x| x.verdict.as_ref().map(|v| Ts(v.decided_at))))
+        .bind(col(&v, |x| x.reason_code.as_str()))
+        .bind(col(&v, |x| x.reason.replace('\0', "\u{fffd}")))
+        .bind(col(&v, |x| Ts(x.at)))
+        .fetch_all(&mut **tx)
+        .await
+        .doing("refusing jobs")?;
+    ids(rows)
+}
+
+async fn finish(
+    tx: &mut Tx<'_>,
+    shard: i16,
+    epoch: i64,
+    items: &[Finish],
+) -> Result<HashSet<JobId>, LedgerError> {
+    let v = sorted(items, |x| &x.job_id);
+    let rows = sqlx::query_scalar(FINISH)
+        .bind(shard)
+        .bind(epoch)
+        .bind(col(&v, |x| x.job_id.as_str()))
+        .bind(col(&v, |x| x.dispatch_id.0))
+        .bind(col(&v, |x| x.to.code()))
+        .bind(col(&v, |x| Ts::opt(x.dispatched_at)))
+        .bind(col(&v, |x| Ts::opt(x.running_at)))
+        .bind(col(&v, |x| Ts(x.at)))
+        .bind(col(&v, |x| (!x.reason_code.is_empty()).then_some(x.reason_code.as_str())))
+        .bind(col(&v, |x| {
+            (!x.reason.is_empty()).then(|| x.reason.replace('\0', "\u{fffd}"))
+        }))
+        .bind(col(&v, |x| x.result.as_deref()))
+        .bind(col(&v, |x| x.result_ptr.as_deref()))
+        .bind(col(&v, |x| x.result_missing))
+        .fetch_all(&mut **tx)
+        .await
+        .doing("finishing jobs")?;
+    ids(rows)
+}
+
+async fn requeue(
+    tx: &mut Tx<'_>,
+    shard: i16,
+    epoch: i64,
+    items: &[Requeue],
+) -> Result<HashSet<JobId>, LedgerError> {
+    let v = sorted(items, |x| &x.job_id);
+    let rows = sqlx::query_scalar(REQUEUE)
+        .bind(shard)
+        .bind(epoch)
+        .bind(col(&v, |x| x.job_id.as_str()))
+        .bind(col(&v, |x| x.dispatch_id.0))
+        .bind(col(&v, |x| x.ran))
+        .bind(col(&v, |x| Ts::opt(x.dispatched_at)))
+        .bind(col(&v, |x| Ts::opt(x.running_at)))
+        .bind(col(&v, |x| Ts::opt(x.not_before)))
+        .bind(col(&v, |x| x.outcome))
+        .bind(col(&v, |x| x.reason.replace('\0', "\u{fffd}")))
+        .bind(col(&v, |x| Ts(x.at)))
+        .fetch_all(&mut **tx)
+        .await
+        .doing("re-queueing jobs")?;
+    ids(rows)
+}
+
+async fn mark(
+    tx: &mut Tx<'_>,
+    shard: i16,
+    epoch: i64,
+    items: &[Mark],
+) -> Result<(), LedgerError> {
+    let v = sorted(items, |x| &x.job_id);
+    let dispatch: Vec<Uuid> = col(&v, |x| x.dispatch_id.0);
+    sqlx::query(MARK)
+        .bind(shard)
+        .bind(epoch)
+        .bind(col(&v, |x| x.job_id.as_str()))
+        .bind(dispatch)
+        .bind(col(&v, |x| Ts::opt(x.dispatched_at)))
+        .bind(col(&v, |x| Ts::opt(x.running_at)))
+        .execute(&mut **tx)
+        .await
+        .doing("recording that jobs were dispatched and started")?;
+    Ok(())
+}
+
+async fn stray(tx: &mut Tx<'_>, items: &[StrayResult]) -> Result<(), LedgerError> {
+    let clean = |s: &str| s.replace('\0', "\u{fffd}");
+    let v: Vec<&StrayResult> = items.iter().collect();
+    sqlx::query(STRAY)
+        .bind(col(&v, |x| clean(&x.job_id)))
+        .bind(col(&v, |x| clean(&x.dispatch_id)))
+        .bind(col(&v, |x| clean(&x.worker_id)))
+        .bind(col(&v, |x| clean(&x.status)))
+        .bind(col(&v, |x| clean(&x.why)))
+        .execute(&mut **tx)
+        .await
+        .doing("recording results that change nothing")?;
+    Ok(())
+}

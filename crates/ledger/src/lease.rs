@@ -1,0 +1,186 @@
+//! What leader election needs of Postgres: an advisory lock on a connection of its own,
+//! and the epoch that fences writes.
+//!
+//! The lock lives and dies with its session, so the connection never belongs to a pool:
+//! a pool would recycle it and the lock with it.
+
+use std::time::Duration;
+
+use airlock_model::{Epoch, Shard, Timestamp};
+use sqlx::{Connection, PgConnection, Row};
+
+use crate::Ledger;
+use crate::error::{Doing, LedgerError};
+use crate::ts::Ts;
+
+/// Who leads a shard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaderInfo {
+    pub leader: String,
+    pub epoch: Epoch,
+    pub since: Timestamp,
+    pub renewed_at: Option<Timestamp>,
+}
+
+/// A session that may hold the lock.
+#[derive(Debug)]
+pub struct LeaseConnection {
+    conn: PgConnection,
+}
+
+async fn within<T>(
+    limit: Duration,
+    doing: &'static str,
+    work: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, LedgerError> {
+    match tokio::time::timeout(limit, work).await {
+        Ok(done) => done.doing(doing),
+        Err(_) => Err(LedgerError::Timeout {
+            doing,
+            limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
+        }),
+    }
+}
+
+impl Ledger {
+    /// Opens the session for the lock of `instance`.
+    pub async fn lease_connection(&self, instance: &str) -> Result<LeaseConnection, LedgerError> {
+        let options = self
+            .options
+            .clone()
+            .application_name(&format!("airlock-lease-{instance}"));
+        let conn = within(
+            self.op_timeout,
+            "opening the lease connection",
+            PgConnection::connect_with(&options),
+        )
+        .await?;
+        Ok(LeaseConnection { conn })
+    }
+
+    /// Who leads `shard`, as far as the ledger knows.
+    pub async fn leader(&self, shard: Shard) -> Result<Option<LeaderInfo>, LedgerError> {
+        let row = self
+            .bounded("asking who leads", async {
+                sqlx::query(
+                    "SELECT l.leader, l.epoch, l.since, r.renewed_at
+                     FROM leadership l LEFT JOIN leader_renewal r USING (shard)
+                     WHERE l.shard = $1",
+                )
+                .bind(shard.0 as i16)
+                .fetch_optional(&self.pool)
+                .await
+            })
+            .await?;
+        row.map(|r| {
+            Ok(LeaderInfo {
+                leader: r.try_get(0)?,
+                epoch: Epoch(r.try_get::<i64, _>(1)? as u64),
+                since: r.try_get::<Ts, _>(2)?.0,
+                renewed_at: r.try_get::<Option<Ts>, _>(3)?.map(|t| t.0),
+            })
+        })
+        .transpose()
+        .doing("reading who leads")
+    }
+
+    /// The number of shards is a fact of the ledger: the first to ask settles it, and a
+    /// replica configured otherwise learns so.
+    pub async fn settle_shards(&self, wanted: u16) -> Result<u16, LedgerError> {
+        let stored: String = self
+            .bounded("settling the number of shards", async {
+                sqlx::query_scalar(
+                    "WITH put AS (
+                        INSERT INTO setting (name, value) VALUES ('shards', $1)
+                        ON CONFLICT DO NOTHING RETURNING value)
+                     SELECT value FROM put UNION ALL
+                     SELECT value FROM setting WHERE name = 'shards' LIMIT 1",
+                )
+                .bind(wanted.to_string())
+                .fetch_one(&self.pool)
+                .await
+            })
+            .await?;
+        stored
+            .parse()
+            .map_err(|_| LedgerError::Corrupt(format!("setting shards = {stored:?}")))
+    }
+}
+
+impl LeaseConnection {
+    /// Tries the lock without waiting: a waiter would hold back vacuum, and a frozen
+    /// waiter would inherit the lock.
+    pub async fn try_lock(&mut self, key: i64, limit: Duration) -> Result<bool, LedgerError> {
+        within(
+            limit,
+            "trying the leader lock",
+            sqlx::query_scalar("SELECT pg_try_advisory_lock($1)")
+                .bind(key)
+                .fetch_one(&mut self.conn),
+        )
+        .await
+    }
+
+    /// Begins a new term: from here on, writes of older epochs are refused.
+    pub async fn raise_epoch(
+        &mut self,
+        shard: Shard,
+        leader: &str,
+        limit: Duration,
+    ) -> Result<Epoch, LedgerError> {
+        let epoch: i64 = within(
+            limit,
+            "raising the epoch",
+            sqlx::query_scalar(
+                "WITH raised AS (
+                    INSERT INTO leadership (shard, epoch, leader, since)
+                    VALUES ($1, 1, $2, clock_timestamp())
+                    ON CONFLICT (shard) DO UPDATE
+                    SET epoch = leadership.epoch + 1, leader = $2, since = clock_timestamp()
+                    RETURNING epoch
+                 ), renewed AS (
+                    INSERT INTO leader_renewal (shard, epoch, renewed_at)
+                    SELECT $1, epoch, clock_timestamp() FROM raised
+                    ON CONFLICT (shard) DO UPDATE
+                    SET epoch = excluded.epoch, renewed_at = excluded.renewed_at
+                 )
+                 SELECT epoch FROM raised",
+            )
+            .bind(shard.0 as i16)
+            .bind(leader)
+            .fetch_one(&mut self.conn),
+        )
+        .await?;
+        Ok(Epoch(epoch as u64))
+    }
+
+    /// Pings the lock's own session and leaves a fresh renewal. `false`: another term
+    /// has begun.
+    pub async fn renew(
+        &mut self,
+        shard: Shard,
+        epoch: Epoch,
+        limit: Duration,
+    ) -> Result<bool, LedgerError> {
+        let done = within(
+            limit,
+            "renewing the lease",
+            sqlx::query(
+                "UPDATE leader_renewal SET renewed_at = clock_timestamp()
+                 WHERE shard = $1 AND epoch = $2",
+            )
+            .bind(shard.0 as i16)
+            .bind(epoch.0 as i64)
+            .execute(&mut self.conn),
+        )
+        .await?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    /// Ends the session, and with it the lock.
+    pub async fn release(self, limit: Duration) {
+        if let Err(e) = within(limit, "releasing the leader lock", self.conn.close()).await {
+            tracing::debug!(error = %e, "the lease connection did not close cleanly");
+        }
+    }
+}

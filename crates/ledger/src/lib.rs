@@ -1,0 +1,106 @@
+//! Postgres, the only truth. The only crate that knows SQL.
+//!
+//! A job is two rows: [`submit`] writes both in one statement, the leader moves the
+//! state row by compare-and-set on (state, attempt, dispatch) under its epoch
+//! ([`leader`]), and whatever others must hear of goes to the change log in the same
+//! transaction ([`changes`]). Rows of a batch are always sorted by key, or two batches
+//! could deadlock.
+
+mod cancel;
+mod changes;
+mod config;
+mod error;
+mod leader;
+mod lease;
+mod letters;
+mod migrate;
+mod query;
+mod recover;
+mod submit;
+mod ts;
+
+use std::time::Duration;
+
+use sqlx::PgPool;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+
+pub use cancel::{CancelOutcome, CancelRequest};
+pub use changes::{Change, ChangePosition};
+pub use config::LedgerConfig;
+pub use error::{Failure, LedgerError};
+pub use leader::{
+    Assign, Commit, Finish, LeaderWriter, Mark, Refuse, Requeue, StrayResult, Written,
+};
+pub use lease::{LeaseConnection, LeaderInfo};
+pub use letters::{DeadLetter, NewDeadLetter};
+pub use query::{HistoryEntry, JobFilter, JobPage, JobView};
+pub use recover::{LoadedJob, OpenJob};
+pub use submit::{NewJob, Submitted};
+
+use error::Doing;
+
+/// A handle on the ledger; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Ledger {
+    pool: PgPool,
+    options: PgConnectOptions,
+    op_timeout: Duration,
+}
+
+impl Ledger {
+    /// Opens the pool and makes sure the first connection works. `who` is shown in
+    /// `pg_stat_activity`.
+    pub async fn connect(config: &LedgerConfig, who: &str) -> Result<Self, LedgerError> {
+        let options = config.options(who)?;
+        let pool = PgPoolOptions::new()
+            .max_connections(config.max_connections)
+            .min_connections(1)
+            .acquire_timeout(config.acquire_timeout())
+            .test_before_acquire(false)
+            .connect_with(options.clone())
+            .await
+            .doing("connecting to Postgres")?;
+        Ok(Self {
+            pool,
+            options,
+            op_timeout: config.op_timeout(),
+        })
+    }
+
+    /// Brings the schema up to date; safe to call from every service at once.
+    pub async fn migrate(&self) -> Result<(), LedgerError> {
+        migrate::run(&self.options).await
+    }
+
+    /// Asks the database anything, to see whether it answers; returns its time.
+    pub async fn ping(&self) -> Result<airlock_model::Timestamp, LedgerError> {
+        let ts: ts::Ts = self
+            .bounded("asking Postgres for the time", async {
+                sqlx::query_scalar("SELECT clock_timestamp()")
+                    .fetch_one(&self.pool)
+                    .await
+            })
+            .await?;
+        Ok(ts.0)
+    }
+
+    /// Ends all connections of this handle.
+    pub async fn close(&self) {
+        self.pool.close().await;
+    }
+
+    /// Bounds an operation: a hung server must not hang the caller for ever.
+    async fn bounded<T>(
+        &self,
+        doing: &'static str,
+        work: impl Future<Output = Result<T, sqlx::Error>>,
+    ) -> Result<T, LedgerError> {
+        match tokio::time::timeout(self.op_timeout, work).await {
+            Ok(done) => done.doing(doing),
+            Err(_) => Err(LedgerError::Timeout {
+                doing,
+                limit_ms: u64::try_from(self.op_timeout.as_millis()).unwrap_or(u64::MAX),
+            }),
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Reading jobs for the scheduler: by id when their submission arrives, and all that
+//! are open when a new leader takes over.
+
+use airlock_model::{
+    Attempt, DispatchId, Incarnation, JobId, JobSpec, JobState, Shard, TenantId, Timestamp,
+    WorkerId,
+};
+use bytes::Bytes;
+use sqlx::Row;
+use sqlx::postgres::PgRow;
+use uuid::Uuid;
+
+use crate::Ledger;
+use crate::error::LedgerError;
+use crate::ts::Ts;
+
+/// A job with what the scheduler decides on.
+#[derive(Debug, Clone)]
+pub struct LoadedJob {
+    pub job_id: JobId,
+    pub tenant: TenantId,
+    pub spec: JobSpec,
+    /// Absent when there is none, when it is larger than was asked for, and in
+    /// recovery, where it would only fill memory.
+    pub payload: Option<Bytes>,
+    /// 0 when there is no payload.
+    pub payload_len: u64,
+    pub trace_id: String,
+    pub traceparent: String,
+    pub created_at: Timestamp,
+    pub state: JobState,
+    pub attempt: Attempt,
+    pub due_at: Option<Timestamp>,
+    pub deadline_at: Option<Timestamp>,
+    pub not_before: Option<Timestamp>,
+    pub dispatch_id: Option<DispatchId>,
+    pub worker: Option<WorkerId>,
+    pub incarnation: Option<Incarnation>,
+    pub scheduled_at: Option<Timestamp>,
+    pub dispatched_at: Option<Timestamp>,
+    pub running_at: Option<Timestamp>,
+    pub finished_at: Option<Timestamp>,
+    pub reason_code: Option<String>,
+    pub reason: Option<String>,
+}
+
+/// What recovery reads.
+pub type OpenJob = LoadedJob;
+
+macro_rules! select {
+    ($payload:literal, $rest:literal) => {
+        concat!(
+            "SELECT r.job_id, r.tenant, r.spec, ",
+            $payload,
+            ", coalesce(octet_length(r.payload), 0)::bigint, r.trace_id, r.traceparent, \
+             r.created_at, s.state, s.attempt, s.due_at, s.deadline_at, s.not_before, \
+             s.dispatch_id, s.worker_id, s.incarnation, s.scheduled_at, s.dispatched_at, \
+             s.running_at, s.finished_at, s.reason_code, s.reason \
+             FROM job_state s JOIN job_request r USING (job_id) ",
+            $rest
+        )
+    };
+}
+
+const BY_ID: &str = select!(
+    "CASE WHEN octet_length(r.payload) <= $2 THEN r.payload END",
+    "WHERE s.job_id = ANY($1)"
+);
+const OPEN: &str = select!(
+    "NULL::bytea",
+    "WHERE s.open AND s.shard = $1 AND s.job_id > $2 ORDER BY s.job_id LIMIT $3"
+);
+
+impl Ledger {
+    /// Jobs by id, with payloads up to `inline_limit` bytes. Unknown ids are left out.
+    pub async fn load(
+        &self,
+        ids: &[JobId],
+        inline_limit: usize,
+    ) -> Result<Vec<LoadedJob>, LedgerError> {
+        let ids: Vec<&str> = ids.iter().map(JobId::as_str).collect();
+        let rows = self
+            .bounded("loading jobs", async {
+                sqlx::query(BY_ID)
+                    .bind(&ids)
+                    .bind(i32::try_from(inline_limit).unwrap_or(i32::MAX))
+                    .fetch_all(&self.pool)
+                    .await
+            })
+            .await?;
+        rows.iter().map(read).collect()
+    }
+
+    /// A page of all open jobs of a shard, in the order of their ids.
+    pub async fn open_jobs(
+        &self,
+        shard: Shard,
+        after: Option<&JobId>,
+        limit: u32,
+    ) -> Result<Vec<OpenJob>, LedgerError> {
+        let rows = self
+            .bounded("reading open jobs", async {
+                sqlx::query(OPEN)
+                    .bind(shard.0 as i16)
+                    .bind(after.map_or("", JobId::as_str))
+                    .bind(i64::from(limit))
+                    .fetch_all(&self.pool)
+                    .await
+            })
+            .await?;
+        rows.iter().map(read).collect()
+    }
+
+    /// The payloads of some jobs, whole.
+    pub async fn payloads(&self, ids: &[JobId]) -> Result<Vec<(JobId, Bytes)>, LedgerError> {
+        let ids: Vec<&str> = ids.iter().map(JobId::as_str).collect();
+        let rows: Vec<(String, Vec<u8>)> = self
+            .bounded("loading payloads", async {
+                sqlx::query_as(
+                    "SELECT job_id, payload FROM job_request
+                     WHERE job_id = ANY($1) AND payload IS NOT NULL",
+                )
+                .bind(&ids)
+                .fetch_all(&self.pool)
+                .await
+            })
+            .await?;
+        rows.into_iter()
+            .map(|(id, p)| Ok((JobId::new(id).map_err(corrupt)?, Bytes::from(p))))
+            .collect()
+    }
+
+    /// Claims jobs whose time has come, in due order. Replicas and shards never claim
+    /// the same one; a claimed job is an ordinary PENDING one from then on.
+    pub async fn claim_due(&self, shard: Shard, limit: u32) -> Result<Vec<JobId>, LedgerError> {
+        let rows: Vec<String> = self
+            .bounded("claiming due jobs", async {
+                sqlx::query_scalar(
+                    "WITH due AS (
+                        SELECT job_id, due_at FROM job_due
+                        WHERE shard = $1 AND due_at <= clock_timestamp()
+                        ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED
+                     ), claimed AS (
+                        DELETE FROM job_due d USING due WHERE d.job_id = due.job_id
+                     )
+                     SELECT job_id FROM due ORDER BY due_at",
+                )
+                .bind(shard.0 as i16)
+                .bind(i64::from(limit))
+                .fetch_all(&self.pool)
+                .await
+            })
+            .await?;
+        rows.into_iter()
+            .map(|id| JobId::new(id).map_err(corrupt))
+            .collect()
+    }
+
+    /// When the next delayed job is due, by the database's clock, and that clock.
+    pub async fn next_due(
+        &self,
+        shard: Shard,
+    ) -> Result<(Option<Timestamp>, Timestamp), LedgerError> {
+        let (due, now): (Option<Ts>, Ts) = self
+            .bounded("asking when the next job is due", async {
+                sqlx::query_as(
+                    "SELECT (SELECT due_at FROM job_due WHERE shard = $1 ORDER BY due_at LIMIT 1),
+                            clock_timestamp()",
+                )
+                .bind(shard.0 as i16)
+                .fetch_one(&self.pool)
+                .await
+            })
+            .await?;
+        Ok((due.map(|t| t.0), now.0))
+    }
+
+    /// PENDING jobs older than `age_ms` that are due: what the replayer looks at.
+    pub async fn old_pending(
+        &self,
+        shard: Shard,
+        age_ms: u64,
+        after: Option<&JobId>,
+        limit: u32,
+    ) -> Result<Vec<JobId>, LedgerError> {
+        let rows: Vec<String> = self
+            .bounded("looking for orphaned jobs", async {
+                sqlx::query_scalar(
+                    "SELECT s.job_id FROM job_state s JOIN job_request r USING (job_id)
+                     WHERE s.open AND s.shard = $1 AND s.job_id > $2 AND s.state = 1
+                       AND r.created_at < clock_timestamp() - $3 * interval '1 millisecond'
+                       AND (s.not_before IS NULL OR s.not_before <= clock_timestamp())
+                       AND NOT EXISTS (SELECT 1 FROM job_due d WHERE d.job_id = s.job_id)
+                     ORDER BY s.job_id LIMIT $4",
+                )
+                .bind(shard.0 as i16)
+                .bind(after.map_or("", JobId::as_str))
+                .bind(i64::try_from(age_ms).unwrap_or(i64::MAX))
+                .bind(i64::from(limit))
+                .fetch_all(&self.pool)
+                .await
+            })
+            .await?;
+        rows.into_iter()
+            .map(|id| JobId::new(id).map_err(corrupt))
+            .collect()
+    }
+}
+
+fn corrupt(e: impl std::fmt::Display) -> LedgerError {
+    LedgerError::Corrupt(e.to_string())
+}
+
+fn read(row: &PgRow) -> Result<LoadedJob, LedgerError> {
+    let ts = |i: usize| -> Result<Option<Timestamp>, LedgerError> {
+        Ok(row.try_get::<Option<Ts>, _>(i).map_err(corrupt)?.map(|t| t.0))
+    };
+    let text = |i: usize| row.try_get::<String, _>(i).map_err(corrupt);
+    let maybe = |i: usize| row.try_get::<Option<String>, _>(i).map_err(corrupt);
+    let spec: Vec<u8> = row.try_get(2).map_err(corrupt)?;
+    let payload: Option<Vec<u8>> = row.try_get(3).map_err(corrupt)?;
+    let payload_len: i64 = row.try_get(4).map_err(corrupt)?;
+    let state: i16 = row.try_get(8).map_err(corrupt)?;
+    let attempt: i32 = row.try_get(9).map_err(corrupt)?;
+    let dispatch: Option<Uuid> = row.try_get(13).map_err(corrupt)?;
+    Ok(LoadedJob {
+        job_id: JobId::new(text(0)?).map_err(corrupt)?,
+        tenant: TenantId::new(text(1)?).map_err(corrupt)?,
+        spec: serde_json::from_slice(&spec).map_err(corrupt)?,
+        payload: payload.map(Bytes::from),
+        payload_len: u64::try_from(payload_len).unwrap_or(0),
+        trace_id: text(5)?,
+        traceparent: text(6)?,
+        created_at: ts(7)?.unwrap_or_default(),
+        state: JobState::from_code(state).ok_or_else(|| corrupt(format!("state {state}")))?,
+        attempt: Attempt(u32::try_from(attempt).unwrap_or(0)),
+        due_at: ts(10)?,
+        deadline_at: ts(11)?,
+        not_before: ts(12)?,
+        dispatch_id: dispatch.map(DispatchId),
+        worker: maybe(14)?.map(WorkerId::new).transpose().map_err(corrupt)?,
+        incarnation: maybe(15)?.map(Incarnation::new).transpose().map_err(corrupt)?,
+        scheduled_at: ts(16)?,
+        dispatched_at: ts(17)?,
+        running_at: ts(18)?,
+        finished_at: ts(19)?,
+        reason_code: maybe(20)?,
+        reason: maybe(21)?,
+    })
+}

@@ -1,0 +1,250 @@
+//! Accepting jobs: many at once, each stored whole or not at all.
+
+use airlock_model::hash::JobHash;
+use airlock_model::{Due, JobId, JobSpec, JobState, Shard, TenantId, Timestamp};
+use bytes::Bytes;
+use sqlx::Row;
+
+use crate::error::{Doing, LedgerError};
+use crate::ts::Ts;
+use crate::Ledger;
+
+/// A job to accept. The gateway has validated it.
+#[derive(Debug, Clone)]
+pub struct NewJob {
+    pub job_id: JobId,
+    pub tenant: TenantId,
+    pub spec: JobSpec,
+    pub payload: Option<Bytes>,
+    pub hash: JobHash,
+    pub idempotency_key: Option<String>,
+    pub shard: Shard,
+    /// 32 hex digits.
+    pub trace_id: String,
+    /// W3C, what the scheduler's span hangs from.
+    pub traceparent: String,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Submitted {
+    /// Committed as PENDING.
+    Accepted { at: Timestamp },
+    /// The same request came before, under this key or id: here is its job.
+    Existing { job_id: JobId, state: JobState, trace_id: String },
+    /// The key or id was used before for another request.
+    Conflict { job_id: JobId },
+}
+
+/// One unnest column per field; a struct of columns so that binding reads as a list.
+#[derive(Default)]
+struct Columns {
+    job_id: Vec<String>,
+    tenant: Vec<String>,
+    topic: Vec<String>,
+    priority: Vec<i16>,
+    shard: Vec<i16>,
+    idempotency_key: Vec<Option<String>>,
+    job_hash: Vec<Vec<u8>>,
+    spec: Vec<Vec<u8>>,
+    payload: Vec<Option<Vec<u8>>>,
+    trace_id: Vec<String>,
+    traceparent: Vec<String>,
+    max_attempts: Vec<Option<i16>>,
+    due_at: Vec<Option<Ts>>,
+    delay_ms: Vec<Option<i64>>,
+    deadline_ms: Vec<Option<i64>>,
+}
+
+// The due time and the deadline count from the database's clock. A job that is due
+// already has no row in job_due.
+const INSERT: &str = r#"
+WITH input AS (
+    SELECT *, coalesce(due_abs, clock_timestamp() + delay_ms * interval '1 millisecond') AS due_at
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::smallint[], $5::smallint[], $6::text[],
+                $7::bytea[], $8::bytea[], $9::bytea[], $10::text[], $11::text[], $12::smallint[],
+                $13::timestamptz[], $14::bigint[], $15::bigint[])
+      AS t(job_id, tenant, topic, priority, shard, idempotency_key, job_hash, spec, payload,
+           trace_id, traceparent, max_attempts, due_abs, delay_ms, deadline_ms)
+), accepted AS (
+    INSERT INTO job_request (job_id, tenant, topic, priority, shard, idempotency_key, job_hash,
+                             spec, payload, trace_id, traceparent, max_attempts)
+    SELECT job_id, tenant, topic, priority, shard, idempotency_key, job_hash, spec, payload,
+           trace_id, traceparent, max_attempts
+    FROM input
+    ON CONFLICT DO NOTHING
+    RETURNING job_id, created_at
+), state AS (
+    INSERT INTO job_state (job_id, shard, due_at, deadline_at)
+    SELECT a.job_id, i.shard, i.due_at, a.created_at + i.deadline_ms * interval '1 millisecond'
+    FROM accepted a JOIN input i USING (job_id)
+), due AS (
+    INSERT INTO job_due (job_id, shard, due_at)
+    SELECT a.job_id, i.shard, i.due_at
+    FROM accepted a JOIN input i USING (job_id)
+    WHERE i.due_at > clock_timestamp()
+)
+SELECT job_id, created_at FROM accepted"#;
+
+const EXISTING: &str = r#"
+SELECT r.job_id, r.tenant, r.idempotency_key, r.job_hash, r.trace_id, s.state
+FROM job_request r JOIN job_state s USING (job_id)
+WHERE r.job_id = ANY($1)
+   OR (r.tenant, r.idempotency_key) IN (SELECT * FROM unnest($2::text[], $3::text[]))"#;
+
+impl Ledger {
+    /// Accepts jobs in one transaction; the outcomes are in the order of `jobs`.
+    pub async fn submit(&self, jobs: &[NewJob]) -> Result<Vec<Submitted>, LedgerError> {
+        if jobs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut order: Vec<usize> = (0..jobs.len()).collect();
+        order.sort_unstable_by(|a, b| jobs[*a].job_id.cmp(&jobs[*b].job_id));
+        let mut c = Columns::default();
+        for i in order {
+            c.push(&jobs[i])?;
+        }
+        let rows = self
+            .bounded("accepting jobs", async {
+                sqlx::query(INSERT)
+                    .bind(&c.job_id)
+                    .bind(&c.tenant)
+                    .bind(&c.topic)
+                    .bind(&c.priority)
+                    .bind(&c.shard)
+                    .bind(&c.idempotency_key)
+                    .bind(&c.job_hash)
+                    .bind(&c.spec)
+                    .bind(&c.payload)
+                    .bind(&c.trace_id)
+                    .bind(&c.traceparent)
+                    .bind(&c.max_attempts)
+                    .bind(&c.due_at)
+                    .bind(&c.delay_ms)
+                    .bind(&c.deadline_ms)
+                    .fetch_all(&self.pool)
+                    .await
+            })
+            .await?;
+        let mut accepted = std::collections::HashMap::with_capacity(rows.len());
+        for row in &rows {
+            let id: String = row.try_get(0).doing("reading an accepted job")?;
+            let at: Ts = row.try_get(1).doing("reading an accepted job")?;
+            accepted.insert(id, at.0);
+        }
+        let existing = if accepted.len() == jobs.len() {
+            Vec::new()
+        } else {
+            self.existing(jobs).await?
+        };
+        let mut out = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            // An id may stand twice in one batch; only its first is the accepted one.
+            if let Some(at) = accepted.remove(job.job_id.as_str()) {
+                out.push(Submitted::Accepted { at });
+            } else {
+                out.push(judge(job, &existing)?);
+            }
+        }
+        Ok(out)
+    }
+
+    async fn existing(&self, jobs: &[NewJob]) -> Result<Vec<Existing>, LedgerError> {
+        let ids: Vec<&str> = jobs.iter().map(|j| j.job_id.as_str()).collect();
+        let (tenants, keys): (Vec<&str>, Vec<&str>) = jobs
+            .iter()
+            .filter_map(|j| Some((j.tenant.as_str(), j.idempotency_key.as_deref()?)))
+            .unzip();
+        let rows = self
+            .bounded("looking up jobs submitted before", async {
+                sqlx::query(EXISTING)
+                    .bind(&ids)
+                    .bind(&tenants)
+                    .bind(&keys)
+                    .fetch_all(&self.pool)
+                    .await
+            })
+            .await?;
+        rows.iter()
+            .map(|row| {
+                Ok(Existing {
+                    job_id: row.try_get(0)?,
+                    tenant: row.try_get(1)?,
+                    key: row.try_get(2)?,
+                    hash: row.try_get(3)?,
+                    trace_id: row.try_get(4)?,
+                    state: row.try_get(5)?,
+                })
+            })
+            .collect::<Result<_, sqlx::Error>>()
+            .doing("reading jobs submitted before")
+    }
+}
+
+struct Existing {
+    job_id: String,
+    tenant: String,
+    key: Option<String>,
+    hash: Vec<u8>,
+    trace_id: String,
+    state: i16,
+}
+
+fn judge(job: &NewJob, existing: &[Existing]) -> Result<Submitted, LedgerError> {
+    let found = existing.iter().find(|e| {
+        e.job_id == job.job_id.as_str()
+            || (e.tenant == job.tenant.as_str()
+                && e.key.is_some()
+                && e.key == job.idempotency_key)
+    });
+    let Some(e) = found else {
+        // It was there a moment ago and is gone: retention took it. Ask again.
+        return Err(LedgerError::Corrupt(format!(
+            "job {} was refused as known but is not there",
+            job.job_id
+        )));
+    };
+    let job_id = JobId::new(&e.job_id).map_err(|e| LedgerError::Corrupt(e.to_string()))?;
+    if e.tenant != job.tenant.as_str() || e.hash != job.hash.0 {
+        // Another tenant's id is a conflict like any other: nothing of it is told.
+        return Ok(Submitted::Conflict {
+            job_id: job.job_id.clone(),
+        });
+    }
+    let state = JobState::from_code(e.state)
+        .ok_or_else(|| LedgerError::Corrupt(format!("state {} of job {job_id}", e.state)))?;
+    Ok(Submitted::Existing {
+        job_id,
+        state,
+        trace_id: e.trace_id.clone(),
+    })
+}
+
+impl Columns {
+    fn push(&mut self, job: &NewJob) -> Result<(), LedgerError> {
+        let spec = serde_json::to_vec(&job.spec)
+            .map_err(|e| LedgerError::Corrupt(format!("job {}: {e}", job.job_id)))?;
+        self.job_id.push(job.job_id.as_str().to_owned());
+        self.tenant.push(job.tenant.as_str().to_owned());
+        self.topic.push(job.spec.topic.as_str().to_owned());
+        self.priority.push(job.spec.priority.code());
+        self.shard.push(job.shard.0 as i16);
+        self.idempotency_key.push(job.idempotency_key.clone());
+        self.job_hash.push(job.hash.0.to_vec());
+        self.spec.push(spec);
+        self.payload.push(job.payload.as_ref().map(|p| p.to_vec()));
+        self.trace_id.push(job.trace_id.clone());
+        self.traceparent.push(job.traceparent.clone());
+        self.max_attempts.push(job.spec.max_attempts.map(|n| n as i16));
+        let (at, after) = match job.spec.due {
+            None => (None, None),
+            Some(Due::At(ts)) => (Some(Ts(ts)), None),
+            Some(Due::After(ms)) => (None, Some(i64::try_from(ms).unwrap_or(i64::MAX))),
+        };
+        self.due_at.push(at);
+        self.delay_ms.push(after);
+        self.deadline_ms
+            .push(job.spec.budget.and_then(|b| b.deadline_ms).filter(|ms| *ms > 0));
+        Ok(())
+    }
+}

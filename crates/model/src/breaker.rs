@@ -1,0 +1,186 @@
+//! The circuit breaker as plain control flow, with the time passed in.
+//!
+//! Closed until [`Settings::fail_budget`] failures in a row; open for
+//! [`Settings::open_for`]; then half-open with at most [`Settings::half_open_max`]
+//! probes, of which any failure opens it again and [`Settings::close_after`] successes
+//! close it. The caller asks [`Breaker::admit`] before a call and reports what came of
+//! it.
+
+use std::time::Duration;
+
+use crate::time::Timestamp;
+
+/// The constants of the safety client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    pub fail_budget: u32,
+    pub open_for: Duration,
+    pub half_open_max: u32,
+    pub close_after: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            fail_budget: 3,
+            open_for: Duration::from_secs(30),
+            half_open_max: 3,
+            close_after: 2,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Circuit {
+    Closed { failures: u32 },
+    Open { until: Timestamp },
+    HalfOpen { probes: u32, successes: u32 },
+}
+
+/// Whether a call may go out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    Go,
+    /// "safety kernel circuit open".
+    Refused,
+}
+
+#[derive(Debug, Clone)]
+pub struct Breaker {
+    settings: Settings,
+    circuit: Circuit,
+}
+
+impl Breaker {
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            circuit: Circuit::Closed { failures: 0 },
+        }
+    }
+
+    pub fn circuit(&self) -> Circuit {
+        self.circuit
+    }
+
+    /// Asked before each call; in half-open, an admission is a probe.
+    pub fn admit(&mut self, now: Timestamp) -> Admission {
+        match self.circuit {
+            Circuit::Closed { .. } => Admission::Go,
+            Circuit::Open { until } if now < until => Admission::Refused,
+            Circuit::Open { .. } => {
+                self.circuit = Circuit::HalfOpen {
+                    probes: 1,
+                    successes: 0,
+                };
+                Admission::Go
+            }
+            Circuit::HalfOpen { probes, .. } if probes >= self.settings.half_open_max => {
+                Admission::Refused
+            }
+            Circuit::HalfOpen { probes, successes } => {
+                self.circuit = Circuit::HalfOpen {
+                    probes: probes + 1,
+                    successes,
+                };
+                Admission::Go
+            }
+        }
+    }
+
+    pub fn succeeded(&mut self) {
+        match self.circuit {
+            Circuit::Closed { .. } => self.circuit = Circuit::Closed { failures: 0 },
+            // A call that was admitted before it opened tells nothing about now.
+            Circuit::Open { .. } => {}
+            Circuit::HalfOpen { probes, successes } => {
+                self.circuit = if successes + 1 >= self.settings.close_after {
+                    Circuit::Closed { failures: 0 }
+                } else {
+                    Circuit::HalfOpen {
+                        probes: probes.saturating_sub(1),
+                        successes: successes + 1,
+                    }
+                };
+            }
+        }
+    }
+
+    pub fn failed(&mut self, now: Timestamp) {
+        let open = Circuit::Open {
+            until: now + self.settings.open_for,
+        };
+        match self.circuit {
+            Circuit::Closed { failures } if failures + 1 >= self.settings.fail_budget => {
+                self.circuit = open;
+            }
+            Circuit::Closed { failures } => {
+                self.circuit = Circuit::Closed {
+                    failures: failures + 1,
+                };
+            }
+            Circuit::Open { .. } => {}
+            Circuit::HalfOpen { .. } => self.circuit = open,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(s: i64) -> Timestamp {
+        Timestamp(s * 1_000_000)
+    }
+
+    fn opened() -> Breaker {
+        let mut b = Breaker::new(Settings::default());
+        for _ in 0..3 {
+            assert_eq!(b.admit(at(0)), Admission::Go);
+            b.failed(at(0));
+        }
+        b
+    }
+
+    #[test]
+    fn three_failures_in_a_row_open_it_for_thirty_seconds() {
+        let mut b = opened();
+        assert_eq!(b.admit(at(0)), Admission::Refused);
+        assert_eq!(b.admit(Timestamp(29_999_999)), Admission::Refused);
+        assert_eq!(b.admit(at(30)), Admission::Go);
+    }
+
+    #[test]
+    fn a_success_clears_the_count() {
+        let mut b = Breaker::new(Settings::default());
+        for _ in 0..10 {
+            b.failed(at(0));
+            b.failed(at(0));
+            b.succeeded();
+        }
+        assert_eq!(b.circuit(), Circuit::Closed { failures: 0 });
+    }
+
+    #[test]
+    fn half_open_lets_three_probes_out_and_two_successes_close_it() {
+        let mut b = opened();
+        for _ in 0..3 {
+            assert_eq!(b.admit(at(30)), Admission::Go);
+        }
+        assert_eq!(b.admit(at(30)), Admission::Refused);
+        b.succeeded();
+        assert!(matches!(b.circuit(), Circuit::HalfOpen { successes: 1, .. }));
+        b.succeeded();
+        assert_eq!(b.circuit(), Circuit::Closed { failures: 0 });
+    }
+
+    #[test]
+    fn any_failed_probe_opens_it_for_another_thirty_seconds() {
+        let mut b = opened();
+        b.admit(at(30));
+        b.succeeded();
+        b.admit(at(31));
+        b.failed(at(31));
+        assert_eq!(b.circuit(), Circuit::Open { until: at(61) });
+    }
+}

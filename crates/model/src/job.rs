@@ -1,0 +1,474 @@
+//! What was asked for: the immutable part of a job, and the decision made about it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::Topic;
+use crate::time::{Millis, Timestamp};
+
+/// Labels that only Airlock itself may set. A client that could send them could
+/// approve its own job or pass for a compensation.
+pub fn is_reserved_label(key: &str) -> bool {
+    let key = key.to_ascii_lowercase();
+    key.starts_with("approval_") || key.starts_with("saga_") || key == "is_compensation"
+}
+
+/// Limits on a request. Each has a clear error.
+pub mod limits {
+    pub const LABELS: usize = 64;
+    pub const LABEL_KEY: usize = 128;
+    pub const LABEL_VALUE: usize = 1024;
+    pub const TAGS: usize = 64;
+    pub const TAG: usize = 128;
+    pub const NAME: usize = 256;
+    pub const IDEMPOTENCY_KEY: usize = 256;
+    pub const MAX_ATTEMPTS: u32 = 100;
+    /// A year: longer waits are calendar entries, not jobs.
+    pub const MAX_DELAY_MS: u64 = 366 * 24 * 3600 * 1000;
+    pub const MAX_TIMEOUT_MS: u64 = 7 * 24 * 3600 * 1000;
+}
+
+/// A field of a request that is not as it must be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {message}")]
+pub struct FieldError {
+    pub field: String,
+    pub message: String,
+}
+
+impl FieldError {
+    pub fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            field: field.into(),
+            message: message.into(),
+        }
+    }
+}
+
+/// How urgent. The ready queue obeys it without starving anyone.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[repr(i16)]
+pub enum Priority {
+    Batch = 2,
+    #[default]
+    Interactive = 1,
+    Critical = 3,
+}
+
+impl Priority {
+    /// Most urgent first.
+    pub const ALL: [Self; 3] = [Self::Critical, Self::Interactive, Self::Batch];
+
+    /// CAP's number, which the ledger stores.
+    pub const fn code(self) -> i16 {
+        self as i16
+    }
+
+    pub fn from_code(code: i16) -> Option<Self> {
+        match code {
+            0 | 1 => Some(Self::Interactive),
+            2 => Some(Self::Batch),
+            3 => Some(Self::Critical),
+            _ => None,
+        }
+    }
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Interactive => "INTERACTIVE",
+            Self::Batch => "BATCH",
+            Self::Critical => "CRITICAL",
+        }
+    }
+}
+
+impl std::str::FromStr for Priority {
+    type Err = String;
+    fn from_str(s: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|p| p.as_str().eq_ignore_ascii_case(s))
+            .ok_or_else(|| format!("unknown priority {s:?}; expected INTERACTIVE, BATCH or CRITICAL"))
+    }
+}
+
+/// Who acts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ActorType {
+    Human,
+    Service,
+}
+
+/// When a job may run, as it was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Due {
+    /// At this time; in the past means now.
+    At(Timestamp),
+    /// This many milliseconds after acceptance, by the ledger's clock.
+    After(Millis),
+}
+
+/// Token and time limits that travel with a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Budget {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_input_tokens: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_output_tokens: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_total_tokens: Option<i64>,
+    /// The job must have ended this many milliseconds after acceptance.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline_ms: Option<i64>,
+}
+
+/// How to undo a job that succeeded. What is absent is taken from the job itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Compensation {
+    pub topic: Topic,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload: Option<serde_json::Value>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capability: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+}
+
+/// A job as it was asked for, without its payload. Never changes once accepted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobSpec {
+    pub topic: Topic,
+    #[serde(default)]
+    pub priority: Priority,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capability: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub risk_tags: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub requires: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due: Option<Due>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<Millis>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workflow_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_job_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_index: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compensation: Option<Compensation>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub principal_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub actor_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub actor_type: Option<ActorType>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pack_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapter_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_id: Option<String>,
+}
+
+impl JobSpec {
+    /// A job of this topic and nothing else.
+    pub fn new(topic: Topic) -> Self {
+        Self {
+            topic,
+            priority: Priority::default(),
+            labels: BTreeMap::new(),
+            env: BTreeMap::new(),
+            capability: None,
+            risk_tags: Vec::new(),
+            requires: Vec::new(),
+            budget: None,
+            due: None,
+            max_attempts: None,
+            timeout_ms: None,
+            workflow_id: None,
+            parent_job_id: None,
+            step_index: None,
+            compensation: None,
+            principal_id: None,
+            actor_id: None,
+            actor_type: None,
+            pack_id: None,
+            adapter_id: None,
+            memory_id: None,
+        }
+    }
+
+    /// Holds a client's request to the limits; the first field that breaks one.
+    pub fn validate(&self) -> Result<(), FieldError> {
+        check_map("labels", &self.labels)?;
+        check_map("env", &self.env)?;
+        for key in self.labels.keys() {
+            if is_reserved_label(key) {
+                return Err(FieldError::new(
+                    format!("labels.{key}"),
+                    "this label is reserved; approvals and compensations are made by Airlock itself",
+                ));
+            }
+        }
+        check_tags("risk_tags", &self.risk_tags)?;
+        check_tags("requires", &self.requires)?;
+        let names = [
+            ("capability", &self.capability),
+            ("workflow_id", &self.workflow_id),
+            ("parent_job_id", &self.parent_job_id),
+            ("principal_id", &self.principal_id),
+            ("actor_id", &self.actor_id),
+            ("pack_id", &self.pack_id),
+            ("adapter_id", &self.adapter_id),
+            ("memory_id", &self.memory_id),
+        ];
+        for (field, value) in names {
+            if let Some(value) = value {
+                check_text(field, value, limits::NAME)?;
+            }
+        }
+        if let Some(n) = self.max_attempts
+            && !(1..=limits::MAX_ATTEMPTS).contains(&n)
+        {
+            return Err(FieldError::new(
+                "max_attempts",
+                format!("{n} is not between 1 and {}", limits::MAX_ATTEMPTS),
+            ));
+        }
+        if let Some(ms) = self.timeout_ms
+            && !(1..=limits::MAX_TIMEOUT_MS).contains(&ms)
+        {
+            return Err(FieldError::new(
+                "timeout_ms",
+                format!("{ms} is not between 1 and {}", limits::MAX_TIMEOUT_MS),
+            ));
+        }
+        if let Some(Due::After(ms)) = self.due
+            && ms > limits::MAX_DELAY_MS
+        {
+            return Err(FieldError::new(
+                "delay_ms",
+                format!("{ms} is more than a year ({})", limits::MAX_DELAY_MS),
+            ));
+        }
+        if self.step_index.is_some_and(|i| i < 0) {
+            return Err(FieldError::new("step_index", "must not be negative"));
+        }
+        if let Some(budget) = &self.budget {
+            check_budget("budget", budget)?;
+        }
+        if let Some(undo) = &self.compensation {
+            check_map("compensation.labels", &undo.labels)?;
+            check_map("compensation.env", &undo.env)?;
+            if let Some(key) = undo.labels.keys().find(|k| is_reserved_label(k)) {
+                return Err(FieldError::new(
+                    format!("compensation.labels.{key}"),
+                    "this label is reserved",
+                ));
+            }
+            if let Some(budget) = &undo.budget {
+                check_budget("compensation.budget", budget)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_budget(field: &str, b: &Budget) -> Result<(), FieldError> {
+    let parts = [
+        ("max_input_tokens", b.max_input_tokens),
+        ("max_output_tokens", b.max_output_tokens),
+        ("max_total_tokens", b.max_total_tokens),
+        ("deadline_ms", b.deadline_ms),
+    ];
+    for (name, value) in parts {
+        if value.is_some_and(|v| v < 0) {
+            return Err(FieldError::new(
+                format!("{field}.{name}"),
+                "must not be negative",
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn check_text(field: &str, value: &str, max: usize) -> Result<(), FieldError> {
+    if value.is_empty() {
+        return Err(FieldError::new(field, "must not be empty; leave it out instead"));
+    }
+    if value.len() > max {
+        return Err(FieldError::new(
+            field,
+            format!("is {} bytes long; at most {max} are allowed", value.len()),
+        ));
+    }
+    // Postgres cannot store NUL in text, and other control characters only hide things.
+    if value.chars().any(char::is_control) {
+        return Err(FieldError::new(field, "must not contain control characters"));
+    }
+    Ok(())
+}
+
+fn check_tags(field: &str, tags: &[String]) -> Result<(), FieldError> {
+    if tags.len() > limits::TAGS {
+        return Err(FieldError::new(
+            field,
+            format!("{} entries; at most {} are allowed", tags.len(), limits::TAGS),
+        ));
+    }
+    for (i, tag) in tags.iter().enumerate() {
+        check_text(&format!("{field}[{i}]"), tag, limits::TAG)?;
+    }
+    Ok(())
+}
+
+fn check_map(field: &str, map: &BTreeMap<String, String>) -> Result<(), FieldError> {
+    if map.len() > limits::LABELS {
+        return Err(FieldError::new(
+            field,
+            format!("{} entries; at most {} are allowed", map.len(), limits::LABELS),
+        ));
+    }
+    for (key, value) in map {
+        check_text(&format!("{field}.{key}"), key, limits::LABEL_KEY)?;
+        if value.len() > limits::LABEL_VALUE {
+            return Err(FieldError::new(
+                format!("{field}.{key}"),
+                format!("is {} bytes long; at most {} are allowed", value.len(), limits::LABEL_VALUE),
+            ));
+        }
+        if value.contains('\0') {
+            return Err(FieldError::new(format!("{field}.{key}"), "must not contain NUL"));
+        }
+    }
+    Ok(())
+}
+
+/// What the policy said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[repr(i16)]
+pub enum Decision {
+    Allow = 1,
+    Deny = 2,
+    RequireApproval = 3,
+    Throttle = 4,
+    AllowWithConstraints = 5,
+    /// The kernel could not be asked and the fail mode is open.
+    FailOpen = 20,
+}
+
+impl Decision {
+    pub const fn code(self) -> i16 {
+        self as i16
+    }
+
+    pub fn from_code(code: i16) -> Option<Self> {
+        [
+            Self::Allow,
+            Self::Deny,
+            Self::RequireApproval,
+            Self::Throttle,
+            Self::AllowWithConstraints,
+            Self::FailOpen,
+        ]
+        .into_iter()
+        .find(|d| d.code() == code)
+    }
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Allow => "ALLOW",
+            Self::Deny => "DENY",
+            Self::RequireApproval => "REQUIRE_APPROVAL",
+            Self::Throttle => "THROTTLE",
+            Self::AllowWithConstraints => "ALLOW_WITH_CONSTRAINTS",
+            Self::FailOpen => "FAIL_OPEN",
+        }
+    }
+
+    /// Whether a job may be dispatched on it.
+    pub const fn allows(self) -> bool {
+        match self {
+            Self::Allow | Self::AllowWithConstraints | Self::FailOpen => true,
+            Self::Deny | Self::RequireApproval | Self::Throttle => false,
+        }
+    }
+}
+
+/// A decision with everything that explains it; what the ledger records.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    pub decision: Decision,
+    pub reason: String,
+    pub rule_id: String,
+    pub snapshot: String,
+    pub decided_at: Timestamp,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> JobSpec {
+        JobSpec::new(Topic::new("job.echo").unwrap())
+    }
+
+    #[test]
+    fn reserved_labels_are_refused_by_name() {
+        for key in ["approval_granted", "saga_compensation", "is_compensation", "Approval_X"] {
+            let mut s = spec();
+            s.labels.insert(key.into(), "true".into());
+            assert_eq!(s.validate().unwrap_err().field, format!("labels.{key}"));
+        }
+    }
+
+    #[test]
+    fn limits_name_the_field() {
+        let mut s = spec();
+        s.risk_tags = vec!["x".repeat(129)];
+        assert_eq!(s.validate().unwrap_err().field, "risk_tags[0]");
+        let mut s = spec();
+        s.max_attempts = Some(0);
+        assert_eq!(s.validate().unwrap_err().field, "max_attempts");
+        let mut s = spec();
+        s.labels = (0..65).map(|i| (format!("k{i}"), String::new())).collect();
+        assert_eq!(s.validate().unwrap_err().field, "labels");
+        let mut s = spec();
+        s.principal_id = Some("a\0b".into());
+        assert_eq!(s.validate().unwrap_err().field, "principal_id");
+    }
+
+    #[test]
+    fn only_allowing_decisions_allow() {
+        assert!(Decision::Allow.allows() && Decision::AllowWithConstraints.allows());
+        for d in [Decision::Deny, Decision::RequireApproval, Decision::Throttle] {
+            assert!(!d.allows());
+            assert_eq!(Decision::from_code(d.code()), Some(d));
+        }
+    }
+}

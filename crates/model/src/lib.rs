@@ -1,0 +1,23 @@
+//! The pure core: what a job is, which states it may take, and what to do next.
+//!
+//! Nothing here knows tokio, a socket or the clock. Time is an argument, randomness is
+//! an argument, effects are data ([`engine::Effect`]). That is what lets the same
+//! decisions run in production, in a property test and in a simulation, and lets a
+//! reader check them without thinking about I/O.
+
+pub mod backoff;
+pub mod breaker;
+pub mod hash;
+pub mod ids;
+pub mod job;
+pub mod routing;
+pub mod state;
+pub mod time;
+
+pub use ids::{
+    Attempt, DispatchId, Epoch, IdError, Incarnation, JobId, PoolName, Shard, TenantId, Topic,
+    WorkerId,
+};
+pub use job::{Decision, Due, JobSpec, Priority, Verdict};
+pub use state::{JobEvent, JobState};
+pub use time::{Millis, Timestamp};

@@ -1,0 +1,51 @@
+//! How words compare: trimmed, and without regard to case.
+//!
+//! A job tagged `Destructive ` must not slip past a rule about `destructive`. Both
+//! sides are folded character by character, so that it does not matter which side a
+//! word came from.
+
+/// A word of a rule, folded once when the policy is loaded.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Word(Box<str>);
+
+impl Word {
+    pub(crate) fn new(s: &str) -> Self {
+        Self(folded(s).collect::<String>().into())
+    }
+
+    /// Whether a word of a job is this one. Almost all are ASCII and take no folding.
+    pub(crate) fn fits(&self, other: &str) -> bool {
+        let other = other.trim();
+        if other.is_ascii() {
+            self.0.eq_ignore_ascii_case(other)
+        } else {
+            self.0.chars().eq(folded(other))
+        }
+    }
+}
+
+fn folded(s: &str) -> impl Iterator<Item = char> {
+    s.trim().chars().flat_map(char::to_lowercase)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn case_and_surrounding_space_do_not_count() {
+        let word = Word::new(" Destructive ");
+        assert!(word.fits("destructive"));
+        assert!(word.fits("DESTRUCTIVE\t"));
+        assert!(!word.fits("destructiv"));
+        assert!(!word.fits(""));
+    }
+
+    #[test]
+    fn folding_reaches_beyond_ascii() {
+        assert!(Word::new("Gefährlich").fits("GEFÄHRLICH"));
+        assert!(Word::new("ΟΔΟΣ").fits("οδοσ"));
+        // The Kelvin sign folds to a plain k.
+        assert!(Word::new("k").fits("\u{212a}"));
+    }
+}

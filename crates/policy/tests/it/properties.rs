@@ -1,0 +1,233 @@
+//! The matcher against naive readings of the same rules, over small alphabets so that
+//! matches are as common as misses.
+
+use std::collections::BTreeMap;
+
+use airlock_policy::{Decision, Glob, Policy, PolicyInput};
+use proptest::collection::{btree_map, vec};
+use proptest::option;
+use proptest::prelude::*;
+
+/// A rule as generated: written out as YAML for the loader, and read naively.
+#[derive(Debug, Clone)]
+struct Sample {
+    topics: Option<Vec<String>>,
+    tenants: Option<Vec<String>>,
+    capabilities: Option<Vec<String>>,
+    risk: Risk,
+    requires: Option<Vec<String>>,
+    labels: Option<BTreeMap<String, String>>,
+    decision: Decision,
+}
+
+#[derive(Debug, Clone)]
+enum Risk {
+    Unasked,
+    None,
+    AnyOf(Vec<String>),
+}
+
+#[derive(Debug, Clone)]
+struct Job {
+    topic: String,
+    tenant: String,
+    capability: String,
+    risk_tags: Vec<String>,
+    requires: Vec<String>,
+    labels: BTreeMap<String, String>,
+}
+
+fn word() -> impl Strategy<Value = String> {
+    prop::sample::select(vec!["a", "A", "b", "C", "c"]).prop_map(str::to_owned)
+}
+
+fn sample() -> impl Strategy<Value = Sample> {
+    let words = || option::of(vec(word(), 1..3));
+    let risk = prop_oneof![
+        Just(Risk::Unasked),
+        Just(Risk::None),
+        vec(word(), 1..3).prop_map(Risk::AnyOf)
+    ];
+    (
+        option::of(vec("[ab.*?]{1,5}", 1..3)),
+        words(),
+        words(),
+        risk,
+        words(),
+        option::of(btree_map(word(), word(), 1..2)),
+        prop::sample::select(Decision::ALL.to_vec()),
+    )
+        .prop_map(
+            |(topics, tenants, capabilities, risk, requires, labels, decision)| Sample {
+                topics,
+                tenants,
+                capabilities,
+                risk,
+                requires,
+                labels,
+                decision,
+            },
+        )
+        .prop_map(|mut s| {
+            // A match needs a condition.
+            let asks = s.tenants.is_some()
+                || s.capabilities.is_some()
+                || s.requires.is_some()
+                || s.labels.is_some()
+                || !matches!(s.risk, Risk::Unasked);
+            if !asks && s.topics.is_none() {
+                s.topics = Some(vec!["*".to_owned()]);
+            }
+            s
+        })
+}
+
+fn job() -> impl Strategy<Value = Job> {
+    (
+        "[ab]{1,2}(\\.[ab]{1,2}){0,1}",
+        word(),
+        word(),
+        vec(word(), 0..3),
+        vec(word(), 0..3),
+        btree_map(word(), word(), 0..3),
+    )
+        .prop_map(
+            |(topic, tenant, capability, risk_tags, requires, labels)| Job {
+                topic,
+                tenant,
+                capability,
+                risk_tags,
+                requires,
+                labels,
+            },
+        )
+}
+
+fn list(words: &[String]) -> String {
+    let quoted: Vec<_> = words.iter().map(|w| format!("'{w}'")).collect();
+    format!("[{}]", quoted.join(", "))
+}
+
+fn yaml(samples: &[Sample]) -> String {
+    let mut text = "version: 1\nrules:\n".to_owned();
+    if samples.is_empty() {
+        return "version: 1\nrules: []\n".to_owned();
+    }
+    for (i, s) in samples.iter().enumerate() {
+        let mut parts = Vec::new();
+        let named = [
+            ("topics", &s.topics),
+            ("tenants", &s.tenants),
+            ("capabilities", &s.capabilities),
+            ("requires", &s.requires),
+        ];
+        for (name, words) in named {
+            parts.extend(words.as_ref().map(|w| format!("{name}: {}", list(w))));
+        }
+        match &s.risk {
+            Risk::Unasked => {}
+            Risk::None => parts.push("no_risk_tags: true".to_owned()),
+            Risk::AnyOf(tags) => parts.push(format!("risk_tags: {}", list(tags))),
+        }
+        if let Some(labels) = &s.labels {
+            let pairs: Vec<_> = labels
+                .iter()
+                .map(|(k, v)| format!("'{k}': '{v}'"))
+                .collect();
+            parts.push(format!("labels: {{{}}}", pairs.join(", ")));
+        }
+        text += &format!(
+            "  - {{id: r{i}, match: {{{}}}, decision: {}}}\n",
+            parts.join(", "),
+            s.decision
+        );
+    }
+    text
+}
+
+/// The textbook matcher: exponential, and plainly right.
+fn naive_glob(pattern: &[char], text: &[char]) -> bool {
+    match pattern.split_first() {
+        None => text.is_empty(),
+        Some(('*', rest)) => (0..=text.len()).any(|i| naive_glob(rest, &text[i..])),
+        Some((p, rest)) => text
+            .split_first()
+            .is_some_and(|(t, more)| (*p == '?' || p == t) && naive_glob(rest, more)),
+    }
+}
+
+fn chars(s: &str) -> Vec<char> {
+    s.chars().collect()
+}
+
+fn naive_match(s: &Sample, job: &Job) -> bool {
+    let same = |a: &str, b: &str| a.to_lowercase() == b.to_lowercase();
+    let among = |words: &[String], w: &str| words.iter().any(|x| same(x, w));
+    let asked = |words: &Option<Vec<String>>, w: &str| words.as_ref().is_none_or(|x| among(x, w));
+    s.topics.as_ref().is_none_or(|globs| {
+        globs
+            .iter()
+            .any(|g| naive_glob(&chars(g), &chars(&job.topic)))
+    }) && asked(&s.tenants, &job.tenant)
+        && asked(&s.capabilities, &job.capability)
+        && match &s.risk {
+            Risk::Unasked => true,
+            Risk::None => job.risk_tags.is_empty(),
+            Risk::AnyOf(tags) => tags.iter().any(|t| among(&job.risk_tags, t)),
+        }
+        && s.requires
+            .as_ref()
+            .is_none_or(|all| all.iter().all(|r| among(&job.requires, r)))
+        && s.labels.as_ref().is_none_or(|all| {
+            all.iter()
+                .all(|(k, v)| job.labels.get(k).is_some_and(|given| same(given, v)))
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1024, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn globs_match_what_the_textbook_matcher_matches(
+        pattern in "[ab.*?]{1,8}",
+        topic in "[ab.]{0,10}",
+    ) {
+        let expected = naive_glob(&chars(&pattern), &chars(&topic));
+        prop_assert_eq!(Glob::new(&pattern).unwrap().matches(&topic), expected);
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_decides(samples in vec(sample(), 0..6), job in job()) {
+        let policy = Policy::load(&yaml(&samples)).unwrap();
+        let input = PolicyInput {
+            tenant: &job.tenant,
+            capability: &job.capability,
+            risk_tags: &job.risk_tags,
+            requires: &job.requires,
+            labels: &job.labels,
+            ..PolicyInput::new(&job.topic)
+        };
+        let verdict = policy.decide(&input);
+        let expected = samples.iter().position(|s| naive_match(s, &job));
+        match expected {
+            Some(i) => {
+                let id = format!("r{i}");
+                prop_assert_eq!(verdict.rule_id.as_deref(), Some(id.as_str()));
+                prop_assert_eq!(verdict.decision, samples[i].decision);
+            }
+            None => {
+                prop_assert_eq!(&verdict.rule_id, &None);
+                prop_assert_eq!(verdict.decision, Decision::Deny);
+            }
+        }
+        // The explanation never disagrees, and asks exactly as many rules.
+        let explained = policy.explain(&input);
+        prop_assert_eq!(explained.verdict, verdict);
+        prop_assert_eq!(explained.steps.len(), expected.map_or(samples.len(), |i| i + 1));
+    }
+
+    #[test]
+    fn no_text_makes_the_loader_panic(text in "(version: 1\n|rules:\n|  - |id: |match: |\\{|\\}|\\[|\\]|[a-z&*!<:'\"\n ]{1,3}){0,20}") {
+        let _ = Policy::load(&text);
+    }
+}

@@ -1,0 +1,111 @@
+//! The file in `config/` is what people start from, so its behaviour is pinned here.
+
+use airlock_policy::{Decision, FailMode, Outcome, Policy, PolicyInput};
+
+fn shipped() -> Policy {
+    Policy::load(include_str!("../../../../config/safety.yaml")).expect("the shipped policy loads")
+}
+
+fn tags(tags: &[&str]) -> Vec<String> {
+    tags.iter().map(|t| (*t).to_owned()).collect()
+}
+
+#[test]
+fn it_allows_ordinary_jobs() {
+    let verdict = shipped().decide(&PolicyInput::new("job.image.resize"));
+    assert_eq!(verdict.decision, Decision::Allow);
+    assert_eq!(verdict.rule_id.as_deref(), Some("ordinary-jobs"));
+    assert_eq!(&*verdict.reason, "allowed by rule \"ordinary-jobs\"");
+}
+
+#[test]
+fn it_denies_what_is_destructive_however_it_is_spelt() {
+    for spelling in ["destructive", "DESTRUCTIVE", " Destructive "] {
+        let risk_tags = tags(&["network", spelling]);
+        let verdict = shipped().decide(&PolicyInput {
+            risk_tags: &risk_tags,
+            ..PolicyInput::new("job.disk.wipe")
+        });
+        assert_eq!(verdict.decision, Decision::Deny);
+        assert_eq!(verdict.rule_id.as_deref(), Some("destructive"));
+        assert!(
+            verdict
+                .reason
+                .starts_with("denied by rule \"destructive\": "),
+            "{}",
+            verdict.reason
+        );
+    }
+}
+
+#[test]
+fn it_denies_by_default() {
+    let policy = shipped();
+    // Another risk tag, a blank one, and a topic that is no job's.
+    for (topic, risk_tags) in [
+        ("job.mail.send", tags(&["network"])),
+        ("job.mail.send", tags(&[""])),
+        ("sys.job.submit", tags(&[])),
+    ] {
+        let verdict = policy.decide(&PolicyInput {
+            risk_tags: &risk_tags,
+            ..PolicyInput::new(topic)
+        });
+        assert_eq!(verdict.decision, Decision::Deny);
+        assert_eq!(verdict.rule_id, None);
+        assert_eq!(&*verdict.reason, "denied by default: no rule matches");
+        assert_eq!(&verdict.snapshot, policy.snapshot());
+    }
+    assert_eq!(policy.fail_mode(), FailMode::Closed);
+    assert_eq!(policy.default_tenant(), "default");
+}
+
+#[test]
+fn a_malformed_topic_is_denied_even_by_a_policy_that_allows_everything() {
+    let policy = Policy::load(
+        "version: 1\ndefault_decision: allow\nrules:\n  - {id: all, match: {topics: ['*']}, decision: allow}\n",
+    )
+    .unwrap();
+    let long = format!("job.{}", "a".repeat(300));
+    for (topic, word) in [
+        ("", "names no topic"),
+        ("job..a", "empty part"),
+        ("job.a.", "empty part"),
+        ("job.*", "'*'"),
+        ("job.a b", "' '"),
+        (long.as_str(), "304 bytes"),
+    ] {
+        let verdict = policy.decide(&PolicyInput::new(topic));
+        assert_eq!(verdict.decision, Decision::Deny, "{topic:?}");
+        assert!(verdict.reason.contains(word), "{}", verdict.reason);
+    }
+}
+
+#[test]
+fn an_explanation_names_what_was_passed_over() {
+    let explained = shipped().explain(&PolicyInput::new("job.a"));
+    let outcomes: Vec<_> = explained.steps.iter().map(|s| s.outcome).collect();
+    assert!(matches!(
+        outcomes[..],
+        [Outcome::Missed(_), Outcome::Matched]
+    ));
+    assert_eq!(
+        explained.to_string(),
+        "allowed by rule \"ordinary-jobs\"; passed over: \"destructive\" (risk_tags)"
+    );
+}
+
+#[test]
+fn an_oversized_input_is_denied() {
+    let policy = shipped();
+    let many = vec!["x".to_owned(); PolicyInput::MAX_LIST + 1];
+    let long = vec!["x".repeat(PolicyInput::MAX_WORD + 1)];
+    for (list, word) in [(&many, "257 requirements"), (&long, "4097 bytes")] {
+        let verdict = policy.decide(&PolicyInput {
+            requires: list,
+            ..PolicyInput::new("job.a")
+        });
+        assert_eq!(verdict.decision, Decision::Deny);
+        assert!(verdict.reason.contains(word), "{}", verdict.reason);
+    }
+}

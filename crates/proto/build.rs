@@ -1,0 +1,20 @@
+//! Generates the messages and services from `proto/`, without needing `protoc`.
+
+use std::path::Path;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto");
+    println!("cargo::rerun-if-changed={}", root.display());
+    let files = [
+        "cordum/agent/v1/buspacket.proto",
+        "cordum/agent/v1/safety.proto",
+        "airlock/v1/policy.proto",
+    ];
+    let fds = protox::compile(files.map(|f| root.join(f)), [&root])?;
+    // Sorted maps, because signatures and hashes need one encoding per message.
+    tonic_prost_build::configure()
+        .btree_map(".")
+        .bytes(".")
+        .compile_fds(fds)?;
+    Ok(())
+}

@@ -1,0 +1,35 @@
+//! The wire: the Cordum Agent Protocol's messages ([`cap`]), Airlock's own
+//! ([`own`]), the envelope
+//! both travel in ([`packet`]) and the trace context beside it ([`trace`]).
+//!
+//! Everything on the bus is a [`cap::BusPacket`]. [`packet::seal`] makes one that any
+//! CAP peer accepts and [`packet::open`] holds what we receive to the same rules, so
+//! that no service has rules of its own.
+
+#![expect(
+    clippy::allow_attributes,
+    clippy::allow_attributes_without_reason,
+    reason = "generated code"
+)]
+
+pub mod packet;
+pub mod trace;
+
+pub mod cordum {
+    //! Package `cordum.agent.v1`, at the path generated code refers to it by.
+    pub mod agent {
+        pub mod v1 {
+            tonic::include_proto!("cordum.agent.v1");
+        }
+    }
+}
+
+pub mod airlock {
+    //! Package `airlock.v1`.
+    pub mod v1 {
+        tonic::include_proto!("airlock.v1");
+    }
+}
+
+pub use airlock::v1 as own;
+pub use cordum::agent::v1 as cap;

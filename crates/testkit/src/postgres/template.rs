@@ -1,0 +1,174 @@
+//! The template that every instance is a copy of.
+//!
+//! What must stay true: a template is either complete or not there. It is built
+//! beside its final name, under a file lock, and renamed. It is never changed
+//! afterwards; a new version of the server, or of the recipe below, gets a new
+//! name.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, ensure};
+
+use super::{DATABASE, ROLE, SUPERUSER, user};
+use crate::child::{RunAs, inherited_env};
+use crate::locate;
+
+/// Raise when the recipe changes.
+const RECIPE: u32 = 1;
+
+/// A fresh copy of the template, ready to be started.
+pub(super) struct Instance {
+    pub program: PathBuf,
+    pub data: PathBuf,
+    pub run_as: Option<RunAs>,
+}
+
+pub(super) fn new_instance() -> anyhow::Result<Instance> {
+    let folder = locate::postgres_folder()?;
+    let run_as = user::run_as()?;
+    let temp = user::reachable_temp(run_as);
+    let template = template(&folder, &temp, run_as)?;
+
+    let data = fresh_folder(&temp, "airlock-postgres-", run_as)?;
+    let mut copy = command(Path::new("cp"), run_as, &data);
+    copy.arg("-R").arg(template.join(".")).arg(&data);
+    run(&mut copy, "").context("copying the template")?;
+    std::fs::set_permissions(&data, PermissionsExt::from_mode(0o700))?;
+    Ok(Instance {
+        program: folder.join("postgres"),
+        data,
+        run_as,
+    })
+}
+
+fn template(folder: &Path, temp: &Path, run_as: Option<RunAs>) -> anyhow::Result<PathBuf> {
+    let owner = run_as.map_or_else(|| rustix::process::geteuid().as_raw(), |user| user.uid);
+    let cache = temp.join(format!("airlock-testkit-postgres-{owner}"));
+    std::fs::create_dir_all(&cache).with_context(|| format!("making {}", cache.display()))?;
+    give_to(&cache, run_as)?;
+    // The name can be guessed, so somebody else might have made it first.
+    ensure!(
+        cache.symlink_metadata()?.uid() == owner,
+        "{} belongs to somebody else",
+        cache.display()
+    );
+
+    let version = run(
+        command(&folder.join("postgres"), None, temp).arg("--version"),
+        "",
+    )?;
+    let name: String = version
+        .trim()
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || c == '.' {
+                c
+            } else {
+                '-'
+            }
+        })
+        .collect();
+    let template = cache.join(format!("{name}-recipe-{RECIPE}"));
+    if template.is_dir() {
+        return Ok(template);
+    }
+
+    let lock = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(cache.join("lock"))
+        .context("opening the template's lock")?;
+    lock.lock().context("waiting for the template's lock")?;
+    if template.is_dir() {
+        return Ok(template);
+    }
+    let building = fresh_folder(&cache, "building-", run_as)?;
+    let built =
+        build(folder, &building, run_as).and_then(|()| Ok(std::fs::rename(&building, &template)?));
+    if built.is_err() {
+        // Nothing may stay behind under a name that nobody will look for.
+        let _ = std::fs::remove_dir_all(&building);
+    }
+    built.context("building the Postgres template")?;
+    Ok(template)
+}
+
+fn build(folder: &Path, data: &Path, run_as: Option<RunAs>) -> anyhow::Result<()> {
+    let mut initdb = command(&folder.join("initdb"), run_as, data);
+    initdb
+        .args(["--username", SUPERUSER, "--auth", "trust"])
+        .args(["--encoding", "UTF8", "--locale", "C"])
+        // Small segments make small copies: one megabyte instead of sixteen.
+        .args(["--no-sync", "--wal-segsize", "1", "--pgdata"])
+        .arg(data);
+    run(&mut initdb, "")?;
+
+    let mut single = command(&folder.join("postgres"), run_as, data);
+    single
+        .args(["--single", "-c", "fsync=off", "-D"])
+        .arg(data)
+        .arg("postgres");
+    let sql =
+        format!("CREATE ROLE {ROLE} LOGIN CREATEDB\nCREATE DATABASE {DATABASE} OWNER {ROLE}\n");
+    // In this mode a failed statement does not change the exit status.
+    let said = run(&mut single, &sql)?;
+    ensure!(!said.contains("ERROR"), "setting up the database: {said}");
+    Ok(())
+}
+
+fn fresh_folder(parent: &Path, prefix: &str, run_as: Option<RunAs>) -> anyhow::Result<PathBuf> {
+    let path = tempfile::Builder::new()
+        .prefix(prefix)
+        .tempdir_in(parent)
+        .with_context(|| format!("making a folder in {}", parent.display()))?
+        .keep();
+    give_to(&path, run_as)?;
+    Ok(path)
+}
+
+fn give_to(path: &Path, run_as: Option<RunAs>) -> anyhow::Result<()> {
+    match run_as {
+        Some(user) => chown(path, Some(user.uid), Some(user.gid))
+            .with_context(|| format!("giving {} away", path.display())),
+        None => Ok(()),
+    }
+}
+
+fn command(program: &Path, run_as: Option<RunAs>, dir: &Path) -> Command {
+    let mut command = Command::new(program);
+    command
+        .env_clear()
+        .envs(inherited_env())
+        .env("LC_ALL", "C")
+        .current_dir(dir);
+    if let Some(user) = run_as {
+        command.uid(user.uid).gid(user.gid);
+    }
+    command
+}
+
+/// Runs it to its end with `input`; what it said, on both outputs.
+fn run(command: &mut Command, input: &str) -> anyhow::Result<String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("running {name}"))?;
+    if let Some(mut stdin) = child.stdin.take()
+        && !input.is_empty()
+    {
+        stdin.write_all(input.as_bytes())?;
+    }
+    let output = child.wait_with_output()?;
+    let mut said = String::from_utf8_lossy(&output.stdout).into_owned();
+    said.push_str(&String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.success(), "{name}: {}: {said}", output.status);
+    Ok(said)
+}

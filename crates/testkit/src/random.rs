@@ -1,0 +1,8 @@
+//! Random numbers, for ports and keys.
+
+use anyhow::anyhow;
+
+pub(crate) fn number() -> anyhow::Result<u64> {
+    // Without its `std` feature the error is not a standard one.
+    getrandom::u64().map_err(|error| anyhow!("asking for randomness: {error}"))
+}

@@ -1,0 +1,13 @@
+//! The kit tested on itself: what it starts answers, what it breaks is broken,
+//! what it restarts comes back, and nothing is left behind.
+
+mod orphans;
+mod process;
+mod proxy;
+mod servers;
+mod stack;
+
+use std::time::Duration;
+
+/// For what takes milliseconds, on a machine that may be busy.
+const SOON: Duration = Duration::from_secs(20);
