@@ -17,10 +17,11 @@ demo() {
 }
 
 next_steps() {
-  local airlock=${TARGET#"$PWD"/}/debug/airlock
+  local airlock=${TARGET#"$ROOT"/}/debug/airlock bold='' plain=''
+  if [ -t 1 ]; then bold=$BOLD plain=$PLAIN; fi
   cat <<NEXT
 
-${BOLD}Airlock runs at $AIRLOCK_URL${PLAIN}   (Ctrl-C ends it)
+${bold}Airlock runs at $AIRLOCK_URL${plain}   (Ctrl-C ends it)
 
 In another shell:
   cd $ROOT && . .airlock/dev.env

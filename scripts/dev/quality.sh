@@ -50,16 +50,21 @@ run_tests() {
     cargo_test "$@"
   elif [ $# -gt 0 ]; then
     cargo nextest run --locked --workspace "$@" || die "tests failed"
+    say "the chosen tests passed"
+    return
   else
     summary=$LOGS/test-summary.log
+    [ ! -t 1 ] || export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-always}
     cargo nextest run --locked --workspace 2>&1 | tee "$summary" || die "tests failed"
-    if grep -E '^ *Summary .* [1-9][0-9]* skipped' "$summary" >&2; then
+    if without_colours "$summary" | grep -E '^ *Summary .* [1-9][0-9]* skipped' >&2; then
       die "skipped tests count as failures"
     fi
     doc_tests
   fi
   say "all tests passed"
 }
+
+without_colours() { sed $'s/\033\\[[0-9;]*m//g' "$1"; }
 
 # Without cargo-nextest. Documentation tests are part of it.
 cargo_test() {
@@ -110,9 +115,9 @@ run_checks() {
 
 check_scripts() {
   local script
-  for script in dev .ci/run scripts/dev/*.sh; do bash -n "$script" || return 1; done
+  for script in dev .ci/run deploy/ready scripts/dev/*.sh; do bash -n "$script" || return 1; done
   if command -v shellcheck >/dev/null; then
-    shellcheck -x dev .ci/run
+    shellcheck -x dev .ci/run deploy/ready
   fi
 }
 

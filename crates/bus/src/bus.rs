@@ -178,12 +178,12 @@ async fn options(
             std::future::ready(())
         });
     if let Some(path) = &config.credentials_file {
-        let text = tokio::fs::read_to_string(path).await.map_err(|e| {
-            BusError::Config(format!("credentials_file {}: {e}", path.display()))
-        })?;
-        options = options.credentials(&text).map_err(|e| {
-            BusError::Config(format!("credentials_file {}: {e}", path.display()))
-        })?;
+        let text = tokio::fs::read_to_string(path)
+            .await
+            .map_err(|e| BusError::Config(format!("credentials_file {}: {e}", path.display())))?;
+        options = options
+            .credentials(&text)
+            .map_err(|e| BusError::Config(format!("credentials_file {}: {e}", path.display())))?;
     }
     if let (Some(user), Some(password)) = (&config.user, &config.password) {
         options = options.user_and_password(user.clone(), password.expose().to_owned());
@@ -204,11 +204,7 @@ fn reconnect_delay(attempts: usize) -> Duration {
     }
 }
 
-fn note_event(
-    event: &Event,
-    wire: &watch::Sender<Wire>,
-    counters: &Counters,
-) {
+fn note_event(event: &Event, wire: &watch::Sender<Wire>, counters: &Counters) {
     match event {
         Event::Connected => {
             wire.send_if_modified(|wire| {

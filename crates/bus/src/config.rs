@@ -82,7 +82,10 @@ impl BusConfig {
                 problems.push(problem.to_owned());
             }
         };
-        check(!self.url.expose().trim().is_empty(), "url must not be empty");
+        check(
+            !self.url.expose().trim().is_empty(),
+            "url must not be empty",
+        );
         check(
             self.user.is_some() == self.password.is_some(),
             "user and password are only of use together",

@@ -60,13 +60,21 @@ pub struct Consumer {
     tracker: Arc<Tracker>,
     pull: Option<Pull>,
     last_opening: Option<u32>,
+    last_generation: Option<u64>,
 }
 
 struct Pull {
     messages: pull::Stream,
     session: u64,
+    origin: Origin,
+}
+
+/// Where a delivery comes from.
+#[derive(Clone, Copy)]
+struct Origin {
     generation: u64,
     opening: u32,
+    start: u64,
 }
 
 impl Bus {
@@ -114,7 +122,8 @@ impl Bus {
             id: id.clone(),
             incarnation: incarnation.clone(),
         };
-        self.open(StreamName::Jobs, subjects::worker_jobs(id), plan).await
+        self.open(StreamName::Jobs, subjects::worker_jobs(id), plan)
+            .await
     }
 
     async fn open(
@@ -141,6 +150,7 @@ impl Bus {
             tracker,
             pull: None,
             last_opening: None,
+            last_generation: None,
         };
         // The first opening is the caller's: it fails loudly instead of waiting.
         let link = *self.shared().link.borrow();
@@ -174,8 +184,8 @@ impl Consumer {
             tokio::select! {
                 message = pull.messages.next() => match message {
                     Some(Ok(message)) => {
-                        let (generation, opening) = (pull.generation, pull.opening);
-                        batch.extend(self.take_in(message, generation, opening));
+                        let origin = pull.origin;
+                        batch.extend(self.take_in(message, origin));
                         self.drain_ready(&mut batch, max, now);
                         if !batch.is_empty() {
                             return Ok(batch);
@@ -213,46 +223,46 @@ impl Consumer {
         &self.base
     }
 
+    /// Whether the pull may go on. A new connection ends the pull of an exclusive reader,
+    /// because what was on the wire when the old one broke would otherwise wait for its
+    /// AckWait; a shared consumer cannot be replaced under its other readers, and the
+    /// client renews its pull by itself.
     fn is_current(&self, link: Link) -> bool {
-        match &self.pull {
-            None => true,
-            // While NATS is away the pull may still hold messages that came before.
-            Some(pull) => {
-                !link.ready
-                    || (pull.session == link.session
-                        && pull.generation == link.generations[self.stream.index()])
-            }
-        }
+        let Some(pull) = &self.pull else {
+            return true;
+        };
+        let same_session = match self.plan {
+            Plan::Shared { .. } => true,
+            Plan::Leader { .. } | Plan::Worker { .. } => pull.session == link.session,
+        };
+        // While NATS is away the pull may still hold messages that came before.
+        !link.ready
+            || (same_session && pull.origin.generation == link.generations[self.stream.index()])
     }
 
     /// Takes what has arrived, without waiting.
     fn drain_ready(&mut self, batch: &mut Vec<Delivery>, max: usize, link: Link) {
         while batch.len() < max
             && let Some(pull) = &mut self.pull
-            && pull.generation == link.generations[self.stream.index()]
+            && pull.origin.generation == link.generations[self.stream.index()]
             && let Some(Some(Ok(message))) = pull.messages.next().now_or_never()
         {
-            let (generation, opening) = (pull.generation, pull.opening);
-            batch.extend(self.take_in(message, generation, opening));
+            let origin = pull.origin;
+            batch.extend(self.take_in(message, origin));
         }
     }
 
-    fn take_in(
-        &self,
-        message: async_nats::jetstream::Message,
-        generation: u64,
-        opening: u32,
-    ) -> Option<Delivery> {
+    fn take_in(&self, message: async_nats::jetstream::Message, origin: Origin) -> Option<Delivery> {
         let mut message = message.message;
         let reply = message.reply.take()?;
-        let info = parse_ack(&reply)?;
+        let info = parse_ack(&reply).filter(|info| info.stream_seq >= origin.start)?;
         let shared = self.bus.shared();
-        shared.note_seq(self.stream, generation, info.stream_seq);
+        shared.note_seq(self.stream, origin.generation, info.stream_seq);
         let taken = self.tracker.take_in(
             info.stream_seq,
             info.published_at,
             &reply,
-            opening,
+            origin.opening,
             info.delivered,
         );
         let Taken::HandOut { deliveries } = taken else {
@@ -270,7 +280,7 @@ impl Consumer {
             stream: self.stream,
             stream_name: Arc::clone(&self.stream_name),
             consumer: Arc::clone(&self.base),
-            generation,
+            generation: origin.generation,
         })
     }
 
@@ -307,9 +317,11 @@ impl Consumer {
             plan: &self.plan,
             tracker: &self.tracker,
             last_opening: self.last_opening,
+            last_generation: self.last_generation,
         };
         let opened = opener.open().await?;
         self.last_opening = Some(opened.opening);
+        self.last_generation = Some(opened.generation);
         let messages = opened
             .consumer
             .stream()
@@ -322,8 +334,11 @@ impl Consumer {
         self.pull = Some(Pull {
             messages,
             session: link.session,
-            generation: opened.generation,
-            opening: opened.opening,
+            origin: Origin {
+                generation: opened.generation,
+                opening: opened.opening,
+                start: opened.start,
+            },
         });
         Ok(())
     }

@@ -115,7 +115,13 @@ mod tests {
         assert_eq!(parse_ack(old), Some(expected));
         assert_eq!(parse_ack(new), Some(expected));
         assert_eq!(parse_ack(&format!("{new}.token")), Some(expected));
-        for bad in ["", "_INBOX.a", "$JS.ACK.a", "$JS.ACK.s.c.x.42.7.1.0", "$JS.ACK.s.c.1.2.3.4.5.6"] {
+        for bad in [
+            "",
+            "_INBOX.a",
+            "$JS.ACK.a",
+            "$JS.ACK.s.c.x.42.7.1.0",
+            "$JS.ACK.s.c.1.2.3.4.5.6",
+        ] {
             assert_eq!(parse_ack(bad), None, "{bad}");
         }
     }

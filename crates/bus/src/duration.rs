@@ -18,7 +18,9 @@ const UNITS: [(&str, u64); 5] = [
 
 pub fn parse(s: &str) -> Result<Duration, String> {
     let text = s.trim();
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let wrong = || format!("{s:?} is no length of time; write it as 250ms, 30s, 5m, 2h or 1d");
     let number: u64 = number.parse().map_err(|_| wrong())?;

@@ -55,6 +55,10 @@ pub(crate) struct Opened {
     pub generation: u64,
     /// Rises with each opening of a consumer that is re-made; tells deliveries apart.
     pub opening: u32,
+    /// Nothing before this is for the reader. A server that was killed before it wrote
+    /// the consumer's state down (seen with 2.9) begins with the stream's first message
+    /// again, wherever the consumer was told to begin.
+    pub start: u64,
 }
 
 pub(crate) struct Opener<'a> {
@@ -65,16 +69,21 @@ pub(crate) struct Opener<'a> {
     pub tracker: &'a Tracker,
     /// The last opening; `None` before the first.
     pub last_opening: Option<u32>,
+    /// The stream's generation at that opening.
+    pub last_generation: Option<u64>,
 }
 
 impl Opener<'_> {
     pub async fn open(&self) -> Result<Opened, BusError> {
         let facts = self.shared.ensure(self.stream).await?;
-        let first_stream = self.last_opening.is_none();
         self.tracker.on_stream(facts.generation);
         let (consumer, opening) = match self.plan {
             Plan::Shared { name, start } => {
-                let start = if first_stream { *start } else { StartAt::All };
+                // All of a stream that took the place of the one before is new.
+                let same = self
+                    .last_generation
+                    .is_none_or(|last| last == facts.generation);
+                let start = if same { *start } else { StartAt::All };
                 let opening = self.last_opening.map_or(0, |n| n + 1);
                 (self.open_shared(name, start, facts).await?, opening)
             }
@@ -83,8 +92,13 @@ impl Opener<'_> {
             }
             Plan::Worker { id, incarnation } => self.open_worker(id, incarnation, facts).await?,
         };
+        let start = match self.plan {
+            Plan::Shared { .. } => 0,
+            Plan::Leader { .. } | Plan::Worker { .. } => began_after(consumer.cached_info()) + 1,
+        };
         Ok(Opened {
             consumer,
+            start,
             generation: facts.generation,
             opening,
         })
@@ -103,7 +117,7 @@ impl Opener<'_> {
             // The stream was set back behind it; it would skip what comes now.
             self.delete(name).await?;
         }
-        let mut config = self.config(self.resume_or(start));
+        let mut config = self.config(self.start_after(None, start, facts).await?);
         config.durable_name = Some(name.to_owned());
         self.create(config).await
     }
@@ -144,11 +158,8 @@ impl Opener<'_> {
             .map(|newest| newest.reopened)
             .max(self.last_opening)
             .map_or(0, |n| n + 1);
-        let start = match older.last() {
-            Some((_, name)) => self.after_floor_of(name, facts).await?,
-            None => None,
-        };
-        let start = start.unwrap_or_else(|| self.resume_or(StartAt::All));
+        let before = older.last().map(|(_, name)| name.as_str());
+        let start = self.start_after(before, StartAt::All, facts).await?;
         let generation = Generation { epoch, reopened };
         let mut config = self.config(start);
         config.durable_name = Some(subjects::leader_consumer(base, shard, generation));
@@ -172,17 +183,16 @@ impl Opener<'_> {
         let before = self
             .last_opening
             .map(|n| subjects::worker_consumer(id, incarnation, n));
-        let start = match &before {
-            Some(name) => self.after_floor_of(name, facts).await?,
-            None => None,
-        };
         // A dispatch names the incarnation it is meant for, and nobody knows of this one
         // before its consumer is open: at the first opening nothing older concerns it.
         let otherwise = match before {
             None => StartAt::New,
             Some(_) => StartAt::All,
         };
-        let mut config = self.config(start.unwrap_or_else(|| self.resume_or(otherwise)));
+        let start = self
+            .start_after(before.as_deref(), otherwise, facts)
+            .await?;
+        let mut config = self.config(start);
         config.name = Some(subjects::worker_consumer(id, incarnation, opening));
         config.inactive_threshold = WORKER_INACTIVE;
         let consumer = self.create(config).await?;
@@ -221,32 +231,38 @@ impl Opener<'_> {
             .collect())
     }
 
-    /// Right after what that consumer's reader acknowledged without a gap. The stream may
-    /// have been set back behind it; then from the stream's end, for a later start would
-    /// skip what is published next.
-    async fn after_floor_of(
+    /// Where a new generation begins.
+    ///
+    /// What this process has read itself it knows best: a server that was killed may have
+    /// forgotten the latest acknowledgements. Otherwise right after what the reader of
+    /// the generation before acknowledged without a gap, and if there is none, where the
+    /// caller says. Never behind the stream's end: it may have been set back, and a later
+    /// start would skip what is published next.
+    async fn start_after(
         &self,
-        name: &str,
+        before: Option<&str>,
+        otherwise: StartAt,
         facts: StreamFacts,
-    ) -> Result<Option<DeliverPolicy>, BusError> {
-        let Some(found) = self.find(name).await? else {
-            return Ok(None);
-        };
-        let Info { ack_floor, .. } = found.cached_info();
-        Ok(Some(DeliverPolicy::ByStartSequence {
-            start_sequence: ack_floor.stream_sequence.min(facts.last_seq) + 1,
-        }))
-    }
-
-    fn resume_or(&self, start: StartAt) -> DeliverPolicy {
-        match (self.tracker.resume_at(), start) {
-            (Some(start_sequence), _) => DeliverPolicy::ByStartSequence { start_sequence },
-            (None, StartAt::All) => DeliverPolicy::All,
-            (None, StartAt::New) => DeliverPolicy::New,
-            (None, StartAt::Sequence(start_sequence)) => DeliverPolicy::ByStartSequence {
-                start_sequence: start_sequence.max(1),
-            },
+    ) -> Result<DeliverPolicy, BusError> {
+        let end = facts.last_seq + 1;
+        let mut next = self.tracker.resume_at();
+        if next.is_none()
+            && let Some(name) = before
+            && let Some(found) = self.find(name).await?
+        {
+            next = Some(floor(found.cached_info()) + 1);
         }
+        let at = |start_sequence: u64| DeliverPolicy::ByStartSequence {
+            start_sequence: start_sequence.clamp(1, end),
+        };
+        Ok(match (next, otherwise) {
+            (Some(next), _) => at(next),
+            (None, StartAt::All) => DeliverPolicy::All,
+            (None, StartAt::New) => at(end),
+            (None, StartAt::Sequence(start)) => DeliverPolicy::ByStartSequence {
+                start_sequence: start.max(1),
+            },
+        })
     }
 
     fn config(&self, deliver_policy: DeliverPolicy) -> pull::Config {
@@ -278,11 +294,8 @@ impl Opener<'_> {
 
     async fn find(&self, name: &str) -> Result<Option<PullConsumer>, BusError> {
         let stream = self.shared.name(self.stream);
-        let found: Result<NatsConsumer<pull::Config>, ConsumerError> = self
-            .shared
-            .js
-            .get_consumer_from_stream(name, stream)
-            .await;
+        let found: Result<NatsConsumer<pull::Config>, ConsumerError> =
+            self.shared.js.get_consumer_from_stream(name, stream).await;
         match found {
             Ok(found) => Ok(Some(found)),
             Err(error) if is_missing(&error) => Ok(None),
@@ -295,7 +308,12 @@ impl Opener<'_> {
 
     async fn delete(&self, name: &str) -> Result<(), BusError> {
         let stream = self.shared.name(self.stream);
-        match self.shared.js.delete_consumer_from_stream(name, stream).await {
+        match self
+            .shared
+            .js
+            .delete_consumer_from_stream(name, stream)
+            .await
+        {
             Ok(_) => Ok(()),
             Err(error) if is_missing(&error) => Ok(()),
             Err(error) => Err(BusError::server(
@@ -303,6 +321,23 @@ impl Opener<'_> {
                 error,
             )),
         }
+    }
+}
+
+/// The last message up to which everything is acknowledged. A consumer of which nothing
+/// was acknowledged yet reports 0, wherever it began.
+fn floor(info: &Info) -> u64 {
+    info.ack_floor.stream_sequence.max(began_after(info))
+}
+
+fn began_after(info: &Info) -> u64 {
+    match info.config.deliver_policy {
+        DeliverPolicy::ByStartSequence { start_sequence } => start_sequence.saturating_sub(1),
+        DeliverPolicy::All
+        | DeliverPolicy::Last
+        | DeliverPolicy::New
+        | DeliverPolicy::ByStartTime { .. }
+        | DeliverPolicy::LastPerSubject => 0,
     }
 }
 

@@ -106,7 +106,9 @@ impl Shared {
     pub fn note_seq(&self, stream: StreamName, generation: u64, seq: u64) {
         if self.link.borrow().generations[stream.index()] == generation {
             let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            known[stream.index()].last_seq.fetch_max(seq, Ordering::Relaxed);
+            known[stream.index()]
+                .last_seq
+                .fetch_max(seq, Ordering::Relaxed);
         }
     }
 
@@ -238,10 +240,7 @@ fn is_missing(kind: &GetStreamErrorKind) -> bool {
 
 /// Looks at the streams after every new connection, and when asked to, and only then
 /// calls the link ready. Runs until aborted.
-pub(crate) async fn monitor(
-    shared: Arc<Shared>,
-    wire: Arc<watch::Sender<Wire>>,
-) {
+pub(crate) async fn monitor(shared: Arc<Shared>, wire: Arc<watch::Sender<Wire>>) {
     let mut changes = wire.subscribe();
     let mut pause = Duration::from_millis(50);
     loop {

@@ -85,7 +85,9 @@ impl Bus {
         match timeout_at(deadline, sending).await {
             Ok(Ok(ack)) => Ok(ack),
             Ok(Err(error)) => Err(PublishError::NotSent(error.to_string())),
-            Err(_) => Err(PublishError::NotSent("the client's queue is full".to_owned())),
+            Err(_) => Err(PublishError::NotSent(
+                "the client's queue is full".to_owned(),
+            )),
         }
     }
 
@@ -154,7 +156,8 @@ impl Bus {
         payload: Bytes,
         traceparent: Option<&str>,
     ) -> Result<(), BusError> {
-        self.send_inner(subject.into(), None, payload, traceparent).await
+        self.send_inner(subject.into(), None, payload, traceparent)
+            .await
     }
 
     /// Like [`Bus::send`], with a subject for the answers.

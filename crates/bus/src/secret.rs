@@ -108,7 +108,10 @@ mod tests {
     #[test]
     fn credentials_are_masked_everywhere() {
         let url = SecretUrl::new("nats://me:p@ss@a:4222, nats://b:4222");
-        assert_eq!(format!("{url:?} {url}"), format!("{0} {0}", "nats://***@a:4222,nats://b:4222"));
+        assert_eq!(
+            format!("{url:?} {url}"),
+            format!("{0} {0}", "nats://***@a:4222,nats://b:4222")
+        );
         let json = serde_json::to_string(&(url, Secret::new("hush"))).expect("json");
         assert!(!json.contains("ss") && !json.contains("hush"), "{json}");
         assert_eq!(SecretUrl::new("host:1").masked(), "host:1");

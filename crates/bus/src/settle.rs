@@ -194,7 +194,10 @@ impl Settler {
     async fn tell(&self, delivery: &Delivery, reply: Option<Subject>, word: Bytes) -> bool {
         let shared = self.bus.shared();
         let link = *shared.link.borrow();
-        if !link.ready || link.generations[self.stream.index()] != delivery.generation {
+        if !link.ready
+            || self.bus.check_connected().is_err()
+            || link.generations[self.stream.index()] != delivery.generation
+        {
             return false;
         }
         let reply = reply.unwrap_or_else(|| delivery.reply.clone());

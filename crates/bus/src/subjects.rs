@@ -297,7 +297,13 @@ mod tests {
         for subject in all() {
             assert_eq!(Subject::parse(&subject.to_string()), Some(subject.clone()));
         }
-        for foreign in ["sys.other", "worker..jobs", "worker.a", "sys.audit.", "$JS.API"] {
+        for foreign in [
+            "sys.other",
+            "worker..jobs",
+            "worker.a",
+            "sys.audit.",
+            "$JS.API",
+        ] {
             assert_eq!(Subject::parse(foreign), None, "{foreign}");
         }
     }
@@ -339,7 +345,10 @@ mod tests {
                 parse_leader_consumer(&name, "scheduler-submit", Shard(1)),
                 Some(generation)
             );
-            assert_eq!(parse_leader_consumer(&name, "scheduler-submit", Shard(11)), None);
+            assert_eq!(
+                parse_leader_consumer(&name, "scheduler-submit", Shard(11)),
+                None
+            );
             assert_eq!(parse_leader_consumer(&name, "scheduler", Shard(1)), None);
         }
         assert_eq!(parse_leader_consumer("a-s0-ex", "a", Shard(0)), None);

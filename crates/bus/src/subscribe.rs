@@ -1,6 +1,6 @@
 //! Core NATS subscriptions: whoever listens gets it, nobody keeps it.
 
-use async_nats::Subscriber;
+use async_nats::{RequestErrorKind, Subscriber};
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt};
 
@@ -35,20 +35,45 @@ impl Bus {
     ) -> Result<Subscription, BusError> {
         let client = &self.shared().client;
         let subscriber = match queue {
-            Some(queue) => client.queue_subscribe(subject.to_owned(), queue.to_owned()).await,
+            Some(queue) => {
+                client
+                    .queue_subscribe(subject.to_owned(), queue.to_owned())
+                    .await
+            }
             None => client.subscribe(subject.to_owned()).await,
         }
         .map_err(|e| BusError::server(format!("subscribing to {subject}"), e))?;
-        // The server must know of it before the caller tells anybody to send; while NATS
-        // is away there is nobody to tell, and reconnecting subscribes.
-        match self.flush().await {
-            Ok(()) | Err(BusError::NotConnected) => {}
-            Err(error) => return Err(error),
-        }
+        self.round_trip().await?;
         Ok(Subscription {
             subscriber,
             _bus: self.clone(),
         })
+    }
+}
+
+impl Bus {
+    /// Waits until the server has taken in all that was sent on this connection, so that
+    /// a subscription stands before the caller tells anybody to send. Flushing is not
+    /// enough: it ends when the bytes have left. While NATS is away there is nothing to
+    /// wait for; reconnecting subscribes.
+    async fn round_trip(&self) -> Result<(), BusError> {
+        if self.check_connected().is_err() {
+            return Ok(());
+        }
+        // Nobody listens there, and the server says so at once.
+        let nowhere = self.new_inbox();
+        match self.shared().client.request(nowhere, Bytes::new()).await {
+            Ok(_) => Ok(()),
+            Err(error) => match error.kind() {
+                RequestErrorKind::NoResponders => Ok(()),
+                RequestErrorKind::TimedOut
+                | RequestErrorKind::InvalidSubject
+                | RequestErrorKind::MaxPayloadExceeded
+                | RequestErrorKind::Other => {
+                    Err(BusError::server("waiting for a subscription", error))
+                }
+            },
+        }
     }
 }
 

@@ -1,1 +1,38 @@
-//! placeholder
+//! The gateway: REST in, the ledger's answers out.
+//!
+//! What must stay true: a 2xx answer to a submission means that the job is committed
+//! in the ledger. Everything after the commit (the wake-up on the bus, the events a
+//! waiting client listens for) may be lost without harm, so NATS may be down and the
+//! gateway still accepts; without Postgres it answers 503 until Postgres is back.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`config`] | the settings |
+//! | [`host`] | the parts put together, the links to Postgres and NATS |
+//! | [`http`] | routes, admission, authentication, problems |
+//! | [`body`], [`decode`] | a request's JSON to a job, with every mistake named |
+//! | [`commit`] | group commit: concurrent submissions share transactions |
+//! | [`wake`] | the wake-up packets after a commit |
+//! | [`waiting`] | clients that wait for a job's end |
+//! | [`view`], [`cursor`], [`query`] | how jobs are shown and listed |
+
+pub mod auth;
+pub mod body;
+pub mod commit;
+pub mod config;
+pub mod cursor;
+pub mod decode;
+pub mod host;
+pub mod http;
+pub mod links;
+pub mod metrics;
+pub mod problem;
+pub mod query;
+pub mod retry;
+pub mod trace;
+pub mod view;
+pub mod waiting;
+pub mod wake;
+
+pub use config::GatewayConfig;
+pub use host::Gateway;

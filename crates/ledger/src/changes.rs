@@ -68,7 +68,12 @@ impl Ledger {
                     .await
             })
             .await?;
-        Ok(row.map_or_else(ChangePosition::default, |(xid, seq)| ChangePosition { xid, seq }))
+        Ok(
+            row.map_or_else(ChangePosition::default, |(xid, seq)| ChangePosition {
+                xid,
+                seq,
+            }),
+        )
     }
 
     /// Moves the cursor forward, if `epoch` still leads; never back.

@@ -54,7 +54,12 @@ impl LedgerConfig {
         if self.op_timeout_ms == 0 || self.acquire_timeout_ms == 0 {
             problems.push("database timeouts must be positive".to_owned());
         }
-        if self.url.expose_secret().parse::<PgConnectOptions>().is_err() {
+        if self
+            .url
+            .expose_secret()
+            .parse::<PgConnectOptions>()
+            .is_err()
+        {
             problems.push(
                 "database.url is not a Postgres URL (postgres://user@host:port/database)"
                     .to_owned(),

@@ -58,6 +58,26 @@ impl LedgerError {
         }
     }
 
+    /// Whether the session it happened on is surely over, and with it every lock it
+    /// held. A time-out is not: the server may merely be slow.
+    pub fn ends_session(&self) -> bool {
+        match self {
+            Self::Database { source, .. } => match source {
+                // 57P01 to 57P05: shut down or ended by somebody; 25P03: idle too long.
+                sqlx::Error::Database(e) => e
+                    .code()
+                    .is_some_and(|c| c.starts_with("57P") || c == "25P03"),
+                sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) => true,
+                _ => false,
+            },
+            Self::Timeout { .. }
+            | Self::StaleEpoch { .. }
+            | Self::Corrupt(_)
+            | Self::ChangedMigration { .. }
+            | Self::TooNew { .. } => false,
+        }
+    }
+
     /// Whether the data itself was refused, so that a batch should be split to find
     /// the culprit.
     pub fn is_data_error(&self) -> bool {

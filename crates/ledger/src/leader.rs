@@ -12,163 +12,15 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use airlock_model::{Attempt, DispatchId, Epoch, Incarnation, JobId, JobState, Shard, Timestamp,
-    Verdict, WorkerId};
-use bytes::Bytes;
+use airlock_model::{Epoch, JobId, Shard};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
+use crate::commit::{Assign, Commit, Finish, Mark, Refuse, Requeue, StrayResult, Written};
 use crate::error::{Doing, LedgerError};
-use crate::letters::NewDeadLetter;
 use crate::ts::Ts;
 use crate::{ChangePosition, Ledger, letters};
-
-/// PENDING → SCHEDULED.
-#[derive(Debug, Clone)]
-pub struct Assign {
-    pub job_id: JobId,
-    /// The run this begins; the row must have begun one fewer.
-    pub attempt: Attempt,
-    pub dispatch_id: DispatchId,
-    pub worker: WorkerId,
-    pub incarnation: Incarnation,
-    pub verdict: Verdict,
-    pub at: Timestamp,
-}
-
-/// PENDING → DENIED, APPROVAL_REQUIRED, FAILED (tries used up) or TIMEOUT; also
-/// APPROVAL_REQUIRED → TIMEOUT.
-#[derive(Debug, Clone)]
-pub struct Refuse {
-    pub job_id: JobId,
-    pub to: JobState,
-    pub verdict: Option<Verdict>,
-    pub reason_code: String,
-    pub reason: String,
-    pub at: Timestamp,
-}
-
-/// In flight → final.
-#[derive(Debug, Clone)]
-pub struct Finish {
-    pub job_id: JobId,
-    pub dispatch_id: DispatchId,
-    pub to: JobState,
-    pub dispatched_at: Option<Timestamp>,
-    pub running_at: Option<Timestamp>,
-    pub at: Timestamp,
-    pub reason_code: String,
-    pub reason: String,
-    pub result: Option<Bytes>,
-    pub result_ptr: Option<String>,
-    pub result_missing: bool,
-}
-
-/// In flight → PENDING, for another run.
-#[derive(Debug, Clone)]
-pub struct Requeue {
-    pub job_id: JobId,
-    pub dispatch_id: DispatchId,
-    /// Whether the run may have begun; one that surely did not is not counted.
-    pub ran: bool,
-    pub dispatched_at: Option<Timestamp>,
-    pub running_at: Option<Timestamp>,
-    pub not_before: Option<Timestamp>,
-    pub outcome: &'static str,
-    pub reason: String,
-    pub at: Timestamp,
-}
-
-/// SCHEDULED → DISPATCHED → RUNNING, flushed behind.
-#[derive(Debug, Clone)]
-pub struct Mark {
-    pub job_id: JobId,
-    pub dispatch_id: DispatchId,
-    pub dispatched_at: Option<Timestamp>,
-    pub running_at: Option<Timestamp>,
-}
-
-/// A result that changes nothing.
-#[derive(Debug, Clone)]
-pub struct StrayResult {
-    pub job_id: String,
-    pub dispatch_id: String,
-    pub worker_id: String,
-    pub status: String,
-    pub why: String,
-}
-
-/// Everything one transaction writes.
-#[derive(Debug, Clone, Default)]
-pub struct Commit {
-    pub assign: Vec<Assign>,
-    pub refuse: Vec<Refuse>,
-    pub finish: Vec<Finish>,
-    pub requeue: Vec<Requeue>,
-    pub mark: Vec<Mark>,
-    pub stray: Vec<StrayResult>,
-    pub letters: Vec<NewDeadLetter>,
-}
-
-impl Commit {
-    pub fn is_empty(&self) -> bool {
-        self.assign.is_empty()
-            && self.refuse.is_empty()
-            && self.finish.is_empty()
-            && self.requeue.is_empty()
-            && self.mark.is_empty()
-            && self.stray.is_empty()
-            && self.letters.is_empty()
-    }
-
-    pub fn len(&self) -> usize {
-        self.assign.len()
-            + self.refuse.len()
-            + self.finish.len()
-            + self.requeue.len()
-            + self.mark.len()
-            + self.stray.len()
-            + self.letters.len()
-    }
-
-    /// One commit per item, for finding the one the database refuses.
-    pub fn singles(self) -> Vec<Commit> {
-        let mut out = Vec::with_capacity(self.len());
-        let one = Commit::default;
-        out.extend(self.assign.into_iter().map(|x| Commit { assign: vec![x], ..one() }));
-        out.extend(self.refuse.into_iter().map(|x| Commit { refuse: vec![x], ..one() }));
-        out.extend(self.finish.into_iter().map(|x| Commit { finish: vec![x], ..one() }));
-        out.extend(self.requeue.into_iter().map(|x| Commit { requeue: vec![x], ..one() }));
-        out.extend(self.mark.into_iter().map(|x| Commit { mark: vec![x], ..one() }));
-        out.extend(self.stray.into_iter().map(|x| Commit { stray: vec![x], ..one() }));
-        out.extend(self.letters.into_iter().map(|x| Commit { letters: vec![x], ..one() }));
-        out
-    }
-
-    /// The job a single-item commit is about.
-    pub fn job_ids(&self) -> Vec<JobId> {
-        let mut ids: Vec<JobId> = Vec::new();
-        ids.extend(self.assign.iter().map(|x| x.job_id.clone()));
-        ids.extend(self.refuse.iter().map(|x| x.job_id.clone()));
-        ids.extend(self.finish.iter().map(|x| x.job_id.clone()));
-        ids.extend(self.requeue.iter().map(|x| x.job_id.clone()));
-        ids.extend(self.mark.iter().map(|x| x.job_id.clone()));
-        ids
-    }
-}
-
-/// What a transaction really changed: by compare-and-set, so fewer than were asked for
-/// when somebody else was first.
-#[derive(Debug, Default)]
-pub struct Written {
-    pub assigned: HashSet<JobId>,
-    pub refused: HashSet<JobId>,
-    pub finished: HashSet<JobId>,
-    pub requeued: HashSet<JobId>,
-    /// Where the change-log entry of this transaction stands, if it has one.
-    pub position: Option<ChangePosition>,
-}
 
 /// The one connection that writes as the leader of a shard.
 #[derive(Debug)]
@@ -211,9 +63,11 @@ WHERE s.job_id = u.job_id AND s.shard = $1
   AND (s.state = 1 OR (s.state = 5 AND u.state = 12))
 RETURNING s.job_id"#;
 
+// A run that began was on the wire before, whatever came first to our ears; and so the
+// history has no gap.
 const FINISH: &str = r#"
 UPDATE job_state s SET state = u.state, open = false, epoch = $2,
-    dispatched_at = coalesce(u.dispatched_at, s.dispatched_at),
+    dispatched_at = coalesce(u.dispatched_at, s.dispatched_at, u.running_at),
     running_at = coalesce(u.running_at, s.running_at), finished_at = u.at,
     reason_code = u.reason_code, reason = u.reason, result = u.result,
     result_ptr = u.result_ptr, result_missing = u.result_missing
@@ -225,36 +79,43 @@ WHERE s.job_id = u.job_id AND s.shard = $1 AND s.dispatch_id = u.dispatch_id
   AND s.state IN (2, 3, 4)
 RETURNING s.job_id"#;
 
+// The row is locked before its run is written down: a cancel that comes in between would
+// otherwise leave a past run in the history of a job that was never queued again.
 const REQUEUE: &str = r#"
 WITH u AS (
     SELECT * FROM unnest($3::text[], $4::uuid[], $5::bool[], $6::timestamptz[],
                          $7::timestamptz[], $8::timestamptz[], $9::text[], $10::text[],
                          $11::timestamptz[])
       AS u(job_id, dispatch_id, ran, dispatched_at, running_at, not_before, outcome, reason, at)
+), run AS (
+    SELECT s.job_id, s.dispatch_id, s.attempt, s.worker_id, s.incarnation, s.epoch,
+           s.scheduled_at, coalesce(u.dispatched_at, s.dispatched_at, u.running_at) AS dispatched_at,
+           coalesce(u.running_at, s.running_at) AS running_at, u.ran, u.not_before, u.outcome,
+           u.reason, u.at
+    FROM u JOIN job_state s ON s.job_id = u.job_id AND s.dispatch_id = u.dispatch_id
+    WHERE s.shard = $1 AND s.state IN (2, 3, 4)
+    FOR UPDATE OF s
 ), past AS (
     INSERT INTO job_attempt (job_id, dispatch_id, attempt, worker_id, incarnation, epoch,
                              scheduled_at, dispatched_at, running_at, ended_at, outcome, reason)
-    SELECT s.job_id, s.dispatch_id, s.attempt, s.worker_id, s.incarnation, s.epoch,
-           s.scheduled_at, coalesce(u.dispatched_at, s.dispatched_at),
-           coalesce(u.running_at, s.running_at), u.at, u.outcome, u.reason
-    FROM u JOIN job_state s ON s.job_id = u.job_id AND s.dispatch_id = u.dispatch_id
-    WHERE s.shard = $1 AND s.state IN (2, 3, 4)
+    SELECT job_id, dispatch_id, attempt, worker_id, incarnation, epoch, scheduled_at,
+           dispatched_at, running_at, at, outcome, reason
+    FROM run
     ON CONFLICT DO NOTHING
 )
 UPDATE job_state s SET state = 1, epoch = $2,
-    attempt = CASE WHEN u.ran THEN s.attempt ELSE s.attempt - 1 END,
+    attempt = CASE WHEN run.ran THEN s.attempt ELSE s.attempt - 1 END,
     dispatch_id = NULL, worker_id = NULL, incarnation = NULL, scheduled_at = NULL,
-    dispatched_at = NULL, running_at = NULL, not_before = u.not_before,
-    reason_code = u.outcome, reason = u.reason
-FROM u
-WHERE s.job_id = u.job_id AND s.shard = $1 AND s.dispatch_id = u.dispatch_id
-  AND s.state IN (2, 3, 4)
+    dispatched_at = NULL, running_at = NULL, not_before = run.not_before,
+    reason_code = run.outcome, reason = run.reason
+FROM run
+WHERE s.job_id = run.job_id
 RETURNING s.job_id"#;
 
 const MARK: &str = r#"
 UPDATE job_state s SET
     state = CASE WHEN coalesce(u.running_at, s.running_at) IS NOT NULL THEN 4 ELSE 3 END,
-    epoch = $2, dispatched_at = coalesce(u.dispatched_at, s.dispatched_at),
+    epoch = $2, dispatched_at = coalesce(u.dispatched_at, s.dispatched_at, u.running_at),
     running_at = coalesce(u.running_at, s.running_at)
 FROM unnest($3::text[], $4::uuid[], $5::timestamptz[], $6::timestamptz[])
   AS u(job_id, dispatch_id, dispatched_at, running_at)
@@ -263,14 +124,23 @@ WHERE s.job_id = u.job_id AND s.shard = $1 AND s.dispatch_id = u.dispatch_id
 
 const STRAY: &str = r#"
 INSERT INTO job_stray_result (job_id, dispatch_id, worker_id, status, why)
-SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[])"#;
+SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[])
+  AS u(job_id, dispatch_id, worker_id, status, why)
+-- A repeat of the result that was taken is no stray; one for a job that was timed out or
+-- cancelled meanwhile is.
+WHERE NOT EXISTS (SELECT 1 FROM job_state s
+                  WHERE s.job_id = u.job_id AND s.dispatch_id::text = u.dispatch_id
+                    AND s.worker_id = u.worker_id AND s.state NOT IN (12, 13))"#;
 
-const CHANGE: &str =
-    "INSERT INTO change_log (shard, job_ids) VALUES ($1, $2) RETURNING xid, seq";
+const CHANGE: &str = "INSERT INTO change_log (shard, job_ids) VALUES ($1, $2) RETURNING xid, seq";
 
 impl Ledger {
     /// The connection for a leader's writes. Raising the epoch is the election's.
-    pub async fn leader_writer(&self, shard: Shard, epoch: Epoch) -> Result<LeaderWriter, LedgerError> {
+    pub async fn leader_writer(
+        &self,
+        shard: Shard,
+        epoch: Epoch,
+    ) -> Result<LeaderWriter, LedgerError> {
         let conn = open(&self.options, self.op_timeout).await?;
         Ok(LeaderWriter {
             conn,
@@ -332,7 +202,11 @@ impl LeaderWriter {
 
     async fn transaction(&mut self, c: &Commit) -> Result<Written, LedgerError> {
         let (shard, epoch) = (self.shard.0 as i16, self.epoch.0 as i64);
-        let mut tx = self.conn.begin().await.doing("beginning a leader's transaction")?;
+        let mut tx = self
+            .conn
+            .begin()
+            .await
+            .doing("beginning a leader's transaction")?;
         let fence: Option<i32> = sqlx::query_scalar(
             "SELECT 1 FROM leadership WHERE shard = $1 AND epoch = $2 FOR SHARE",
         )
@@ -394,6 +268,11 @@ fn sorted<T>(items: &[T], key: impl Fn(&T) -> &JobId) -> Vec<&T> {
     refs
 }
 
+/// Postgres stores no NUL in text, and a worker's or a policy's words may hold one.
+fn clean(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
+}
+
 fn col<'a, T, U>(items: &[&'a T], f: impl Fn(&'a T) -> U) -> Vec<U> {
     items.iter().map(|x| f(x)).collect()
 }
@@ -422,9 +301,9 @@ async fn assign(
         .bind(col(&v, |x| x.worker.as_str()))
         .bind(col(&v, |x| x.incarnation.as_str()))
         .bind(col(&v, |x| x.verdict.decision.code()))
-        .bind(col(&v, |x| x.verdict.rule_id.as_str()))
-        .bind(col(&v, |x| x.verdict.snapshot.as_str()))
-        .bind(col(&v, |x| x.verdict.reason.as_str()))
+        .bind(col(&v, |x| clean(&x.verdict.rule_id)))
+        .bind(col(&v, |x| clean(&x.verdict.snapshot)))
+        .bind(col(&v, |x| clean(&x.verdict.reason)))
         .bind(col(&v, |x| Ts(x.verdict.decided_at)))
         .bind(col(&v, |x| Ts(x.at)))
         .fetch_all(&mut **tx)
@@ -446,12 +325,12 @@ async fn refuse(
         .bind(col(&v, |x| x.job_id.as_str()))
         .bind(col(&v, |x| x.to.code()))
         .bind(col(&v, |x| x.verdict.as_ref().map(|v| v.decision.code())))
-        .bind(col(&v, |x| x.verdict.as_ref().map(|v| v.rule_id.as_str())))
-        .bind(col(&v, |x| x.verdict.as_ref().map(|v| v.snapshot.as_str())))
-        .bind(col(&v, |x| x.verdict.as_ref().map(|v| v.reason.as_str())))
+        .bind(col(&v, |x| x.verdict.as_ref().map(|v| clean(&v.rule_id))))
+        .bind(col(&v, |x| x.verdict.as_ref().map(|v| clean(&v.snapshot))))
+        .bind(col(&v, |x| x.verdict.as_ref().map(|v| clean(&v.reason))))
         .bind(col(&v, |x| x.verdict.as_ref().map(|v| Ts(v.decided_at))))
         .bind(col(&v, |x| x.reason_code.as_str()))
-        .bind(col(&v, |x| x.reason.replace('\0', "\u{fffd}")))
+        .bind(col(&v, |x| clean(&x.reason)))
         .bind(col(&v, |x| Ts(x.at)))
         .fetch_all(&mut **tx)
         .await
@@ -475,9 +354,11 @@ async fn finish(
         .bind(col(&v, |x| Ts::opt(x.dispatched_at)))
         .bind(col(&v, |x| Ts::opt(x.running_at)))
         .bind(col(&v, |x| Ts(x.at)))
-        .bind(col(&v, |x| (!x.reason_code.is_empty()).then_some(x.reason_code.as_str())))
         .bind(col(&v, |x| {
-            (!x.reason.is_empty()).then(|| x.reason.replace('\0', "\u{fffd}"))
+            (!x.reason_code.is_empty()).then_some(x.reason_code.as_str())
+        }))
+        .bind(col(&v, |x| {
+            (!x.reason.is_empty()).then(|| clean(&x.reason))
         }))
         .bind(col(&v, |x| x.result.as_deref()))
         .bind(col(&v, |x| x.result_ptr.as_deref()))
@@ -505,7 +386,7 @@ async fn requeue(
         .bind(col(&v, |x| Ts::opt(x.running_at)))
         .bind(col(&v, |x| Ts::opt(x.not_before)))
         .bind(col(&v, |x| x.outcome))
-        .bind(col(&v, |x| x.reason.replace('\0', "\u{fffd}")))
+        .bind(col(&v, |x| clean(&x.reason)))
         .bind(col(&v, |x| Ts(x.at)))
         .fetch_all(&mut **tx)
         .await
@@ -513,12 +394,7 @@ async fn requeue(
     ids(rows)
 }
 
-async fn mark(
-    tx: &mut Tx<'_>,
-    shard: i16,
-    epoch: i64,
-    items: &[Mark],
-) -> Result<(), LedgerError> {
+async fn mark(tx: &mut Tx<'_>, shard: i16, epoch: i64, items: &[Mark]) -> Result<(), LedgerError> {
     let v = sorted(items, |x| &x.job_id);
     let dispatch: Vec<Uuid> = col(&v, |x| x.dispatch_id.0);
     sqlx::query(MARK)
@@ -535,7 +411,6 @@ async fn mark(
 }
 
 async fn stray(tx: &mut Tx<'_>, items: &[StrayResult]) -> Result<(), LedgerError> {
-    let clean = |s: &str| s.replace('\0', "\u{fffd}");
     let v: Vec<&StrayResult> = items.iter().collect();
     sqlx::query(STRAY)
         .bind(col(&v, |x| clean(&x.job_id)))

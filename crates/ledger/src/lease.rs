@@ -48,7 +48,14 @@ impl Ledger {
         let options = self
             .options
             .clone()
-            .application_name(&format!("airlock-lease-{instance}"));
+            .application_name(&format!("airlock-lease-{instance}"))
+            // A machine that vanished without a word must not keep the lock for the two
+            // hours that the kernel would wait by default.
+            .options([
+                ("tcp_keepalives_idle", "5"),
+                ("tcp_keepalives_interval", "2"),
+                ("tcp_keepalives_count", "3"),
+            ]);
         let conn = within(
             self.op_timeout,
             "opening the lease connection",
@@ -90,11 +97,11 @@ impl Ledger {
         let stored: String = self
             .bounded("settling the number of shards", async {
                 sqlx::query_scalar(
-                    "WITH put AS (
-                        INSERT INTO setting (name, value) VALUES ('shards', $1)
-                        ON CONFLICT DO NOTHING RETURNING value)
-                     SELECT value FROM put UNION ALL
-                     SELECT value FROM setting WHERE name = 'shards' LIMIT 1",
+                    // An update that changes nothing returns the row of whoever was
+                    // first, even when that happened after this statement began.
+                    "INSERT INTO setting (name, value) VALUES ('shards', $1)
+                     ON CONFLICT (name) DO UPDATE SET value = setting.value
+                     RETURNING value",
                 )
                 .bind(wanted.to_string())
                 .fetch_one(&self.pool)

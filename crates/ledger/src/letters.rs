@@ -63,9 +63,19 @@ pub(crate) async fn insert(
         .bind(col(|l| Some(&l.reason_code)))
         .bind(col(|l| Some(&l.reason)))
         .bind(col(|l| l.last_state.as_deref()))
-        .bind(letters.iter().map(|l| l.attempts as i32).collect::<Vec<_>>())
+        .bind(
+            letters
+                .iter()
+                .map(|l| l.attempts as i32)
+                .collect::<Vec<_>>(),
+        )
         .bind(col(|l| l.subject.as_deref()))
-        .bind(letters.iter().map(|l| l.packet.as_deref()).collect::<Vec<_>>())
+        .bind(
+            letters
+                .iter()
+                .map(|l| l.packet.as_deref())
+                .collect::<Vec<_>>(),
+        )
         .execute(conn)
         .await
         .doing("writing dead letters")?;
@@ -79,7 +89,13 @@ impl Ledger {
         let mut conn = self
             .bounded("taking a connection", self.pool.acquire())
             .await?;
-        insert(&mut conn, letters).await
+        match tokio::time::timeout(self.op_timeout, insert(&mut conn, letters)).await {
+            Ok(done) => done,
+            Err(_) => Err(LedgerError::Timeout {
+                doing: "writing dead letters",
+                limit_ms: u64::try_from(self.op_timeout.as_millis()).unwrap_or(u64::MAX),
+            }),
+        }
     }
 
     /// The newest letters first, of one tenant or of all.

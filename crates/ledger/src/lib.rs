@@ -8,8 +8,10 @@
 
 mod cancel;
 mod changes;
+mod commit;
 mod config;
 mod error;
+mod history;
 mod leader;
 mod lease;
 mod letters;
@@ -26,14 +28,14 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
 pub use cancel::{CancelOutcome, CancelRequest};
 pub use changes::{Change, ChangePosition};
+pub use commit::{Assign, Commit, Finish, Mark, Refuse, Requeue, StrayResult, Written};
 pub use config::LedgerConfig;
 pub use error::{Failure, LedgerError};
-pub use leader::{
-    Assign, Commit, Finish, LeaderWriter, Mark, Refuse, Requeue, StrayResult, Written,
-};
-pub use lease::{LeaseConnection, LeaderInfo};
+pub use history::HistoryEntry;
+pub use leader::LeaderWriter;
+pub use lease::{LeaderInfo, LeaseConnection};
 pub use letters::{DeadLetter, NewDeadLetter};
-pub use query::{HistoryEntry, JobFilter, JobPage, JobView};
+pub use query::{JobFilter, JobPage, JobView};
 pub use recover::{LoadedJob, OpenJob};
 pub use submit::{NewJob, Submitted};
 

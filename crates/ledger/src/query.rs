@@ -1,26 +1,14 @@
 //! Reading jobs for people: one with its whole history, or a page of many.
 
-use airlock_model::{
-    Decision, JobId, JobSpec, JobState, TenantId, Timestamp, Topic,
-};
+use airlock_model::{Decision, JobId, JobSpec, JobState, TenantId, Timestamp, Topic};
 use bytes::Bytes;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
 use crate::Ledger;
 use crate::error::{Doing, LedgerError};
+use crate::history::{self, HistoryEntry};
 use crate::ts::Ts;
-
-/// A state the job was in, from when, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HistoryEntry {
-    pub state: JobState,
-    pub at: Timestamp,
-    /// 0 before the first run.
-    pub attempt: u32,
-    pub worker_id: Option<String>,
-    pub reason: Option<String>,
-}
 
 /// A job as a person sees it.
 #[derive(Debug, Clone)]
@@ -79,6 +67,11 @@ const COLUMNS: &str = "r.job_id, r.tenant, r.spec, r.idempotency_key, r.trace_id
     s.dispatched_at, s.running_at, s.finished_at, s.reason_code, s.reason, s.result_ptr, \
     s.result_missing";
 
+/// Postgres cannot take a string with `\u0000` apart, and one such payload of a
+/// compensation would make every such list fail, so it is looked past.
+const WORKFLOW: &str =
+    r"replace(convert_from(r.spec, 'UTF8'), '\u0000', '\ufffd')::json->>'workflow_id'";
+
 impl Ledger {
     /// One job with payload, result and history; `None` when it does not exist or is
     /// another tenant's.
@@ -88,8 +81,11 @@ impl Ledger {
         id: &JobId,
     ) -> Result<Option<JobView>, LedgerError> {
         let sql = format!(
-            "SELECT {COLUMNS}, r.payload, s.result FROM job_request r JOIN job_state s USING (job_id) \
-             WHERE r.job_id = $1 AND ($2::text IS NULL OR r.tenant = $2)"
+            "SELECT {COLUMNS}, r.payload, s.result, {} \
+             FROM job_request r JOIN job_state s USING (job_id) {} \
+             WHERE r.job_id = $1 AND ($2::text IS NULL OR r.tenant = $2)",
+            history::COLUMNS,
+            history::JOIN,
         );
         let row = self
             .bounded("reading a job", async {
@@ -110,60 +106,14 @@ impl Ledger {
             .try_get::<Option<Vec<u8>>, _>(27)
             .doing("reading a result")?
             .map(Bytes::from);
-        view.history = self.history(&view, &row).await?;
+        let times = history::Times {
+            held: ts(&row, 17)?,
+            scheduled: ts(&row, 18)?,
+            dispatched: ts(&row, 19)?,
+            running: ts(&row, 20)?,
+        };
+        view.history = history::read(&view, times, &row, 28)?;
         Ok(Some(view))
-    }
-
-    async fn history(&self, view: &JobView, row: &PgRow) -> Result<Vec<HistoryEntry>, LedgerError> {
-        let past = self
-            .bounded("reading past attempts", async {
-                sqlx::query(
-                    "SELECT attempt, worker_id, scheduled_at, dispatched_at, running_at, ended_at,
-                            outcome, reason
-                     FROM job_attempt WHERE job_id = $1 ORDER BY ended_at, attempt",
-                )
-                .bind(view.job_id.as_str())
-                .fetch_all(&self.pool)
-                .await
-            })
-            .await?;
-        let mut h = History::default();
-        h.push(JobState::Pending, Some(view.created_at), 0, None, None);
-        for r in &past {
-            let attempt: i32 = r.try_get(0).doing("reading a past attempt")?;
-            let worker: String = r.try_get(1).doing("reading a past attempt")?;
-            let ts = |i: usize| r.try_get::<Option<Ts>, _>(i).doing("reading a past attempt");
-            let outcome: String = r.try_get(6).doing("reading a past attempt")?;
-            let reason: String = r.try_get(7).doing("reading a past attempt")?;
-            let n = u32::try_from(attempt).unwrap_or(0);
-            h.run(n, Some(worker), ts(2)?, ts(3)?, ts(4)?);
-            h.push(
-                JobState::Pending,
-                ts(5)?.map(|t| t.0),
-                n,
-                None,
-                Some(format!("{outcome}: {reason}")),
-            );
-        }
-        let ts = |i: usize| row.try_get::<Option<Ts>, _>(i).doing("reading a job's times");
-        h.push(
-            JobState::ApprovalRequired,
-            ts(17)?.map(|t| t.0),
-            view.attempt,
-            None,
-            view.decision_reason.clone(),
-        );
-        h.run(view.attempt, view.worker_id.clone(), ts(18)?, ts(19)?, ts(20)?);
-        if view.state.is_final() {
-            h.push(
-                view.state,
-                view.finished_at,
-                view.attempt,
-                view.worker_id.clone(),
-                view.reason.clone(),
-            );
-        }
-        Ok(h.0)
     }
 
     /// A page of jobs, newest first, without payloads, results and histories.
@@ -181,11 +131,11 @@ impl Ledger {
                AND ($4::timestamptz IS NULL OR r.created_at > $4) \
                AND ($5::timestamptz IS NULL OR r.created_at < $5) \
                AND ($6::timestamptz IS NULL OR (r.created_at, r.job_id) < ($6, $7)) \
-               AND ($8::text IS NULL OR convert_from(r.spec, 'UTF8')::json->>'workflow_id' = $8) \
+               AND ($8::text IS NULL OR {WORKFLOW} = $8) \
              ORDER BY r.created_at DESC, r.job_id DESC LIMIT $9"
         );
-        let states: Option<Vec<i16>> = (!filter.states.is_empty())
-            .then(|| filter.states.iter().map(|s| s.code()).collect());
+        let states: Option<Vec<i16>> =
+            (!filter.states.is_empty()).then(|| filter.states.iter().map(|s| s.code()).collect());
         let (after_at, after_id) = match &after {
             Some((at, id)) => (Some(Ts(*at)), id.as_str()),
             None => (None, ""),
@@ -217,57 +167,17 @@ impl Ledger {
     }
 }
 
-/// Puts states in order; a time that is missing is a state that was never seen.
-#[derive(Default)]
-struct History(Vec<HistoryEntry>);
-
-impl History {
-    fn push(
-        &mut self,
-        state: JobState,
-        at: Option<Timestamp>,
-        attempt: u32,
-        worker_id: Option<String>,
-        reason: Option<String>,
-    ) {
-        if let Some(at) = at {
-            self.0.push(HistoryEntry {
-                state,
-                at,
-                attempt,
-                worker_id,
-                reason,
-            });
-        }
-    }
-
-    fn run(
-        &mut self,
-        attempt: u32,
-        worker: Option<String>,
-        scheduled: Option<Ts>,
-        dispatched: Option<Ts>,
-        running: Option<Ts>,
-    ) {
-        let steps = [
-            (JobState::Scheduled, scheduled),
-            (JobState::Dispatched, dispatched),
-            (JobState::Running, running),
-        ];
-        for (state, at) in steps {
-            self.push(state, at.map(|t| t.0), attempt, worker.clone(), None);
-        }
-    }
-}
-
 fn corrupt(e: impl std::fmt::Display) -> LedgerError {
     LedgerError::Corrupt(e.to_string())
 }
 
+fn ts(row: &PgRow, i: usize) -> Result<Option<Timestamp>, LedgerError> {
+    let at: Option<Ts> = row.try_get(i).map_err(corrupt)?;
+    Ok(at.map(|t| t.0))
+}
+
 fn read(row: &PgRow) -> Result<JobView, LedgerError> {
-    let ts = |i: usize| -> Result<Option<Timestamp>, LedgerError> {
-        Ok(row.try_get::<Option<Ts>, _>(i).map_err(corrupt)?.map(|t| t.0))
-    };
+    let ts = |i: usize| ts(row, i);
     let maybe = |i: usize| row.try_get::<Option<String>, _>(i).map_err(corrupt);
     let text = |i: usize| row.try_get::<String, _>(i).map_err(corrupt);
     let spec: Vec<u8> = row.try_get(2).map_err(corrupt)?;

@@ -213,7 +213,10 @@ fn corrupt(e: impl std::fmt::Display) -> LedgerError {
 
 fn read(row: &PgRow) -> Result<LoadedJob, LedgerError> {
     let ts = |i: usize| -> Result<Option<Timestamp>, LedgerError> {
-        Ok(row.try_get::<Option<Ts>, _>(i).map_err(corrupt)?.map(|t| t.0))
+        Ok(row
+            .try_get::<Option<Ts>, _>(i)
+            .map_err(corrupt)?
+            .map(|t| t.0))
     };
     let text = |i: usize| row.try_get::<String, _>(i).map_err(corrupt);
     let maybe = |i: usize| row.try_get::<Option<String>, _>(i).map_err(corrupt);
@@ -239,7 +242,10 @@ fn read(row: &PgRow) -> Result<LoadedJob, LedgerError> {
         not_before: ts(12)?,
         dispatch_id: dispatch.map(DispatchId),
         worker: maybe(14)?.map(WorkerId::new).transpose().map_err(corrupt)?,
-        incarnation: maybe(15)?.map(Incarnation::new).transpose().map_err(corrupt)?,
+        incarnation: maybe(15)?
+            .map(Incarnation::new)
+            .transpose()
+            .map_err(corrupt)?,
         scheduled_at: ts(16)?,
         dispatched_at: ts(17)?,
         running_at: ts(18)?,

@@ -5,9 +5,9 @@ use airlock_model::{Due, JobId, JobSpec, JobState, Shard, TenantId, Timestamp};
 use bytes::Bytes;
 use sqlx::Row;
 
+use crate::Ledger;
 use crate::error::{Doing, LedgerError};
 use crate::ts::Ts;
-use crate::Ledger;
 
 /// A job to accept. The gateway has validated it.
 #[derive(Debug, Clone)]
@@ -31,9 +31,20 @@ pub enum Submitted {
     /// Committed as PENDING.
     Accepted { at: Timestamp },
     /// The same request came before, under this key or id: here is its job.
-    Existing { job_id: JobId, state: JobState, trace_id: String },
+    Existing {
+        job_id: JobId,
+        state: JobState,
+        trace_id: String,
+    },
     /// The key or id was used before for another request.
     Conflict { job_id: JobId },
+}
+
+/// A hundred years. An interval that Postgres cannot hold would fail a whole batch.
+const LONGEST_MS: i64 = 100 * 366 * 24 * 3_600 * 1_000;
+
+fn bounded(ms: i64) -> i64 {
+    ms.min(LONGEST_MS)
 }
 
 /// One unnest column per field; a struct of columns so that binding reads as a list.
@@ -86,11 +97,16 @@ WITH input AS (
 )
 SELECT job_id, created_at FROM accepted"#;
 
+// A union, because no index serves an "or" over an id and a list of keys.
 const EXISTING: &str = r#"
+WITH known AS (
+    SELECT job_id FROM job_request WHERE job_id = ANY($1)
+    UNION
+    SELECT r.job_id FROM unnest($2::text[], $3::text[]) AS k(tenant, key)
+    JOIN job_request r ON r.tenant = k.tenant AND r.idempotency_key = k.key
+)
 SELECT r.job_id, r.tenant, r.idempotency_key, r.job_hash, r.trace_id, s.state
-FROM job_request r JOIN job_state s USING (job_id)
-WHERE r.job_id = ANY($1)
-   OR (r.tenant, r.idempotency_key) IN (SELECT * FROM unnest($2::text[], $3::text[]))"#;
+FROM known JOIN job_request r USING (job_id) JOIN job_state s USING (job_id)"#;
 
 impl Ledger {
     /// Accepts jobs in one transaction; the outcomes are in the order of `jobs`.
@@ -98,11 +114,14 @@ impl Ledger {
         if jobs.is_empty() {
             return Ok(Vec::new());
         }
-        let mut order: Vec<usize> = (0..jobs.len()).collect();
-        order.sort_unstable_by(|a, b| jobs[*a].job_id.cmp(&jobs[*b].job_id));
+        // An id may stand twice in one batch: two clients' requests travel together. The
+        // first is the one to accept; the sort is stable, so it stays the first.
+        let mut order: Vec<&NewJob> = jobs.iter().collect();
+        order.sort_by(|a, b| a.job_id.cmp(&b.job_id));
+        order.dedup_by(|later, first| later.job_id == first.job_id);
         let mut c = Columns::default();
-        for i in order {
-            c.push(&jobs[i])?;
+        for job in order {
+            c.push(job)?;
         }
         let rows = self
             .bounded("accepting jobs", async {
@@ -139,7 +158,6 @@ impl Ledger {
         };
         let mut out = Vec::with_capacity(jobs.len());
         for job in jobs {
-            // An id may stand twice in one batch; only its first is the accepted one.
             if let Some(at) = accepted.remove(job.job_id.as_str()) {
                 out.push(Submitted::Accepted { at });
             } else {
@@ -193,9 +211,7 @@ struct Existing {
 fn judge(job: &NewJob, existing: &[Existing]) -> Result<Submitted, LedgerError> {
     let found = existing.iter().find(|e| {
         e.job_id == job.job_id.as_str()
-            || (e.tenant == job.tenant.as_str()
-                && e.key.is_some()
-                && e.key == job.idempotency_key)
+            || (e.tenant == job.tenant.as_str() && e.key.is_some() && e.key == job.idempotency_key)
     });
     let Some(e) = found else {
         // It was there a moment ago and is gone: retention took it. Ask again.
@@ -235,16 +251,18 @@ impl Columns {
         self.payload.push(job.payload.as_ref().map(|p| p.to_vec()));
         self.trace_id.push(job.trace_id.clone());
         self.traceparent.push(job.traceparent.clone());
-        self.max_attempts.push(job.spec.max_attempts.map(|n| n as i16));
+        self.max_attempts
+            .push(job.spec.max_attempts.map(|n| n as i16));
         let (at, after) = match job.spec.due {
             None => (None, None),
             Some(Due::At(ts)) => (Some(Ts(ts)), None),
-            Some(Due::After(ms)) => (None, Some(i64::try_from(ms).unwrap_or(i64::MAX))),
+            Some(Due::After(ms)) => (None, Some(i64::try_from(ms).map_or(LONGEST_MS, bounded))),
         };
         self.due_at.push(at);
         self.delay_ms.push(after);
+        let deadline = job.spec.budget.and_then(|b| b.deadline_ms);
         self.deadline_ms
-            .push(job.spec.budget.and_then(|b| b.deadline_ms).filter(|ms| *ms > 0));
+            .push(deadline.filter(|ms| *ms > 0).map(bounded));
         Ok(())
     }
 }

@@ -300,6 +300,22 @@ impl fmt::Display for Epoch {
 #[serde(transparent)]
 pub struct Shard(pub u16);
 
+impl Shard {
+    /// Which of `shards` parts a job belongs to: FNV-1a of its id, so that every
+    /// process and every later version gives the same answer. One shard, or none, is
+    /// shard 0.
+    pub fn of(job: &JobId, shards: u16) -> Self {
+        if shards <= 1 {
+            return Self(0);
+        }
+        let hash = job.as_str().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| {
+            (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)
+        });
+        // The remainder is below `shards`, so it fits.
+        Self(u16::try_from(hash % u64::from(shards)).unwrap_or(0))
+    }
+}
+
 impl fmt::Display for Shard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
@@ -332,6 +348,20 @@ mod tests {
         for bad in ["", "job", "job.", "job..a", "job.a.", "echo", "job.a b", "job.*", "job.>"] {
             assert!(Topic::new(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_job_always_falls_into_the_same_shard() {
+        let id = |i: u32| JobId::new(format!("job-{i}")).unwrap();
+        assert_eq!(Shard::of(&id(1), 0), Shard(0));
+        assert_eq!(Shard::of(&id(1), 1), Shard(0));
+        // Pinned: another answer would orphan every open job of a running system.
+        assert_eq!(Shard::of(&JobId::new("a").unwrap(), 16), Shard(12));
+        let mut seen = [0_u32; 4];
+        for i in 0..4_000 {
+            seen[usize::from(Shard::of(&id(i), 4).0)] += 1;
+        }
+        assert!(seen.iter().all(|n| (800..1_200).contains(n)), "{seen:?}");
     }
 
     #[test]

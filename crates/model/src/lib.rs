@@ -7,6 +7,7 @@
 
 pub mod backoff;
 pub mod breaker;
+pub mod engine;
 pub mod hash;
 pub mod ids;
 pub mod job;

@@ -1,1 +1,196 @@
-//! placeholder
+//! The scheduler: one leader decides, places, dispatches and finishes; the others stand
+//! by.
+//!
+//! The way of a job through here: [`intake`] reads it from the ledger and asks the
+//! kernel ([`kernel`]); the [`core`] puts the answer to the pure engine, commits what it
+//! says and follows up on the bus ([`dispatch`]); [`results`] brings the worker's word
+//! back to the core. [`upkeep`] does what nobody asks for.
+
+mod accept;
+mod clock;
+mod config;
+mod core;
+mod dispatch;
+mod intake;
+mod kernel;
+mod leader;
+mod listen;
+mod metrics;
+mod plan;
+mod results;
+mod snapshot;
+mod term;
+mod upkeep;
+
+pub use config::{Config, FailMode, KernelConfig, SchedulerConfig};
+
+use airlock_bus::Bus;
+use airlock_election::Elector;
+use airlock_guard::Guard;
+use airlock_ledger::Ledger;
+use airlock_model::{PoolName, Shard};
+use airlock_service::{Context, OnFailure, Service};
+use anyhow::Context as _;
+use axum::Json;
+use axum::routing::get;
+use serde_json::json;
+
+/// The service.
+pub struct Scheduler;
+
+impl Service for Scheduler {
+    const NAME: &'static str = "scheduler";
+    const ENV: &'static [(&'static str, &'static str)] = &[
+        ("NATS_URL", "nats.url"),
+        ("REDIS_URL", "redis.url"),
+        ("DATABASE_URL", "database.url"),
+        ("SCHED_LEADER_LOCK_KEY", "election.lock_key"),
+        ("SAFETY_KERNEL_TLS_CA", "kernel.tls_ca"),
+        ("SAFETY_KERNEL_TLS_REQUIRED", "kernel.tls_required"),
+        ("SAFETY_KERNEL_INSECURE", "kernel.insecure"),
+        ("POLICY_CHECK_FAIL_MODE", "kernel.fail_mode"),
+    ];
+    type Config = Config;
+
+    async fn run(config: Config, ctx: Context) -> anyhow::Result<()> {
+        let pool = PoolName::new(&config.scheduler.default_pool)
+            .context("scheduler.default_pool")?;
+        let metrics = metrics::Metrics::new(&ctx.metrics);
+        let Some(stores) = connect(&config, &ctx).await? else {
+            return Ok(());
+        };
+        let shards = stores.ledger.settle_shards(config.scheduler.shards).await?;
+        anyhow::ensure!(
+            shards == config.scheduler.shards,
+            "the ledger has {shards} shards, but scheduler.shards is {}; all replicas must agree",
+            config.scheduler.shards
+        );
+        let instance = instance();
+        let shard = Shard(0);
+        mount_leader(&ctx, &stores.ledger, &instance, shard);
+        count_tasks(&ctx, &metrics);
+        ctx.health.ok("standby");
+        ctx.health.declare_ready();
+        let mut elector = Elector::new(
+            stores.ledger.clone(),
+            config.election.clone(),
+            instance.clone(),
+            shard,
+        );
+        let Some(leadership) = elector.acquire(&ctx.shutdown).await? else {
+            return Ok(());
+        };
+        ctx.health.fact("leader", instance.clone());
+        ctx.health.fact("epoch", leadership.epoch().0);
+        metrics.leader.set(1);
+        let led = leader::lead(&config, &ctx, &stores, &metrics, &leadership, &instance, pool).await;
+        metrics.leader.set(0);
+        leadership.release().await;
+        led
+    }
+}
+
+/// What a leader and a standby both hold.
+pub(crate) struct Stores {
+    pub ledger: Ledger,
+    pub bus: Bus,
+    pub guard: Guard,
+}
+
+/// Waits for the ledger and the bus: a service that starts before its stores is normal.
+async fn connect(config: &Config, ctx: &Context) -> anyhow::Result<Option<Stores>> {
+    let ledger = retry(ctx, "ledger", || async {
+        let ledger = Ledger::connect(&config.database, "scheduler").await?;
+        ledger.migrate().await?;
+        Ok(ledger)
+    });
+    let Some(ledger) = ledger.await else {
+        return Ok(None);
+    };
+    let bus = retry(ctx, "bus", || async {
+        Ok(Bus::connect(&config.nats, "scheduler").await?)
+    });
+    let Some(bus) = bus.await else {
+        return Ok(None);
+    };
+    let guard = Guard::connect(&config.redis).await?;
+    Ok(Some(Stores { ledger, bus, guard }))
+}
+
+/// Tries until it works; `None` when the service is told to stop.
+async fn retry<T, F>(ctx: &Context, what: &'static str, mut go: impl FnMut() -> F) -> Option<T>
+where
+    F: Future<Output = anyhow::Result<T>>,
+{
+    let mut wait = std::time::Duration::from_millis(100);
+    loop {
+        match go().await {
+            Ok(done) => {
+                ctx.health.ok(what);
+                return Some(done);
+            }
+            Err(error) => {
+                ctx.health.down(what, error.to_string());
+                tracing::warn!(%error, what, "not there yet; trying again");
+            }
+        }
+        tokio::select! {
+            () = ctx.shutdown.cancelled() => return None,
+            () = tokio::time::sleep(wait) => {}
+        }
+        wait = (wait * 2).min(std::time::Duration::from_secs(2));
+    }
+}
+
+/// Unique per process, and readable: where it runs and which of them it is.
+fn instance() -> String {
+    let host = std::fs::read_to_string("/etc/hostname").unwrap_or_default();
+    let host: String = host
+        .trim()
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric() || *c == '-')
+        .take(40)
+        .collect();
+    let host = if host.is_empty() { "scheduler" } else { &host };
+    format!("{host}-{}-{:08x}", std::process::id(), term::random() as u32)
+}
+
+/// `/health/leader`: who leads, since when, in which term.
+fn mount_leader(ctx: &Context, ledger: &Ledger, instance: &str, shard: Shard) {
+    let (ledger, instance) = (ledger.clone(), instance.to_owned());
+    ctx.mount(
+        "/health/leader",
+        get(move || {
+            let (ledger, instance) = (ledger.clone(), instance.clone());
+            async move {
+                match ledger.leader(shard).await {
+                    Ok(Some(info)) => Json(json!({
+                        "shard": shard.0,
+                        "leader": info.leader,
+                        "epoch": info.epoch.0,
+                        "since": info.since.to_rfc3339(),
+                        "renewed_at": info.renewed_at.map(|t| t.to_rfc3339()),
+                        "this_instance": instance,
+                        "leading": info.leader == instance,
+                    })),
+                    Ok(None) => Json(json!({"shard": shard.0, "leader": null})),
+                    Err(error) => Json(json!({"shard": shard.0, "error": error.to_string()})),
+                }
+            }
+        }),
+    );
+}
+
+fn count_tasks(ctx: &Context, metrics: &metrics::Metrics) {
+    let (ctx_, gauge) = (ctx.clone(), metrics.active_goroutines.clone());
+    ctx.tasks.spawn("count-tasks", OnFailure::Log, async move {
+        loop {
+            let alive = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+            gauge.set(i64::try_from(alive).unwrap_or(i64::MAX));
+            tokio::select! {
+                () = ctx_.shutdown.cancelled() => return,
+                () = tokio::time::sleep(std::time::Duration::from_secs(5)) => {}
+            }
+        }
+    });
+}

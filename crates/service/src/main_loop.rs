@@ -216,6 +216,7 @@ async fn run_process<S: Service>(loaded: Loaded<S::Config>) -> anyhow::Result<()
         signal(SignalKind::terminate())?,
         signal(SignalKind::interrupt())?,
     );
+    // Not supervised, because the second signal must be heard during the drain.
     tokio::spawn(obey_signals(signals, ctx.clone()));
     tracing::info!(
         service = S::NAME,

@@ -76,6 +76,7 @@ impl Visitor<'_> for SecretVisitor {
     }
 }
 
+const MASKED: &str = "the mask *** stands here in place of the secret";
 const QUOTE: &str = "a secret must be a string: put it in quotes, or its text may be changed";
 
 /// A password, key or token.
@@ -127,9 +128,7 @@ impl<'de> Deserialize<'de> for Secret {
         let text = deserializer.deserialize_any(SecretVisitor)?;
         // Catches the output of --print-config being used as a configuration.
         if text == MASK {
-            return Err(D::Error::custom(
-                "the mask *** stands here in place of the secret",
-            ));
+            return Err(D::Error::custom(MASKED));
         }
         Ok(Self(text.into()))
     }
@@ -194,6 +193,9 @@ impl Serialize for SecretUrl {
 impl<'de> Deserialize<'de> for SecretUrl {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = deserializer.deserialize_any(SecretVisitor)?;
+        if text.contains(":***@") {
+            return Err(D::Error::custom(MASKED));
+        }
         Ok(Self(text.into()))
     }
 }
@@ -325,6 +327,12 @@ mod tests {
             serde_json::to_string(&secret).expect("serialises"),
             "\"***\""
         );
+    }
+
+    #[test]
+    fn a_printed_configuration_is_not_taken_for_a_real_one() {
+        assert!(serde_json::from_str::<Secret>("\"***\"").is_err());
+        assert!(serde_json::from_str::<SecretUrl>("\"redis://:***@cache\"").is_err());
     }
 
     #[test]

@@ -112,7 +112,10 @@ async fn follow(
             hint = hints.recv(), if events => match hint {
                 // Writers often take several steps; look when they have settled.
                 Some(()) => tokio::time::sleep(SETTLE).await,
-                None => events = false,
+                None => {
+                    events = false;
+                    continue;
+                }
             },
             _ = poll.tick() => {}
             () = notice.closed() => return,

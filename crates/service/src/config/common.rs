@@ -23,7 +23,8 @@ pub struct TelemetryConfig {
     pub log_format: LogFormat,
     /// In the syntax of `RUST_LOG`, which overrides it.
     pub log_level: String,
-    /// Where traces go (OTLP over gRPC); without it none are recorded.
+    /// Where traces go (OTLP over gRPC, `http://host:4317`); without it none are
+    /// recorded.
     pub otlp_endpoint: Option<String>,
     /// The share of new traces that is recorded, from 0 to 1. A trace that
     /// arrives with a decision keeps it.
@@ -55,10 +56,10 @@ impl TelemetryConfig {
         if let Some(endpoint) = &self.otlp_endpoint
             && !endpoint.is_empty()
             && !endpoint.starts_with("http://")
-            && !endpoint.starts_with("https://")
         {
             problems.push(format!(
-                "telemetry.otlp_endpoint `{}` must start with http:// or https://",
+                "telemetry.otlp_endpoint `{}` must start with http://; \
+                 for TLS, run a collector next to the service",
                 crate::mask_url(endpoint)
             ));
         }

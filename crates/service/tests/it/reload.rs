@@ -120,8 +120,8 @@ async fn a_folder_that_cannot_be_watched_is_polled() {
     let ctx = Context::for_host("probe");
     let mut notices = watch::watch_file(&path, &ctx);
     std::fs::create_dir(folder.path().join("later")).expect("makes");
-    // The first may be seen by the look at the start, the second only by polling.
-    for text in ["1", "22"] {
+    // The first may be seen by the look at the start, the others only by polling.
+    for text in ["1", "22", "333"] {
         std::fs::write(&path, text).expect("writes");
         let notice = tokio::time::timeout(BOUND, notices.recv())
             .await

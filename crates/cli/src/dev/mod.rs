@@ -1,0 +1,187 @@
+//! `airlock dev`: every service in one process.
+//!
+//! The services are the same libraries that the separate binaries run, with the same
+//! configuration layers; what is overridden (see [`plan`]) is only what one process
+//! needs. They still meet on the bus, over gRPC and in the ledger: no shortcut that
+//! production does not have, or development would test something else.
+//!
+//! What must stay true: `/health/ready` of the gateway is 200 only while all of them
+//! are ready, because that is the one address a developer's script can know.
+
+mod house;
+mod mirror;
+mod plan;
+
+use std::time::Duration;
+
+use airlock_gateway::Gateway;
+use airlock_safety_kernel::Prepared;
+use airlock_scheduler::Scheduler;
+use airlock_service::config::Sources;
+use airlock_service::{Context, OnFailure, Service, host, ops, telemetry};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use self::house::House;
+use self::plan::Plan;
+use crate::args;
+use crate::exit::Exit;
+use crate::terminal::Terminal;
+
+/// How long blocking threads may hold up the end of the process.
+const RUNTIME_BOUND: Duration = Duration::from_millis(250);
+/// How long the gateway waits for the others before it opens its doors anyway and
+/// tells through its health what is missing.
+const HEAD_START: Duration = Duration::from_secs(2);
+/// After this long without being ready, the reason is said.
+const PATIENCE: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(50);
+
+pub fn run(args: &args::Dev, terminal: Terminal) -> Exit {
+    let plan = match Plan::load(Sources::from_process(), args.listen.as_deref()) {
+        Ok(plan) => plan,
+        Err(problems) => {
+            for problem in problems {
+                terminal.error(&problem.to_string());
+            }
+            terminal.hint("./dev up sets everything up by itself");
+            return Exit::Usage;
+        }
+    };
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            terminal.error(&format!("starting the runtime: {error}"));
+            return Exit::Failed;
+        }
+    };
+    let result = runtime.block_on(serve(plan, terminal));
+    runtime.shutdown_timeout(RUNTIME_BOUND);
+    match result {
+        Ok(()) => Exit::Done,
+        Err(error) => {
+            let mut text = error.to_string();
+            for cause in error.chain().skip(1) {
+                text.push_str(&format!("\n  because: {cause}"));
+            }
+            terminal.error(&text);
+            Exit::Failed
+        }
+    }
+}
+
+async fn serve(plan: Plan, terminal: Terminal) -> anyhow::Result<()> {
+    let telemetry = telemetry::init("dev", plan.telemetry())?;
+    let stop = CancellationToken::new();
+    // Heard from before anything starts until after everything has stopped.
+    let signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tokio::spawn(obey(signals, stop.clone(), terminal));
+
+    let mut house = House::new(plan.grace());
+    let started = tokio::select! {
+        started = start(&plan, &mut house) => started.map(Some),
+        () = stop.cancelled() => Ok(None),
+    };
+    let failure = match started {
+        Ok(Some(gateway)) => tokio::select! {
+            failure = house.first_end() => Some(failure),
+            () = stop.cancelled() => None,
+            never = announce(&gateway, terminal) => match never {},
+        },
+        Ok(None) => None,
+        Err(error) => Some(error),
+    };
+    let stopped = house.stop().await;
+    telemetry.flush().await;
+    // What made us stop is the cause; what went wrong while stopping a consequence.
+    failure.map_or(stopped, Err)
+}
+
+/// Kernel, scheduler, gateway: each finds those it needs. Gives the gateway's context.
+async fn start(plan: &Plan, house: &mut House) -> anyhow::Result<Context> {
+    let kernel = Context::for_host(airlock_safety_kernel::SafetyKernel::NAME);
+    let prepared = Prepared::new(&plan.kernel, kernel.clone()).await?;
+    let asked_at = prepared.address();
+    ops::serve(&plan.kernel.http.listen, ops::standalone(&kernel), &kernel).await?;
+    let (ctx, grace) = (kernel.clone(), plan.share());
+    house.add(kernel.clone(), async move {
+        let served = prepared.serve().await;
+        ctx.shutdown.cancel();
+        let drained = ctx.tasks.drain(grace).await;
+        served?;
+        drained.map_err(|tasks| anyhow::anyhow!("still running: {}", tasks.join(", ")))
+    });
+
+    let scheduler = Context::for_host(Scheduler::NAME);
+    let config = plan.scheduler(asked_at)?;
+    house.add(scheduler.clone(), hosted::<Scheduler>(config, scheduler.clone()));
+
+    let gateway = Context::for_host(Gateway::NAME);
+    let others = [kernel, scheduler];
+    let ready = async {
+        while !others.iter().all(|other| other.health.is_ready()) {
+            tokio::time::sleep(POLL).await;
+        }
+    };
+    tokio::select! {
+        () = ready => {}
+        () = tokio::time::sleep(HEAD_START) => {}
+        failure = house.first_end() => return Err(failure),
+    }
+    // Before the gateway can declare itself ready, so that it is never ready alone.
+    mirror::once(&others, &gateway);
+    let mirrored = gateway.clone();
+    gateway.tasks.spawn("mirror", OnFailure::StopService, async move {
+        mirror::always(&others, &mirrored).await;
+    });
+    house.add(
+        gateway.clone(),
+        hosted::<Gateway>(plan.gateway.clone(), gateway.clone()),
+    );
+    Ok(gateway)
+}
+
+async fn hosted<S: Service>(config: S::Config, ctx: Context) -> anyhow::Result<()> {
+    Ok(host::<S>(config, ctx).await?)
+}
+
+/// Says once where the API is, as soon as it works; and why not, when it takes long.
+/// Never ends, since it stands beside things that do.
+async fn announce(gateway: &Context, terminal: Terminal) -> std::convert::Infallible {
+    let ready = async {
+        let address = gateway.http_address().await;
+        while !gateway.health.is_ready() {
+            tokio::time::sleep(POLL).await;
+        }
+        address
+    };
+    tokio::pin!(ready);
+    let address = tokio::select! {
+        address = &mut ready => address,
+        () = tokio::time::sleep(PATIENCE) => {
+            let reason = gateway.health.report().reason.unwrap_or_default();
+            tracing::warn!(reason, "not ready yet");
+            ready.await
+        }
+    };
+    if let Some(address) = address {
+        terminal.say(&format!("airlock is ready at {}", plan::url(address)));
+    }
+    std::future::pending().await
+}
+
+/// The first signal stops in order, the second exits without looking back.
+async fn obey((mut terminate, mut interrupt): (Signal, Signal), stop: CancellationToken, terminal: Terminal) {
+    let mut next = async || {
+        tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+        }
+    };
+    let name = next().await;
+    tracing::info!(signal = name, "stopping; a second signal exits at once");
+    stop.cancel();
+    let name = next().await;
+    terminal.error(&format!("second signal ({name}), exiting at once"));
+    std::process::exit(i32::from(Exit::Failed.code()));
+}

@@ -1,0 +1,207 @@
+//! The three configurations, and what one process changes in them.
+//!
+//! Overridden is only what would otherwise clash or could not be known beforehand: the
+//! ports of kernel and scheduler are free ones, the scheduler is told where the kernel
+//! listens, and each service gets a part of the grace, since they stop one after the
+//! other. The kernel is asked in plain text, as that never leaves this machine.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use airlock_gateway::{Gateway, GatewayConfig};
+use airlock_safety_kernel::{Config as KernelConfig, SafetyKernel};
+use airlock_scheduler::Scheduler;
+use airlock_service::config::{self, ConfigError, Loaded, Sources};
+use airlock_service::{Service, ServiceConfig, TelemetryConfig};
+
+type SchedulerConfig = <Scheduler as Service>::Config;
+
+const ANY_PORT: &str = "127.0.0.1:0";
+/// What `host` adds to the grace of each service.
+const EXTRA: u64 = 1;
+const SERVICES: u64 = 3;
+
+#[derive(Debug)]
+pub struct Plan {
+    pub gateway: GatewayConfig,
+    pub kernel: KernelConfig,
+    /// For the scheduler, whose configuration is complete only when the kernel listens.
+    sources: Sources,
+    grace: u64,
+}
+
+impl Plan {
+    /// All the configurations, or everything that is wrong with any of them.
+    pub fn load(sources: Sources, listen: Option<&str>) -> Result<Self, Vec<ConfigError>> {
+        let sources = in_plain_text(sources);
+        let own_ports = format!("http.listen={ANY_PORT}");
+        let kernel_port = format!("grpc.listen={ANY_PORT}");
+        let rest = listen.map(|address| format!("http.listen={address}"));
+
+        let gateway = load::<Gateway>(&sources, rest.as_slice());
+        let kernel = load::<SafetyKernel>(&sources, &[own_ports, kernel_port]);
+        // The address is only a placeholder here: mistakes must show before anything starts.
+        let scheduler = load_scheduler(&sources, SocketAddr::from((Ipv4Addr::LOCALHOST, 1)), 1);
+        match (gateway, kernel, scheduler) {
+            (Ok(gateway), Ok(kernel), Ok(_)) => {
+                let mut plan = Self {
+                    grace: gateway.config.shutdown.grace_seconds,
+                    gateway: gateway.config,
+                    kernel: kernel.config,
+                    sources,
+                };
+                plan.gateway.shutdown.grace_seconds = plan.share_seconds();
+                plan.kernel.shutdown.grace_seconds = plan.share_seconds();
+                plan.kernel.grpc.tls = None;
+                Ok(plan)
+            }
+            (gateway, kernel, scheduler) => Err([gateway.err(), kernel.err(), scheduler.err()]
+                .into_iter()
+                .flatten()
+                .collect()),
+        }
+    }
+
+    /// The scheduler's configuration, now that it is known where the kernel listens.
+    pub fn scheduler(&self, kernel: SocketAddr) -> Result<SchedulerConfig, ConfigError> {
+        load_scheduler(&self.sources, kernel, self.share_seconds())
+    }
+
+    pub fn telemetry(&self) -> &TelemetryConfig {
+        self.gateway.telemetry()
+    }
+
+    /// How long all of them together may take to stop.
+    pub fn grace(&self) -> Duration {
+        Duration::from_secs(self.grace)
+    }
+
+    /// What each of them may take of it.
+    pub fn share(&self) -> Duration {
+        Duration::from_secs(self.share_seconds())
+    }
+
+    fn share_seconds(&self) -> u64 {
+        (self.grace / SERVICES).saturating_sub(EXTRA).max(1)
+    }
+}
+
+fn load<S: Service>(sources: &Sources, set: &[String]) -> Result<Loaded<S::Config>, ConfigError> {
+    let mut sources = sources.clone();
+    sources.set.extend_from_slice(set);
+    config::load::<S>(&sources)
+}
+
+fn load_scheduler(
+    sources: &Sources,
+    kernel: SocketAddr,
+    grace: u64,
+) -> Result<SchedulerConfig, ConfigError> {
+    let set = [
+        format!("http.listen={ANY_PORT}"),
+        format!("kernel.url=http://{kernel}"),
+        format!("shutdown.grace_seconds={grace}"),
+    ];
+    Ok(load::<Scheduler>(sources, &set)?.config)
+}
+
+/// What an environment may say about TLS is meant for a kernel of its own.
+fn in_plain_text(mut sources: Sources) -> Sources {
+    for name in ["SAFETY_KERNEL_TLS_CA", "SAFETY_KERNEL_TLS_REQUIRED"] {
+        sources.env.remove(name);
+    }
+    sources
+        .env
+        .insert("SAFETY_KERNEL_INSECURE".to_owned(), "true".to_owned());
+    sources
+}
+
+/// How to reach a listener from this machine: one listens on "all addresses", but
+/// nobody can connect to them.
+pub fn url(mut listener: SocketAddr) -> String {
+    if listener.ip().is_unspecified() {
+        listener.set_ip(match listener.ip() {
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    format!("http://{listener}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sources(env: &[(&str, &str)]) -> Sources {
+        let mut sources = Sources {
+            directory: "/nonexistent".into(),
+            ..Sources::default()
+        };
+        let always = [
+            ("AIRLOCK_API_KEY", "dev-key"),
+            ("DATABASE_URL", "postgres://localhost/airlock"),
+        ];
+        for (name, value) in always.iter().chain(env) {
+            sources.env.insert((*name).to_owned(), (*value).to_owned());
+        }
+        sources
+    }
+
+    #[test]
+    fn the_listener_is_the_flags_and_no_other_port_is_fixed() {
+        let env = sources(&[("AIRLOCK_HTTP__LISTEN", "127.0.0.1:9999")]);
+        let plan = Plan::load(env.clone(), Some("127.0.0.1:8123")).unwrap();
+        assert_eq!(plan.gateway.http.listen, "127.0.0.1:8123");
+        assert_eq!(plan.kernel.http.listen, ANY_PORT);
+        assert_eq!(plan.kernel.grpc.listen, ANY_PORT);
+        let plan = Plan::load(env, None).unwrap();
+        assert_eq!(plan.gateway.http.listen, "127.0.0.1:9999");
+        let plan = Plan::load(sources(&[]), None).unwrap();
+        assert_eq!(plan.gateway.http.listen, "127.0.0.1:8080");
+    }
+
+    #[test]
+    fn the_scheduler_asks_our_kernel_in_plain_text() {
+        let plan = Plan::load(
+            sources(&[
+                ("AIRLOCK_KERNEL__URL", "https://kernel.example:50051"),
+                ("SAFETY_KERNEL_TLS_CA", "/ca.pem"),
+                ("SAFETY_KERNEL_TLS_REQUIRED", "true"),
+            ]),
+            None,
+        )
+        .unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], 4321));
+        let scheduler = plan.scheduler(address).unwrap();
+        assert_eq!(scheduler.kernel.url, "http://127.0.0.1:4321");
+        assert_eq!(scheduler.http().listen, ANY_PORT);
+    }
+
+    #[test]
+    fn all_of_them_stop_within_one_grace() {
+        for (grace, share) in [("8", 1), ("30", 9), ("1", 1)] {
+            let env = sources(&[("SCHED_SHUTDOWN_GRACE_SECONDS", grace)]);
+            let plan = Plan::load(env, None).unwrap();
+            assert_eq!(plan.gateway.shutdown.grace_seconds, share, "{grace}");
+            assert_eq!(plan.share(), Duration::from_secs(share));
+            assert_eq!(plan.grace().as_secs().to_string(), grace);
+        }
+    }
+
+    #[test]
+    fn every_mistake_is_told_at_once() {
+        let mut env = sources(&[("SCHED_SHUTDOWN_GRACE_SECONDS", "soon")]);
+        env.env.remove("AIRLOCK_API_KEY");
+        let problems = Plan::load(env, Some("nowhere")).unwrap_err();
+        let services: Vec<_> = problems.iter().map(|problem| problem.service).collect();
+        assert_eq!(services, ["gateway", "safety-kernel", "scheduler"]);
+    }
+
+    #[test]
+    fn all_addresses_are_reached_by_loopback() {
+        let url = |text: &str| super::url(text.parse().unwrap());
+        assert_eq!(url("0.0.0.0:80"), "http://127.0.0.1:80");
+        assert_eq!(url("[::]:80"), "http://[::1]:80");
+        assert_eq!(url("10.0.0.1:80"), "http://10.0.0.1:80");
+    }
+}

@@ -1,0 +1,205 @@
+//! What went wrong, and what to do about it.
+
+use std::error::Error;
+
+use airlock_client::{ClientError, Problem};
+
+use crate::connect::Target;
+use crate::exit::Exit;
+use crate::terminal::{Terminal, clean};
+
+/// An error as a person reads it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Explained {
+    pub text: String,
+    /// What to try next.
+    pub hint: Option<String>,
+    pub exit: Exit,
+}
+
+impl Explained {
+    /// Tells it. Hints are told to scripts too: their logs are read when they fail.
+    pub fn tell(&self, terminal: Terminal) -> Exit {
+        terminal.error(&clean(&self.text));
+        if let Some(hint) = &self.hint {
+            terminal.note(&terminal.err.dim(&clean(hint)));
+        }
+        self.exit
+    }
+}
+
+/// Whether the same question may be answered later.
+pub fn is_passing(error: &ClientError) -> bool {
+    error.is_retryable()
+}
+
+/// What `error` means to whoever asked `target`.
+pub fn explain(error: &ClientError, target: &Target) -> Explained {
+    let url = target.shown();
+    match error {
+        ClientError::Config(text) => Explained {
+            text: text.clone(),
+            hint: None,
+            exit: Exit::Usage,
+        },
+        ClientError::Problem(problem) => Explained {
+            text: told(problem),
+            hint: hint(problem, target),
+            exit: exit(problem),
+        },
+        ClientError::Transport(cause) => Explained {
+            text: format!("cannot reach the API at {url}: {}", innermost(cause)),
+            hint: Some(
+                "is it running? try ./dev up; or say where it is with --url or AIRLOCK_URL".to_owned(),
+            ),
+            exit: Exit::Unreachable,
+        },
+        ClientError::Unexpected { status, detail } => Explained {
+            text: format!("what answers at {url} is not Airlock's API (status {status}): {detail}"),
+            hint: Some("check --url or AIRLOCK_URL".to_owned()),
+            exit: Exit::Unreachable,
+        },
+    }
+}
+
+fn told(problem: &Problem) -> String {
+    let mut text = problem.to_string();
+    // With one field the detail names it already.
+    if problem.errors.len() > 1 {
+        for error in &problem.errors {
+            text.push_str(&format!("\n  {}: {}", error.field, error.message));
+        }
+    }
+    if problem.status >= 500
+        && let Some(trace) = &problem.trace_id
+    {
+        text.push_str(&format!(" [trace {trace}]"));
+    }
+    text
+}
+
+fn exit(problem: &Problem) -> Exit {
+    match problem.status {
+        // The job stood in the way, not the request.
+        409 if problem.state.is_some() => Exit::Failed,
+        429 | 500.. => Exit::Unreachable,
+        _ => Exit::Usage,
+    }
+}
+
+fn hint(problem: &Problem, target: &Target) -> Option<String> {
+    let text = match problem.status {
+        401 => match (&target.key, &target.file) {
+            (None, _) => "no key was given: set AIRLOCK_API_KEY (after ./dev up: \
+                          . .airlock/dev.env)"
+                .to_owned(),
+            (Some(_), Some(file)) => {
+                let file = file.display();
+                format!("the key in {file} is not the one the API knows; ./dev up writes it anew")
+            }
+            (Some(_), None) => "the key in AIRLOCK_API_KEY (or --api-key) is not one the API \
+                                knows"
+                .to_owned(),
+        },
+        403 => "only an administrator's key may act for another tenant".to_owned(),
+        404 => "airlock job list shows the jobs this key may see".to_owned(),
+        409 if problem.state.is_none() => {
+            "the idempotency key belongs to another request; use a new one".to_owned()
+        }
+        429 | 503 => "try again in a moment".to_owned(),
+        _ => return None,
+    };
+    Some(text)
+}
+
+/// The last cause, which is the one that says something: `Connection refused`.
+fn innermost(error: &(dyn Error + 'static)) -> String {
+    let mut last = error;
+    while let Some(cause) = last.source() {
+        last = cause;
+    }
+    last.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use airlock_client::FieldProblem;
+    use airlock_model::JobState;
+
+    use super::*;
+
+    fn target(key: Option<&str>) -> Target {
+        Target {
+            url: "http://127.0.0.1:8080".to_owned(),
+            key: key.map(Into::into),
+            file: None,
+        }
+    }
+
+    fn problem(status: u16) -> Problem {
+        Problem {
+            title: "Title".to_owned(),
+            detail: "detail".to_owned(),
+            status,
+            ..Problem::default()
+        }
+    }
+
+    fn explained(problem: Problem, key: Option<&str>) -> Explained {
+        explain(&ClientError::Problem(Box::new(problem)), &target(key))
+    }
+
+    #[test]
+    fn the_exit_code_tells_whose_fault_it_is() {
+        for (status, exit) in [
+            (400, Exit::Usage),
+            (401, Exit::Usage),
+            (404, Exit::Usage),
+            (409, Exit::Usage),
+            (413, Exit::Usage),
+            (429, Exit::Unreachable),
+            (500, Exit::Unreachable),
+            (503, Exit::Unreachable),
+        ] {
+            assert_eq!(explained(problem(status), None).exit, exit, "{status}");
+        }
+        let ended = Problem {
+            state: Some(JobState::Succeeded),
+            ..problem(409)
+        };
+        assert_eq!(explained(ended, None).exit, Exit::Failed);
+    }
+
+    #[test]
+    fn a_missing_key_and_a_wrong_one_are_told_apart() {
+        let missing = explained(problem(401), None).hint.unwrap();
+        assert!(missing.contains("no key was given: set AIRLOCK_API_KEY"), "{missing}");
+        let wrong = explained(problem(401), Some("hunter2")).hint.unwrap();
+        assert!(wrong.contains("AIRLOCK_API_KEY"), "{wrong}");
+        assert!(!wrong.contains("hunter2"));
+    }
+
+    #[test]
+    fn every_field_is_named() {
+        let field = |name: &str| FieldProblem {
+            field: name.to_owned(),
+            message: "is wrong".to_owned(),
+        };
+        let both = Problem {
+            errors: vec![field("topic"), field("labels.x")],
+            ..problem(400)
+        };
+        let text = explained(both, None).text;
+        assert_eq!(text, "Title (400): detail\n  topic: is wrong\n  labels.x: is wrong");
+    }
+
+    #[tokio::test]
+    async fn nobody_there_says_how_to_start_it() {
+        let client = airlock_client::Client::new("http://127.0.0.1:9", "k").unwrap();
+        let error = client.with_retries(0).get("x").await.unwrap_err();
+        let explained = explain(&error, &target(None));
+        assert_eq!(explained.exit, Exit::Unreachable);
+        assert!(explained.text.contains("refused"), "{}", explained.text);
+        assert!(explained.hint.unwrap().contains("./dev up"));
+    }
+}

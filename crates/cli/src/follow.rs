@@ -1,0 +1,63 @@
+//! Following a job to its end.
+//!
+//! The job is asked for again and again, quickly while things happen and slowly while
+//! it waits. An API that goes away for a while is waited for: whoever follows a job
+//! through a restart wants to see its end.
+
+use std::time::Duration;
+
+use airlock_client::{Client, ClientError, Job};
+use tokio::time::Instant;
+
+use crate::explain::is_passing;
+
+const QUICK: Duration = Duration::from_millis(50);
+const SLOW: Duration = Duration::from_secs(1);
+/// How long the API may be away.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Whether what was seen is news.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seen {
+    New,
+    Known,
+}
+
+/// Shows `id` to `see` until it has ended, or `bound` is over. Gives it as it was last.
+pub async fn follow(
+    client: &Client,
+    id: &str,
+    bound: Option<Duration>,
+    mut see: impl FnMut(&Job) -> Seen,
+) -> Result<Job, ClientError> {
+    let deadline = bound.map(|bound| Instant::now() + bound);
+    let mut pause = QUICK;
+    let mut last: Option<Job> = None;
+    let mut heard = Instant::now();
+    loop {
+        match client.get(id).await {
+            Ok(job) => {
+                heard = Instant::now();
+                pause = match see(&job) {
+                    Seen::New => QUICK,
+                    Seen::Known => (pause * 3 / 2).min(SLOW),
+                };
+                if job.state.is_final() {
+                    return Ok(job);
+                }
+                last = Some(job);
+            }
+            // A job that was never seen is a mistake more often than an outage.
+            Err(error) if last.is_none() || !is_passing(&error) => return Err(error),
+            Err(error) if heard.elapsed() >= PATIENCE => return Err(error),
+            Err(_) => pause = SLOW,
+        }
+        let next = Instant::now() + pause;
+        if let (Some(deadline), Some(job)) = (deadline, last.as_ref())
+            && next > deadline
+        {
+            return Ok(job.clone());
+        }
+        tokio::time::sleep_until(next).await;
+    }
+}

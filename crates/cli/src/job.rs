@@ -1,0 +1,292 @@
+//! `airlock job …`: what each action asks and how it is answered.
+
+use std::time::Duration;
+
+use airlock_client::{Client, ClientError, Job, JobPage, ListRequest, SubmitRequest};
+use airlock_model::JobState;
+use secrecy::ExposeSecret;
+use serde::Serialize;
+
+use crate::args::{self, Action};
+use crate::connect::Target;
+use crate::exit::Exit;
+use crate::explain::{Explained, explain};
+use crate::follow::{Seen, follow};
+use crate::payload;
+use crate::render::{self, News, Scene};
+use crate::terminal::Terminal;
+
+/// A person waits, so that only what passes by itself within a second is waited for.
+const RETRIES: usize = 3;
+
+pub fn run(args: args::Job, terminal: Terminal) -> Exit {
+    let folder = std::env::current_dir().unwrap_or_default();
+    let target = Target::find(args.api.url, args.api.api_key, &folder);
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            terminal.error(&format!("starting the runtime: {error}"));
+            return Exit::Unreachable;
+        }
+    };
+    let result = Session::open(&target, terminal, args.api.json)
+        .and_then(|session| runtime.block_on(session.act(args.action)));
+    match result {
+        Ok(exit) => exit,
+        Err(Failure::Asking(error)) => explain(&error, &target).tell(terminal),
+        Err(Failure::Told(explained)) => explained.tell(terminal),
+    }
+}
+
+/// Why there is no answer.
+enum Failure {
+    Asking(ClientError),
+    Told(Explained),
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        Self::Asking(error)
+    }
+}
+
+impl From<payload::PayloadError> for Failure {
+    fn from(error: payload::PayloadError) -> Self {
+        Self::Told(Explained {
+            text: error.to_string(),
+            hint: None,
+            exit: Exit::Usage,
+        })
+    }
+}
+
+type Answer = Result<Exit, Failure>;
+
+struct Session {
+    client: Client,
+    terminal: Terminal,
+    json: bool,
+}
+
+/// The API's page of jobs, to be written out again.
+#[derive(Serialize)]
+struct PageJson<'a> {
+    items: &'a [Job],
+    next_cursor: Option<&'a str>,
+}
+
+impl Session {
+    fn open(target: &Target, terminal: Terminal, json: bool) -> Result<Self, Failure> {
+        // Without a key the API is asked all the same: it knows whether it needs one.
+        let key = target.key.as_ref().map_or("", |key| key.expose_secret());
+        Ok(Self {
+            client: Client::new(&target.url, key)?.with_retries(RETRIES),
+            terminal,
+            json,
+        })
+    }
+
+    async fn act(self, action: Action) -> Answer {
+        match action {
+            Action::Submit(submit) => self.submit(*submit).await,
+            Action::Get { id } => self.get(&id).await,
+            Action::List(list) => self.list(list).await,
+            Action::Watch { id } => self.watch(&id, None).await,
+            Action::Cancel { id, reason } => self.cancel(&id, reason.as_deref()).await,
+        }
+    }
+
+    async fn submit(mut self, submit: args::Submit) -> Answer {
+        if let Some(tenant) = &submit.tenant {
+            self.client = self.client.for_tenant(tenant)?;
+        }
+        let wait = submit.wait;
+        let accepted = self.client.submit(&request(submit)?).await?;
+        let id = &accepted.job_id;
+        let Some(bound) = wait else {
+            if self.json {
+                return self.print(&accepted);
+            }
+            self.terminal.say(&format!("{id}  {}", self.terminal.out.state(accepted.state)));
+            self.terminal.hint(&format!("airlock job watch {id} follows it"));
+            return Ok(Exit::Done);
+        };
+        if !self.json {
+            self.terminal.say(&self.terminal.out.bold(id));
+        }
+        self.watch(id, Some(bound)).await
+    }
+
+    async fn get(&self, id: &str) -> Answer {
+        let job = self.client.get(id).await?;
+        if self.json {
+            return self.print(&job);
+        }
+        self.terminal.say(&render::job(&job, &self.scene()));
+        Ok(Exit::Done)
+    }
+
+    async fn list(&self, list: args::List) -> Answer {
+        let page = self.client.list(&listing(&list)).await?;
+        if self.json {
+            return self.print(&PageJson {
+                items: &page.items,
+                next_cursor: page.next_cursor.as_deref(),
+            });
+        }
+        self.show(&page);
+        Ok(Exit::Done)
+    }
+
+    fn show(&self, page: &JobPage) {
+        self.terminal.say(&render::list(page, &self.scene()));
+        if let Some(cursor) = &page.next_cursor {
+            self.terminal.hint(&format!("there are more: --cursor {cursor}"));
+        }
+    }
+
+    /// Shows each state as it is reached, then how it came out.
+    async fn watch(&self, id: &str, bound: Option<Duration>) -> Answer {
+        let mut news = News::default();
+        let job = follow(&self.client, id, bound, |job| {
+            let lines = news.of(job, &self.scene());
+            if lines.is_empty() {
+                return Seen::Known;
+            }
+            if !self.json {
+                self.terminal.say(&lines.join("\n"));
+            }
+            Seen::New
+        })
+        .await?;
+        let exit = Exit::of(job.state);
+        if self.json {
+            self.print(&job)?;
+            return Ok(exit);
+        }
+        let outcome = render::outcome(&job, &self.scene());
+        if !outcome.is_empty() {
+            self.terminal.say(&outcome);
+        }
+        if exit == Exit::Unfinished {
+            self.terminal.note(&format!(
+                "it is still {} and goes on; airlock job watch {id} follows it",
+                job.state
+            ));
+        }
+        Ok(exit)
+    }
+
+    async fn cancel(&self, id: &str, reason: Option<&str>) -> Answer {
+        let cancelled = self.client.cancel(id, reason).await?;
+        if self.json {
+            return self.print(&cancelled);
+        }
+        let state = self.terminal.out.state(cancelled.state);
+        self.terminal.say(&format!("{}  {state}", cancelled.job_id));
+        Ok(Exit::Done)
+    }
+
+    fn scene(&self) -> Scene {
+        Scene::now(self.terminal.out)
+    }
+
+    fn print(&self, value: &impl Serialize) -> Answer {
+        match serde_json::to_string_pretty(value) {
+            Ok(text) => {
+                self.terminal.say(&text);
+                Ok(Exit::Done)
+            }
+            Err(error) => Err(Failure::Told(Explained {
+                text: format!("writing JSON: {error}"),
+                hint: None,
+                exit: Exit::Failed,
+            })),
+        }
+    }
+}
+
+fn request(submit: args::Submit) -> Result<SubmitRequest, Failure> {
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    Ok(SubmitRequest {
+        topic: submit.topic,
+        payload: submit.payload.as_deref().map(payload::read).transpose()?,
+        priority: submit.priority,
+        labels: submit.labels.into_iter().collect(),
+        capability: submit.capability,
+        risk_tags: submit.risk_tags,
+        requires: submit.requires,
+        due_at: submit.due_at.map(|at| at.to_rfc3339()),
+        delay_ms: submit.delay.map(millis),
+        max_attempts: submit.max_attempts.map(Into::into),
+        timeout_ms: submit.timeout.map(millis),
+        workflow_id: submit.workflow_id,
+        idempotency_key: submit.idempotency_key,
+        ..SubmitRequest::default()
+    })
+}
+
+fn listing(list: &args::List) -> ListRequest {
+    let states: Vec<&str> = list.states.iter().copied().map(JobState::as_str).collect();
+    ListRequest {
+        state: (!states.is_empty()).then(|| states.join(",")),
+        topic: list.topic.clone(),
+        workflow_id: list.workflow_id.clone(),
+        limit: Some(list.limit.into()),
+        cursor: list.cursor.clone(),
+        ..ListRequest::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    fn action(args: &[&str]) -> Action {
+        let all = ["airlock", "job"].iter().chain(args);
+        match Cli::try_parse_from(all).unwrap().command {
+            Command::Job(job) => job.action,
+            other => panic!("not a job: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_submission_says_what_was_asked_and_nothing_else() {
+        let Action::Submit(plain) = action(&["submit", "job.echo"]) else {
+            panic!("not a submission");
+        };
+        let json = serde_json::to_string(&request(*plain).ok().unwrap()).unwrap();
+        assert_eq!(json, r#"{"topic":"job.echo"}"#);
+
+        let Action::Submit(full) = action(&[
+            "submit", "job.echo", "--payload", r#"{"n": 1e400}"#, "--priority", "critical",
+            "--label", "a=b", "--risk-tag", "r", "--delay", "5s", "--timeout", "1m",
+        ]) else {
+            panic!("not a submission");
+        };
+        let json = serde_json::to_string(&request(*full).ok().unwrap()).unwrap();
+        for part in [
+            r#""payload":{"n": 1e400}"#,
+            r#""priority":"CRITICAL""#,
+            r#""labels":{"a":"b"}"#,
+            r#""risk_tags":["r"]"#,
+            r#""delay_ms":5000"#,
+            r#""timeout_ms":60000"#,
+        ] {
+            assert!(json.contains(part), "{part} is missing in {json}");
+        }
+    }
+
+    #[test]
+    fn several_states_are_one_filter() {
+        let Action::List(list) = action(&["list", "--state", "failed", "--state", "DENIED"]) else {
+            panic!("not a list");
+        };
+        let request = listing(&list);
+        assert_eq!(request.state.as_deref(), Some("FAILED,DENIED"));
+        assert_eq!(request.limit, Some(20));
+    }
+}

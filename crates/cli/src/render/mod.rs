@@ -1,0 +1,196 @@
+//! Jobs as a person reads them. Pure: the moment, the time zone and the colours are
+//! given, so that what is shown can be tested.
+
+mod history;
+pub mod time;
+
+pub use history::{News, step};
+
+use airlock_client::{Job, JobPage};
+use airlock_model::{JobState, Timestamp};
+use comfy_table::{Table, presets};
+use jiff::tz::TimeZone;
+
+use crate::terminal::{Paint, clean, one_line};
+
+/// Under which circumstances something is shown.
+#[derive(Debug, Clone)]
+pub struct Scene {
+    pub now: Timestamp,
+    pub zone: TimeZone,
+    pub paint: Paint,
+}
+
+impl Scene {
+    pub fn now(paint: Paint) -> Self {
+        Self {
+            now: time::now(),
+            zone: TimeZone::system(),
+            paint,
+        }
+    }
+}
+
+/// Everything about one job.
+pub fn job(job: &Job, scene: &Scene) -> String {
+    let mut lines = vec![format!(
+        "{}  {}  {}",
+        scene.paint.bold(&one_line(&job.job_id)),
+        scene.paint.state(job.state),
+        one_line(&job.topic),
+    )];
+    for (name, value) in facts(job, scene) {
+        lines.push(format!("  {} {value}", scene.paint.dim(&format!("{name:<10}"))));
+    }
+    if !job.history.is_empty() {
+        lines.push(scene.paint.dim("  history"));
+        let mut before = None;
+        for entry in &job.history {
+            lines.push(format!("  {}", step(entry, before, scene)));
+            before = time::read(&entry.at);
+        }
+    }
+    lines.extend(result(job, scene));
+    lines.join("\n")
+}
+
+fn facts(job: &Job, scene: &Scene) -> Vec<(&'static str, String)> {
+    let moment = |text: &str| match time::read(text) {
+        Some(at) => {
+            let date = time::date(at, &scene.zone);
+            format!("{date} ({})", time::relative(at, scene.now))
+        }
+        None => one_line(text),
+    };
+    let mut facts = vec![
+        ("tenant", one_line(&job.tenant_id)),
+        ("created", moment(&job.created_at)),
+    ];
+    let mut add = |name, value: Option<String>| facts.extend(value.map(|value| (name, value)));
+    add("due", job.due_at.as_deref().map(moment));
+    let took = took(job).map(|took| format!(", after {took}")).unwrap_or_default();
+    add("ended", job.finished_at.as_deref().map(|at| moment(at) + &took));
+    add("priority", Some(job.priority.as_str().to_owned()));
+    add("attempts", attempts(job));
+    add("worker", job.worker_id.as_deref().map(one_line));
+    add("labels", join(job.labels.iter().map(|(key, value)| format!("{key}={value}"))));
+    add("risk tags", join(job.risk_tags.iter().cloned()));
+    add("workflow", job.workflow_id.as_deref().map(one_line));
+    add("decision", job.decision.as_ref().map(decision));
+    add("waiting", job.waiting_reason.as_deref().map(one_line));
+    add("reason", reason(job));
+    add("trace", Some(one_line(&job.trace_id)));
+    facts
+}
+
+/// From acceptance to the end.
+fn took(job: &Job) -> Option<String> {
+    let end = time::read(job.finished_at.as_deref()?)?;
+    Some(time::span(end.since(time::read(&job.created_at)?)))
+}
+
+fn attempts(job: &Job) -> Option<String> {
+    (job.attempts > 0).then(|| match job.max_attempts {
+        Some(most) => format!("{} of {most}", job.attempts),
+        None => job.attempts.to_string(),
+    })
+}
+
+fn join(words: impl Iterator<Item = String>) -> Option<String> {
+    let text = words.collect::<Vec<_>>().join(", ");
+    (!text.is_empty()).then(|| one_line(&text))
+}
+
+fn decision(decision: &airlock_client::Decision) -> String {
+    let mut text = one_line(&decision.decision);
+    if let Some(rule) = &decision.rule_id {
+        text.push_str(&format!(" by rule {}", one_line(rule)));
+    }
+    if let Some(reason) = &decision.reason {
+        text.push_str(&format!(": {}", one_line(reason)));
+    }
+    text
+}
+
+fn reason(job: &Job) -> Option<String> {
+    match (&job.error_code, &job.failure_reason) {
+        (Some(code), Some(reason)) => Some(format!("{} ({})", one_line(reason), one_line(code))),
+        (Some(only), None) | (None, Some(only)) => Some(one_line(only)),
+        (None, None) => None,
+    }
+}
+
+/// The result exactly as the worker wrote it: reading it as numbers and writing it
+/// again would change large ones.
+pub fn result(job: &Job, scene: &Scene) -> Option<String> {
+    let title = |name: &str| scene.paint.dim(&format!("  {name:<10}"));
+    if let Some(result) = &job.result {
+        Some(format!("{} {}", title("result"), clean(result.get())))
+    } else if let Some(result) = &job.result_base64 {
+        Some(format!("{} {} (base64)", title("result"), clean(result)))
+    } else if job.result_missing {
+        Some(format!("{} lost before it could be kept", title("result")))
+    } else {
+        None
+    }
+}
+
+/// How a job came out, after its states were shown.
+pub fn outcome(job: &Job, scene: &Scene) -> String {
+    let mut lines = Vec::new();
+    // A history may tell the reason already, but not the code that scripts know.
+    if job.state != JobState::Succeeded {
+        let dim = |name: &str| scene.paint.dim(&format!("  {name:<10}"));
+        lines.extend(reason(job).map(|text| format!("{} {text}", dim("reason"))));
+        lines.extend(
+            job.decision
+                .as_ref()
+                .map(|found| format!("{} {}", dim("decision"), decision(found))),
+        );
+    }
+    lines.extend(result(job, scene));
+    lines.join("\n")
+}
+
+/// A page of jobs as a table. The state stands first, so that colours do not disturb
+/// the widths.
+pub fn list(page: &JobPage, scene: &Scene) -> String {
+    if page.items.is_empty() {
+        return "no jobs".to_owned();
+    }
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(["STATE", "JOB", "TOPIC", "TENANT", "TRY", "CREATED", "TOOK"]);
+    for job in &page.items {
+        table.add_row([
+            job.state.as_str().to_owned(),
+            one_line(&job.job_id),
+            one_line(&job.topic),
+            one_line(&job.tenant_id),
+            job.attempts.to_string(),
+            time::read(&job.created_at)
+                .map(|at| time::relative(at, scene.now))
+                .unwrap_or_default(),
+            took(job).unwrap_or_default(),
+        ]);
+    }
+    let states = page.items.iter().map(|job| job.state);
+    let mut lines = table.lines();
+    let header = lines.next().map(|line| scene.paint.dim(trim(&line)));
+    let rows = lines.zip(states).map(|(line, state)| {
+        let line = trim(&line);
+        match line.strip_prefix(state.as_str()) {
+            Some(rest) => format!("{}{rest}", scene.paint.state(state)),
+            None => line.to_owned(),
+        }
+    });
+    header.into_iter().chain(rows).collect::<Vec<_>>().join("\n")
+}
+
+/// Without the margin that tables have.
+fn trim(line: &str) -> &str {
+    line.strip_prefix(' ').unwrap_or(line).trim_end()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+use airlock_client::{Job, JobPage};
+use jiff::tz::TimeZone;
+
+use super::*;
+
+fn scene() -> Scene {
+    Scene {
+        now: Timestamp::parse_rfc3339("2026-01-02T03:05:00Z").unwrap(),
+        zone: TimeZone::UTC,
+        paint: Paint::Plain,
+    }
+}
+
+fn succeeded() -> Job {
+    serde_json::from_str(
+        r#"{
+            "job_id": "j-1", "state": "SUCCEEDED", "topic": "job.echo", "tenant_id": "default",
+            "priority": "INTERACTIVE", "labels": {"team": "a"}, "attempts": 1, "max_attempts": 3,
+            "worker_id": "w-1", "trace_id": "abc", "result": {"n":  12345678901234567890123},
+            "decision": {"decision": "ALLOW", "rule_id": "r1", "reason": "no risk",
+                         "policy_snapshot": "s", "decided_at": null},
+            "created_at": "2026-01-02T03:04:00.000000Z",
+            "finished_at": "2026-01-02T03:04:02.017000Z",
+            "history": [
+                {"state": "PENDING", "at": "2026-01-02T03:04:00.000000Z", "attempt": 0},
+                {"state": "SCHEDULED", "at": "2026-01-02T03:04:00.004000Z", "attempt": 1, "worker_id": "w-1"},
+                {"state": "DISPATCHED", "at": "2026-01-02T03:04:00.005000Z", "attempt": 1, "worker_id": "w-1"},
+                {"state": "RUNNING", "at": "2026-01-02T03:04:00.007000Z", "attempt": 1, "worker_id": "w-1"},
+                {"state": "SUCCEEDED", "at": "2026-01-02T03:04:02.017000Z", "attempt": 1, "worker_id": "w-1"}
+            ]
+        }"#,
+    )
+    .unwrap()
+}
+
+fn denied() -> Job {
+    let mut job = succeeded();
+    job.job_id = "j-2".to_owned();
+    job.state = JobState::Denied;
+    job.result = None;
+    job.attempts = 0;
+    job.failure_reason = Some("too\nrisky\u{1b}[2J".to_owned());
+    job.error_code = Some("safety_denied".to_owned());
+    job
+}
+
+#[test]
+fn a_job_is_told_from_its_start_to_its_result() {
+    let text = job(&succeeded(), &scene());
+    let expected = "\
+j-1  SUCCEEDED  job.echo
+  tenant     default
+  created    2026-01-02 03:04:00.000 (1 min ago)
+  ended      2026-01-02 03:04:02.017 (57 s ago), after 2.02 s
+  priority   INTERACTIVE
+  attempts   1 of 3
+  worker     w-1
+  labels     team=a
+  decision   ALLOW by rule r1: no risk
+  trace      abc
+  history
+    PENDING             03:04:00.000
+    SCHEDULED           03:04:00.004  +4 ms       on w-1
+    DISPATCHED          03:04:00.005  +1 ms
+    RUNNING             03:04:00.007  +2 ms
+    SUCCEEDED           03:04:02.017  +2.01 s
+  result     {\"n\":  12345678901234567890123}";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn what_others_wrote_stays_on_its_line_and_moves_no_cursor() {
+    let text = outcome(&denied(), &scene());
+    let expected = "  reason     too risky\u{fffd}[2J (safety_denied)\n  \
+                    decision   ALLOW by rule r1: no risk";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn a_list_lines_up_with_and_without_colours() {
+    let page = JobPage {
+        items: vec![succeeded(), denied()],
+        next_cursor: None,
+    };
+    let plain = list(&page, &scene());
+    let expected = "\
+STATE      JOB  TOPIC     TENANT   TRY  CREATED    TOOK
+SUCCEEDED  j-1  job.echo  default  1    1 min ago  2.02 s
+DENIED     j-2  job.echo  default  0    1 min ago  2.02 s";
+    assert_eq!(plain, expected);
+
+    let coloured = list(
+        &page,
+        &Scene {
+            paint: Paint::Colours,
+            ..scene()
+        },
+    );
+    assert!(coloured.contains('\u{1b}'));
+    let mut bare = String::new();
+    let mut inside = false;
+    for letter in coloured.chars() {
+        match (letter, inside) {
+            ('\u{1b}', _) => inside = true,
+            ('m', true) => inside = false,
+            (_, true) => {}
+            (letter, false) => bare.push(letter),
+        }
+    }
+    assert_eq!(bare, plain);
+}
+
+#[test]
+fn an_empty_list_says_so() {
+    let page = JobPage {
+        items: Vec::new(),
+        next_cursor: None,
+    };
+    assert_eq!(list(&page, &scene()), "no jobs");
+}
+
+#[test]
+fn each_state_is_news_once_however_late_it_becomes_known() {
+    let whole = succeeded();
+    let mut seen = succeeded();
+    let mut news = News::default();
+    seen.history.truncate(1);
+    seen.waiting_reason = Some("no worker in pool default".to_owned());
+    let lines = news.of(&seen, &scene());
+    assert_eq!(
+        lines,
+        ["  PENDING             03:04:00.000", "  waits: no worker in pool default"]
+    );
+    assert!(news.of(&seen, &scene()).is_empty());
+
+    // The middle ones come together with the end.
+    let lines = news.of(&whole, &scene());
+    let states: Vec<&str> = lines.iter().filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(states, ["SCHEDULED", "DISPATCHED", "RUNNING", "SUCCEEDED"]);
+    assert!(lines[3].ends_with("+2.01 s"), "{}", lines[3]);
+    assert!(news.of(&whole, &scene()).is_empty());
+}
+
+#[test]
+fn a_second_attempt_is_news() {
+    let mut job = succeeded();
+    let mut again = job.history[1].clone();
+    again.at = "2026-01-02T03:04:10Z".to_owned();
+    again.attempt = 2;
+    job.history.push(again);
+    let mut news = News::default();
+    let lines = news.of(&job, &scene());
+    assert_eq!(lines.len(), 6);
+    assert!(lines[5].ends_with("+7.98 s     on w-1, attempt 2"), "{}", lines[5]);
+}
+
+#[test]
+fn results_that_are_no_json_or_are_gone_are_told() {
+    let mut job = succeeded();
+    job.result = None;
+    job.result_base64 = Some("/w==".to_owned());
+    assert_eq!(result(&job, &scene()).unwrap(), "  result     /w== (base64)");
+    job.result_base64 = None;
+    job.result_missing = true;
+    assert!(result(&job, &scene()).unwrap().contains("lost"));
+}

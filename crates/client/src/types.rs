@@ -1,0 +1,215 @@
+//! What is sent and what comes back.
+
+use std::collections::BTreeMap;
+
+use airlock_model::JobState;
+use airlock_model::Priority;
+use airlock_model::job::ActorType;
+pub use airlock_model::job::{Budget, Compensation};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::error::ClientError;
+
+/// A job to submit. Only the topic must be given.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct SubmitRequest {
+    pub topic: String,
+    /// Any JSON; it reaches the worker byte for byte.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capability: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub risk_tags: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub requires: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
+    /// RFC 3339; not together with `delay_ms`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub due_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delay_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workflow_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compensation: Option<Compensation>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub principal_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub actor_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub actor_type: Option<ActorType>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pack_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adapter_id: Option<String>,
+}
+
+impl SubmitRequest {
+    pub fn new(topic: impl Into<String>) -> Self {
+        Self {
+            topic: topic.into(),
+            ..Self::default()
+        }
+    }
+
+    /// Takes a value as the payload.
+    pub fn payload(mut self, value: &(impl Serialize + ?Sized)) -> Result<Self, ClientError> {
+        let raw = serde_json::value::to_raw_value(value)
+            .map_err(|e| ClientError::Config(format!("the payload cannot be JSON: {e}")))?;
+        self.payload = Some(raw);
+        Ok(self)
+    }
+
+    /// Takes JSON text as the payload, as it is.
+    pub fn payload_json(mut self, text: impl Into<String>) -> Result<Self, ClientError> {
+        let raw = RawValue::from_string(text.into())
+            .map_err(|e| ClientError::Config(format!("the payload is not JSON: {e}")))?;
+        self.payload = Some(raw);
+        Ok(self)
+    }
+
+    pub fn label(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.labels.insert(key.into(), value.into());
+        self
+    }
+
+    pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
+        self.idempotency_key = Some(key.into());
+        self
+    }
+}
+
+/// The gateway has the job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubmitResponse {
+    pub job_id: String,
+    pub state: JobState,
+    pub trace_id: String,
+}
+
+/// The policy's decision on a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decision {
+    pub decision: String,
+    pub rule_id: Option<String>,
+    pub reason: Option<String>,
+    pub policy_snapshot: Option<String>,
+    pub decided_at: Option<String>,
+}
+
+/// A state the job was in, and since when.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryEntry {
+    pub state: JobState,
+    pub at: String,
+    pub attempt: u32,
+    pub worker_id: Option<String>,
+    pub reason: Option<String>,
+}
+
+/// A job as the gateway shows it. In lists without payload, result and history.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Job {
+    pub job_id: String,
+    pub state: JobState,
+    pub topic: String,
+    pub tenant_id: String,
+    pub priority: Priority,
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    #[serde(default)]
+    pub capability: Option<String>,
+    #[serde(default)]
+    pub risk_tags: Vec<String>,
+    #[serde(default)]
+    pub workflow_id: Option<String>,
+    #[serde(default)]
+    pub principal_id: Option<String>,
+    #[serde(default)]
+    pub idempotency_key: Option<String>,
+    #[serde(default)]
+    pub payload: Option<Box<RawValue>>,
+    #[serde(default)]
+    pub result: Option<Box<RawValue>>,
+    /// A result that is not JSON.
+    #[serde(default)]
+    pub result_base64: Option<String>,
+    #[serde(default)]
+    pub result_ptr: Option<String>,
+    #[serde(default)]
+    pub result_missing: bool,
+    #[serde(default)]
+    pub failure_reason: Option<String>,
+    #[serde(default)]
+    pub error_code: Option<String>,
+    #[serde(default)]
+    pub waiting_reason: Option<String>,
+    pub attempts: u32,
+    #[serde(default)]
+    pub max_attempts: Option<u32>,
+    #[serde(default)]
+    pub worker_id: Option<String>,
+    #[serde(default)]
+    pub decision: Option<Decision>,
+    #[serde(default)]
+    pub due_at: Option<String>,
+    #[serde(default)]
+    pub deadline_at: Option<String>,
+    pub created_at: String,
+    #[serde(default)]
+    pub finished_at: Option<String>,
+    pub trace_id: String,
+    #[serde(default)]
+    pub history: Vec<HistoryEntry>,
+}
+
+/// Which jobs to list. What is absent does not filter.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct ListRequest {
+    /// One state, or several separated by commas.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub topic: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workflow_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub created_after: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub created_before: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// The `next_cursor` of the page before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+}
+
+/// A page of jobs, newest first.
+#[derive(Debug, Clone, Deserialize)]
+pub struct JobPage {
+    pub items: Vec<Job>,
+    /// Where the next page begins, when there is one.
+    #[serde(default)]
+    pub next_cursor: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CancelResponse {
+    pub job_id: String,
+    pub state: JobState,
+}

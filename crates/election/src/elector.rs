@@ -1,0 +1,135 @@
+//! Standing for election, for as long as it takes.
+//!
+//! What must stay true: the session that tried the lock is either kept by the new
+//! leader or ended. While a try is under way the session belongs to that try, so that
+//! a caller who gives up half way drops it, and with it a lock nobody would renew.
+
+use std::time::Duration;
+
+use airlock_ledger::{Failure, LeaseConnection, Ledger, LedgerError};
+use airlock_model::{Epoch, Shard};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::{ElectionConfig, ElectionError, Leadership};
+
+/// The longest pause between two tries to reach a Postgres that is away.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// Raising the epoch waits for transactions of the old leader that are under way; the
+/// server ends one that hangs after five seconds, so twice that is enough.
+const RAISE_LIMIT: Duration = Duration::from_secs(10);
+
+/// Stands for the leadership of one shard.
+#[derive(Debug)]
+pub struct Elector {
+    ledger: Ledger,
+    config: ElectionConfig,
+    instance: String,
+    shard: Shard,
+    /// The one session of a standby, kept between tries.
+    session: Option<LeaseConnection>,
+}
+
+impl Elector {
+    /// `instance` is unique to this process; it is what others see as the leader.
+    pub fn new(ledger: Ledger, config: ElectionConfig, instance: String, shard: Shard) -> Self {
+        Self {
+            ledger,
+            config,
+            instance,
+            shard,
+            session: None,
+        }
+    }
+
+    /// Waits until this instance leads, and raises the epoch. `None`: the shutdown came
+    /// first. A Postgres that is away is waited for.
+    pub async fn acquire(
+        &mut self,
+        shutdown: &CancellationToken,
+    ) -> Result<Option<Leadership>, ElectionError> {
+        let won = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => None,
+            won = self.stand() => Some(won?),
+        };
+        if won.is_none()
+            && let Some(session) = self.session.take()
+        {
+            session.release(self.config.ping_timeout()).await;
+        }
+        Ok(won)
+    }
+
+    async fn stand(&mut self) -> Result<Leadership, ElectionError> {
+        let shard = self.shard;
+        let started = Instant::now();
+        let mut waiting = false;
+        let mut away = false;
+        let mut pause = self.config.retry();
+        loop {
+            let tried = self.try_once().await;
+            if away && tried.is_ok() {
+                tracing::info!(shard = shard.0, "the ledger answers again");
+                away = false;
+                pause = self.config.retry();
+            }
+            match tried {
+                Ok(Some((session, epoch))) => {
+                    tracing::info!(
+                        shard = shard.0,
+                        epoch = epoch.0,
+                        instance = %self.instance,
+                        waited_ms = started.elapsed().as_millis(),
+                        "acquired leader lease"
+                    );
+                    return Ok(Leadership::begin(session, shard, epoch, &self.config));
+                }
+                Ok(None) => {}
+                Err(source) => match source.failure() {
+                    Failure::Fatal => return Err(ElectionError::Ledger { shard, source }),
+                    // A try that may have happened is no trouble: its session is gone,
+                    // and an epoch raised in vain is merely skipped.
+                    Failure::Retryable | Failure::Ambiguous => {
+                        if !away {
+                            tracing::warn!(
+                                shard = shard.0,
+                                error = %source,
+                                "the ledger cannot be asked for the leader lease; trying on"
+                            );
+                        }
+                        away = true;
+                        pause = (pause * 2).min(LONGEST_PAUSE.max(self.config.retry()));
+                    }
+                },
+            }
+            if !waiting {
+                tracing::info!(
+                    shard = shard.0,
+                    instance = %self.instance,
+                    "waiting for leader lease"
+                );
+                waiting = true;
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// One try; `None` while somebody else holds the lock.
+    async fn try_once(&mut self) -> Result<Option<(LeaseConnection, Epoch)>, LedgerError> {
+        let mut session = match self.session.take() {
+            Some(session) => session,
+            None => self.ledger.lease_connection(&self.instance).await?,
+        };
+        let key = self.config.key_of(self.shard);
+        if !session.try_lock(key, self.config.ping_timeout()).await? {
+            self.session = Some(session);
+            return Ok(None);
+        }
+        let epoch = session
+            .raise_epoch(self.shard, &self.instance, RAISE_LIMIT)
+            .await?;
+        Ok(Some((session, epoch)))
+    }
+}

@@ -1,0 +1,147 @@
+//! Terms that end because something broke.
+
+use airlock_election::{ElectionConfig, Elector};
+use airlock_ledger::{Commit, Failure, Ledger, LedgerConfig, LedgerError, NewDeadLetter};
+use airlock_model::Epoch;
+use airlock_testkit::Postgres;
+use tokio_util::sync::CancellationToken;
+
+use crate::{Bed, SHARD, lost};
+
+fn some_letter() -> Commit {
+    Commit {
+        letters: vec![NewDeadLetter {
+            reason_code: "test".to_owned(),
+            ..NewDeadLetter::default()
+        }],
+        ..Commit::default()
+    }
+}
+
+#[tokio::test]
+async fn a_killed_session_loses_and_the_stale_leader_writes_nothing() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    let never = CancellationToken::new();
+    let first = bed.lead("a").await?;
+    let mut old = bed.ledger.leader_writer(SHARD, first.epoch()).await?;
+    old.commit(&some_letter()).await?;
+    let standby = bed.stand("b", &never);
+    bed.asked("b").await?;
+
+    let ended = bed
+        .postgres
+        .query_as_superuser(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+             WHERE application_name = 'airlock-lease-a'",
+        )
+        .await?;
+    assert_eq!(ended.len(), 1);
+    let second = standby.won().await?;
+    assert!(second.epoch() > first.epoch());
+    lost(&first).await?;
+
+    // The old leader's writing session still stands; its epoch does not.
+    match old.commit(&some_letter()).await {
+        Err(LedgerError::StaleEpoch { shard: 0, epoch }) => assert_eq!(epoch, first.epoch().0),
+        other => panic!("a stale leader got {other:?}"),
+    }
+    assert_eq!(bed.ledger.letters(None, None, 10).await?.len(), 1);
+    let mut new = bed.ledger.leader_writer(SHARD, second.epoch()).await?;
+    new.commit(&some_letter()).await?;
+    assert_eq!(bed.ledger.letters(None, None, 10).await?.len(), 2);
+    assert!(!second.lost().is_cancelled());
+    first.release().await;
+    second.release().await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_frozen_postgres_loses_the_lease_after_the_misses() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    let first = bed.lead("a").await?;
+    let frozen = tokio::time::Instant::now();
+    bed.postgres.stop()?;
+    lost(&first).await?;
+    // Three time-outs of 200 ms must have passed: one or two lose nothing.
+    assert!(
+        frozen.elapsed().as_millis() >= 550,
+        "{:?}",
+        frozen.elapsed()
+    );
+    bed.postgres.cont()?;
+    // The session was given up, so nobody is kept from leading.
+    let second = bed.lead("b").await?;
+    assert_eq!(second.epoch(), Epoch(2));
+    first.release().await;
+    second.release().await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_short_freeze_loses_nothing() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    let config = ElectionConfig {
+        max_misses: 50,
+        ..crate::config()
+    };
+    let mut elector = Elector::new(bed.ledger.clone(), config, "a".to_owned(), SHARD);
+    let leader = crate::won(elector.acquire(&CancellationToken::new())).await?;
+    bed.postgres.stop()?;
+    // Long enough for at least one miss; the pings after it find the session again.
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    bed.postgres.cont()?;
+    let before = bed.ledger.ping().await?;
+    airlock_testkit::eventually(crate::BOUND, "a renewal after the freeze", || async {
+        let info = bed.ledger.leader(SHARD).await?;
+        let renewed = info.and_then(|i| i.renewed_at);
+        Ok(airlock_testkit::Seen::when(
+            renewed > Some(before),
+            format!("{renewed:?}"),
+        ))
+    })
+    .await?;
+    assert!(!leader.lost().is_cancelled());
+    leader.release().await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn waiting_survives_a_restart_of_postgres() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    let never = CancellationToken::new();
+    let first = bed.lead("a").await?;
+    let standby = bed.stand("b", &never);
+    bed.asked("b").await?;
+    bed.postgres.kill()?;
+    lost(&first).await?;
+    bed.postgres.restart().await?;
+    let second = standby.won().await?;
+    assert_eq!(second.epoch(), Epoch(2));
+    second.release().await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn shutdown_ends_the_wait_for_a_postgres_that_is_away() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    bed.postgres.kill()?;
+    let shutdown = CancellationToken::new();
+    let standby = bed.stand("a", &shutdown);
+    shutdown.cancel();
+    assert!(standby.end().await?.is_none());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_ledger_without_a_schema_is_an_error_not_a_wait() -> anyhow::Result<()> {
+    let postgres = Postgres::start().await?;
+    let ledger = Ledger::connect(&LedgerConfig::at(&postgres.url()), "test").await?;
+    let mut elector = Elector::new(ledger, crate::config(), "a".to_owned(), SHARD);
+    let never = CancellationToken::new();
+    let tried = elector.acquire(&never);
+    let error = tokio::time::timeout(crate::BOUND, tried)
+        .await?
+        .expect_err("there is no table to raise the epoch in");
+    assert_eq!(error.failure(), Failure::Fatal);
+    Ok(())
+}

@@ -1,0 +1,297 @@
+//! Who is asking, and for which tenant.
+//!
+//! What must stay true: a user's key reaches its own tenant and nothing else, whatever
+//! headers come with it. Keys are kept and compared only as SHA-256 digests, and every
+//! key is compared every time, so that the time taken tells nothing about them.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use airlock_model::TenantId;
+use axum::http::HeaderMap;
+use axum::http::header::AUTHORIZATION;
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use crate::config::{AuthConfig, Role};
+use crate::problem::Problem;
+
+const KEY_HEADER: &str = "x-api-key";
+const TENANT_HEADER: &str = "x-tenant-id";
+/// Whose tenant the development key is.
+const DEVELOPMENT_TENANT: &str = "default";
+
+struct Key {
+    digest: [u8; 32],
+    name: String,
+    tenant: TenantId,
+    role: Role,
+}
+
+/// The keys that open the door.
+pub struct Keys(Vec<Key>);
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Keys({})", self.0.len())
+    }
+}
+
+/// Whoever sent the request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// The key's name.
+    pub name: String,
+    /// Whose jobs may be seen and cancelled; `None`: everybody's.
+    pub scope: Option<TenantId>,
+    /// For whom jobs are submitted; `None` when that was left open.
+    pub submits_for: Option<TenantId>,
+}
+
+impl Caller {
+    pub fn submit_tenant(&self) -> Result<&TenantId, Problem> {
+        self.submits_for.as_ref().ok_or_else(|| {
+            Problem::field(
+                "X-Tenant-ID",
+                "a job belongs to one tenant; name it instead of *",
+            )
+        })
+    }
+}
+
+impl Keys {
+    /// The configured keys. The configuration was checked before.
+    pub fn new(config: &AuthConfig) -> anyhow::Result<Self> {
+        let mut keys = Vec::new();
+        for key in &config.keys {
+            let digest = if key.key.is_empty() {
+                parse_digest(&key.key_sha256)
+                    .ok_or_else(|| anyhow::anyhow!("the key {:?} has no digest", key.name))?
+            } else {
+                digest(key.key.expose())
+            };
+            keys.push(Key {
+                digest,
+                name: key.name.clone(),
+                tenant: key.tenant.clone(),
+                role: key.role,
+            });
+        }
+        if !config.development_key.is_empty() {
+            keys.push(Key {
+                digest: digest(config.development_key.expose()),
+                name: "development".to_owned(),
+                tenant: TenantId::new(DEVELOPMENT_TENANT)?,
+                role: Role::Admin,
+            });
+        }
+        Ok(Self(keys))
+    }
+
+    /// Who these headers belong to.
+    pub fn caller(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
+        let presented = presented(headers).ok_or_else(|| {
+            Problem::unauthorized("an API key is needed, as X-API-Key or Authorization: Bearer")
+        })?;
+        let digest = digest(presented);
+        let mut found = None;
+        for key in &self.0 {
+            if bool::from(key.digest.ct_eq(&digest)) {
+                found = Some(key);
+            }
+        }
+        let key = found.ok_or_else(|| Problem::unauthorized("the API key is not known"))?;
+        let wanted = match headers.get(TENANT_HEADER) {
+            None => None,
+            Some(value) => Some(
+                value
+                    .to_str()
+                    .map_err(|_| Problem::field("X-Tenant-ID", "is not visible ASCII"))?,
+            ),
+        };
+        let (scope, submits_for) = match (key.role, wanted) {
+            (Role::User, Some(other)) if other != key.tenant.as_str() => {
+                return Err(Problem::forbidden("this API key belongs to another tenant"));
+            }
+            (Role::User, _) => (Some(key.tenant.clone()), Some(key.tenant.clone())),
+            (Role::Admin, None) => (None, Some(key.tenant.clone())),
+            (Role::Admin, Some("*")) => (None, None),
+            (Role::Admin, Some(tenant)) => {
+                let tenant = TenantId::new(tenant)
+                    .map_err(|e| Problem::field("X-Tenant-ID", e.to_string()))?;
+                (Some(tenant.clone()), Some(tenant))
+            }
+        };
+        Ok(Caller {
+            name: key.name.clone(),
+            scope,
+            submits_for,
+        })
+    }
+}
+
+fn presented(headers: &HeaderMap) -> Option<&str> {
+    if let Some(key) = headers.get(KEY_HEADER) {
+        return key.to_str().ok();
+    }
+    let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    scheme
+        .eq_ignore_ascii_case("bearer")
+        .then_some(token.trim())
+}
+
+fn digest(key: &str) -> [u8; 32] {
+    Sha256::digest(key.as_bytes()).into()
+}
+
+fn parse_digest(hex: &str) -> Option<[u8; 32]> {
+    if hex.len() != 64 || !hex.is_ascii() {
+        return None;
+    }
+    let mut out = [0; 32];
+    for (i, byte) in out.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(hex.get(2 * i..2 * i + 2)?, 16).ok()?;
+    }
+    Some(out)
+}
+
+/// Everything that is wrong with the keys, together. Never quotes one.
+pub fn problems(config: &AuthConfig) -> Vec<String> {
+    let mut problems = Vec::new();
+    if config.keys.is_empty() && config.development_key.is_empty() {
+        problems.push(
+            "auth.keys is empty and AIRLOCK_API_KEY is not set: nobody could come in".to_owned(),
+        );
+    }
+    let (mut names, mut digests) = (HashSet::new(), HashSet::new());
+    if !config.development_key.is_empty() {
+        digests.insert(digest(config.development_key.expose()));
+    }
+    for key in &config.keys {
+        let name = &key.name;
+        if name.is_empty() {
+            problems.push("auth.keys: every key needs a name".to_owned());
+        } else if !names.insert(name) {
+            problems.push(format!("auth.keys: the name {name:?} stands twice"));
+        }
+        let digest = match (key.key.is_empty(), key.key_sha256.is_empty()) {
+            (false, true) => Some(digest(key.key.expose())),
+            (true, false) => {
+                let parsed = parse_digest(&key.key_sha256);
+                if parsed.is_none() {
+                    problems.push(format!(
+                        "auth.keys: key_sha256 of {name:?} is not 64 hexadecimal digits"
+                    ));
+                }
+                parsed
+            }
+            (true, true) | (false, false) => {
+                problems.push(format!(
+                    "auth.keys: {name:?} needs either key or key_sha256"
+                ));
+                None
+            }
+        };
+        if digest.is_some_and(|d| !digests.insert(d)) {
+            problems.push(format!("auth.keys: the key of {name:?} is also another's"));
+        }
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use airlock_service::Secret;
+
+    use super::*;
+    use crate::config::KeyConfig;
+
+    fn config() -> AuthConfig {
+        let key = |name: &str, key: &str, role| KeyConfig {
+            name: name.to_owned(),
+            key: Secret::from(key),
+            key_sha256: String::new(),
+            tenant: TenantId::new(name).unwrap(),
+            role,
+        };
+        let mut hashed = key("globex", "", Role::User);
+        hashed.key_sha256 = Sha256::digest(b"g-key")
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect();
+        AuthConfig {
+            keys: vec![
+                key("acme", "a-key", Role::User),
+                hashed,
+                key("root", "r-key", Role::Admin),
+            ],
+            development_key: Secret::default(),
+        }
+    }
+
+    fn call(headers: &[(&'static str, &str)]) -> Result<Caller, u16> {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.insert(*name, value.parse().unwrap());
+        }
+        let keys = Keys::new(&config()).unwrap();
+        keys.caller(&map).map_err(|p| p.status().as_u16())
+    }
+
+    #[test]
+    fn a_users_key_is_its_tenant() {
+        let acme = call(&[("x-api-key", "a-key")]).unwrap();
+        assert_eq!(acme.scope.as_ref().unwrap().as_str(), "acme");
+        assert_eq!(call(&[("authorization", "Bearer a-key")]), Ok(acme.clone()));
+        assert_eq!(
+            call(&[("x-api-key", "a-key"), ("x-tenant-id", "acme")]),
+            Ok(acme)
+        );
+        for other in ["globex", "*", ""] {
+            assert_eq!(
+                call(&[("x-api-key", "a-key"), ("x-tenant-id", other)]),
+                Err(403)
+            );
+        }
+        assert_eq!(call(&[("x-api-key", "g-key")]).unwrap().name, "globex");
+    }
+
+    #[test]
+    fn an_admin_acts_for_any_tenant() {
+        let all = call(&[("x-api-key", "r-key")]).unwrap();
+        assert_eq!(
+            (all.scope, all.submits_for.unwrap().as_str()),
+            (None, "root")
+        );
+        let one = call(&[("x-api-key", "r-key"), ("x-tenant-id", "acme")]).unwrap();
+        assert_eq!(one.scope, one.submits_for);
+        let star = call(&[("x-api-key", "r-key"), ("x-tenant-id", "*")]).unwrap();
+        assert!(star.scope.is_none() && star.submit_tenant().is_err());
+        assert_eq!(
+            call(&[("x-api-key", "r-key"), ("x-tenant-id", "a b")]),
+            Err(400)
+        );
+    }
+
+    #[test]
+    fn no_key_no_entry() {
+        assert_eq!(call(&[]), Err(401));
+        assert_eq!(call(&[("x-api-key", "nope")]), Err(401));
+        assert_eq!(call(&[("x-api-key", "")]), Err(401));
+        assert_eq!(call(&[("authorization", "Basic a-key")]), Err(401));
+    }
+
+    #[test]
+    fn every_mistake_is_told_and_no_key_quoted() {
+        assert_eq!(problems(&config()), Vec::<String>::new());
+        assert_eq!(problems(&AuthConfig::default()).len(), 1);
+        let mut bad = config();
+        bad.keys[1].key_sha256 = "zz".to_owned();
+        bad.keys[2].name = "acme".to_owned();
+        bad.development_key = Secret::from("a-key");
+        let text = problems(&bad).join("\n");
+        assert_eq!(problems(&bad).len(), 3, "{text}");
+        assert!(!text.contains("a-key"), "{text}");
+    }
+}

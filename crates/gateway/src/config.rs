@@ -1,0 +1,231 @@
+//! The gateway's settings.
+
+use std::time::Duration;
+
+use airlock_bus::BusConfig;
+use airlock_ledger::LedgerConfig;
+use airlock_model::TenantId;
+use airlock_service::config::duration;
+use airlock_service::{HttpConfig, Secret, ServiceConfig, ShutdownConfig, TelemetryConfig};
+use serde::{Deserialize, Serialize};
+
+use crate::auth;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct GatewayConfig {
+    pub http: HttpConfig,
+    pub auth: AuthConfig,
+    pub limits: LimitsConfig,
+    pub submit: SubmitConfig,
+    pub database: LedgerConfig,
+    pub nats: BusConfig,
+    /// How many parts the jobs are divided into, each with a leader of its own. Must be
+    /// the schedulers' number.
+    pub shards: u16,
+    pub telemetry: TelemetryConfig,
+    pub shutdown: ShutdownConfig,
+}
+
+/// Who may come in. One key is one tenant, except an administrator's.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AuthConfig {
+    pub keys: Vec<KeyConfig>,
+    /// An administrator's key for development, of the tenant `default`; also
+    /// `AIRLOCK_API_KEY`.
+    pub development_key: Secret,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeyConfig {
+    /// How logs and cancellations name the caller.
+    pub name: String,
+    /// The key itself, or
+    #[serde(default)]
+    pub key: Secret,
+    /// its SHA-256 in hexadecimal, so that the file need not hold the key.
+    #[serde(default)]
+    pub key_sha256: String,
+    pub tenant: TenantId,
+    #[serde(default)]
+    pub role: Role,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Sees and submits its own tenant's jobs.
+    #[default]
+    User,
+    /// Acts for any tenant by `X-Tenant-ID` and sees all of them.
+    Admin,
+}
+
+/// What one client, and all of them together, may ask for.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitsConfig {
+    /// The largest payload of a job.
+    pub payload_bytes: usize,
+    /// The largest body of a batch.
+    pub batch_bytes: usize,
+    pub batch_items: usize,
+    /// Requests handled at once; beyond it the answer is 503. Waiting clients do not
+    /// count, they have their own limit.
+    pub max_inflight: usize,
+    /// Bytes of request bodies held at once.
+    pub max_inflight_bytes: usize,
+    /// Clients that wait for a job's end.
+    pub max_waiters: usize,
+    /// How long a request may take, waiting for a job's end not counted.
+    #[serde(with = "duration")]
+    pub request_timeout: Duration,
+    /// The longest `?wait=`.
+    #[serde(with = "duration")]
+    pub max_wait: Duration,
+}
+
+/// How submissions reach the ledger.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SubmitConfig {
+    /// The most jobs in one commit.
+    pub batch: usize,
+    /// Requests that may wait for the next commit; beyond it the answer is 503.
+    pub queue: usize,
+    /// Commits under way at once.
+    pub committers: usize,
+    /// How long a commit is tried when the ledger does not answer.
+    #[serde(with = "duration")]
+    pub retry_for: Duration,
+    /// Batches of wake-ups under way on the bus at once. Those beyond are left to the
+    /// scheduler's replayer.
+    pub publishers: usize,
+}
+
+impl Default for GatewayConfig {
+    fn default() -> Self {
+        Self {
+            http: HttpConfig {
+                listen: "127.0.0.1:8080".to_owned(),
+            },
+            auth: AuthConfig::default(),
+            limits: LimitsConfig::default(),
+            submit: SubmitConfig::default(),
+            database: LedgerConfig::default(),
+            nats: BusConfig::default(),
+            shards: 1,
+            telemetry: TelemetryConfig::default(),
+            shutdown: ShutdownConfig::default(),
+        }
+    }
+}
+
+impl Default for LimitsConfig {
+    fn default() -> Self {
+        Self {
+            payload_bytes: 1 << 20,
+            batch_bytes: 32 << 20,
+            batch_items: 1_000,
+            max_inflight: 4_096,
+            max_inflight_bytes: 256 << 20,
+            max_waiters: 4_096,
+            request_timeout: Duration::from_secs(30),
+            max_wait: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Default for SubmitConfig {
+    fn default() -> Self {
+        Self {
+            batch: 500,
+            queue: 4_096,
+            committers: 1,
+            retry_for: Duration::from_secs(5),
+            publishers: 32,
+        }
+    }
+}
+
+impl LimitsConfig {
+    /// What a request may have besides its payload.
+    const OVERHEAD: usize = 256 << 10;
+
+    /// The largest body of a single submission.
+    pub fn body_bytes(&self) -> usize {
+        self.payload_bytes.saturating_add(Self::OVERHEAD)
+    }
+}
+
+impl ServiceConfig for GatewayConfig {
+    fn telemetry(&self) -> &TelemetryConfig {
+        &self.telemetry
+    }
+
+    fn http(&self) -> &HttpConfig {
+        &self.http
+    }
+
+    fn shutdown(&self) -> &ShutdownConfig {
+        &self.shutdown
+    }
+
+    fn validate(&self) -> Vec<String> {
+        let mut problems = auth::problems(&self.auth);
+        let mut need = |sound: bool, problem: &str| {
+            if !sound {
+                problems.push(problem.to_owned());
+            }
+        };
+        need(
+            !self.http.listen.is_empty(),
+            "http.listen: an address is needed, as in 127.0.0.1:8080",
+        );
+        need(self.shards >= 1, "shards must be at least 1");
+        let limits = &self.limits;
+        need(
+            limits.payload_bytes >= 1 && limits.batch_items >= 1 && limits.max_inflight >= 1,
+            "limits.payload_bytes, limits.batch_items and limits.max_inflight must be at least 1",
+        );
+        need(
+            limits.batch_bytes >= limits.body_bytes(),
+            "limits.batch_bytes must hold at least one job: limits.payload_bytes and 256 KiB",
+        );
+        need(
+            limits.max_inflight_bytes >= limits.batch_bytes,
+            "limits.max_inflight_bytes must be at least limits.batch_bytes",
+        );
+        need(
+            !limits.request_timeout.is_zero() && !self.submit.retry_for.is_zero(),
+            "limits.request_timeout and submit.retry_for must not be 0",
+        );
+        need(
+            self.submit.retry_for < limits.request_timeout,
+            "submit.retry_for must be shorter than limits.request_timeout, or a client hears \
+             of a timeout before its submission was given up",
+        );
+        need(
+            (1..=10_000).contains(&self.submit.batch),
+            "submit.batch must be between 1 and 10000",
+        );
+        need(
+            (1..=64).contains(&self.submit.committers),
+            "submit.committers must be between 1 and 64",
+        );
+        need(
+            self.submit.queue >= 1 && self.submit.publishers >= 1,
+            "submit.queue and submit.publishers must be at least 1",
+        );
+        problems.extend(self.database.validate());
+        problems.extend(
+            self.nats
+                .validate()
+                .into_iter()
+                .map(|p| format!("nats.{p}")),
+        );
+        problems
+    }
+}

@@ -1,0 +1,64 @@
+//! The gateway as a service: its parts put together.
+
+use std::sync::Arc;
+
+use airlock_service::{Context, Service, ops};
+
+use crate::auth::Keys;
+use crate::commit;
+use crate::config::GatewayConfig;
+use crate::http::{self, Admission, App};
+use crate::links::Links;
+use crate::metrics::GatewayMetrics;
+use crate::trace::Tracing;
+use crate::waiting::Waiting;
+use crate::wake::Waker;
+
+pub struct Gateway;
+
+impl Service for Gateway {
+    const NAME: &'static str = "gateway";
+    const ENV: &'static [(&'static str, &'static str)] = &[
+        ("NATS_URL", "nats.url"),
+        ("DATABASE_URL", "database.url"),
+        ("AIRLOCK_API_KEY", "auth.development_key"),
+    ];
+    const SERVES_HTTP: bool = true;
+    type Config = GatewayConfig;
+
+    async fn run(config: GatewayConfig, ctx: Context) -> anyhow::Result<()> {
+        let keys = Keys::new(&config.auth)?;
+        let metrics = GatewayMetrics::new(&ctx.metrics);
+        let links = Links::default();
+        links.keep(config.database, config.nats, &ctx);
+        let waker = Waker::new(config.submit.publishers, &links, &metrics, &ctx);
+        let submitter = commit::start(&config.submit, &links, waker.clone(), &metrics, &ctx);
+        let waiting = Waiting::new(config.limits.max_waiters, metrics.waiters.clone());
+        waiting.start(&links, &ctx);
+        let exported = config
+            .telemetry
+            .otlp_endpoint
+            .is_some_and(|e| !e.is_empty());
+        // The server's task alone holds the app and with it the submitter: when the
+        // last request is answered, the committers see the end of their queue.
+        let app = App {
+            keys,
+            admission: Admission::new(&config.limits),
+            limits: config.limits,
+            shards: config.shards,
+            links,
+            submitter,
+            waker,
+            waiting,
+            tracing: Tracing { exported },
+            metrics,
+            ctx: ctx.clone(),
+        };
+        let router = ops::router(&ctx).merge(http::router(Arc::new(app)));
+        ops::serve(&config.http.listen, router, &ctx).await?;
+        // Not ready for all that until the ledger is: its component is down.
+        ctx.health.declare_ready();
+        ctx.shutdown.cancelled().await;
+        Ok(())
+    }
+}

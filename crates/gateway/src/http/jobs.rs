@@ -1,0 +1,191 @@
+//! Reading, listing and cancelling jobs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use airlock_ledger::{CancelOutcome, CancelRequest, JobView};
+use airlock_model::{JobId, JobState, TenantId};
+use airlock_proto::cap::JobCancel;
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use axum::http::StatusCode;
+use axum::response::IntoResponse;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use super::{Answer, App, admission};
+use crate::cursor;
+use crate::decode::decode;
+use crate::problem::Problem;
+use crate::query;
+use crate::retry::{problem, retrying};
+use crate::trace;
+use crate::view::{Detail, Shown, show};
+use crate::waiting::Waiter;
+use crate::wake::now;
+
+/// How long a read is tried when the ledger does not answer.
+const RETRY_FOR: Duration = Duration::from_secs(3);
+const MAX_REASON: usize = 1_024;
+/// A cancellation has nothing but a reason.
+const CANCEL_BYTES: usize = 16 << 10;
+
+type JobPath = Result<Path<String>, PathRejection>;
+
+/// What cannot be an id is the id of no job.
+fn job_id(path: JobPath) -> Result<JobId, Problem> {
+    let Ok(Path(text)) = path else {
+        return Err(Problem::no_such_job("that"));
+    };
+    JobId::new(&text).map_err(|_| Problem::no_such_job(&text))
+}
+
+async fn read(app: &App, scope: Option<&TenantId>, id: &JobId) -> Result<JobView, Problem> {
+    let ledger = app.links.need_ledger()?;
+    retrying(Instant::now() + RETRY_FOR, || ledger.job(scope, id))
+        .await
+        .map_err(|e| problem(&e))?
+        .ok_or_else(|| Problem::no_such_job(id.as_str()))
+}
+
+pub async fn get(State(app): State<Arc<App>>, path: JobPath, request: Request) -> Answer {
+    let caller = app.keys.caller(request.headers())?;
+    let id = job_id(path)?;
+    let scope = caller.scope.as_ref();
+    let Some(wait) = query::wait(request.uri(), app.limits.max_wait)? else {
+        let _admitted = app.admission.enter(request.headers(), 0)?;
+        let job = read(&app, scope, &id).await?;
+        return Ok(Json(show(&job, Detail::Full, now())).into_response());
+    };
+    let waiter = app.waiting.register(&id)?;
+    when_final(&app, scope, &id, wait, waiter, true).await
+}
+
+/// 200 with the job once it has ended, or 202 with it as it is when the time is up or
+/// the gateway stops. `waiter` was registered before the job was last looked at;
+/// `look_first` says that it was never looked at.
+pub async fn when_final(
+    app: &App,
+    scope: Option<&TenantId>,
+    id: &JobId,
+    wait: Duration,
+    mut waiter: Waiter,
+    mut look_first: bool,
+) -> Answer {
+    let deadline = Instant::now() + wait;
+    loop {
+        let mut last = Instant::now() >= deadline;
+        if !look_first && !last {
+            tokio::select! {
+                () = waiter.woken() => {}
+                () = tokio::time::sleep_until(deadline) => last = true,
+                () = app.ctx.shutdown.cancelled() => last = true,
+            }
+        }
+        look_first = false;
+        let job = read(app, scope, id).await?;
+        if job.state.is_final() || last {
+            let status = if job.state.is_final() {
+                StatusCode::OK
+            } else {
+                StatusCode::ACCEPTED
+            };
+            return Ok((status, Json(show(&job, Detail::Outcome, now()))).into_response());
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Page<'a> {
+    items: Vec<Shown<'a>>,
+    /// A text only while there is more: some clients page until it is none.
+    next_cursor: Option<String>,
+}
+
+pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let caller = app.keys.caller(request.headers())?;
+    let listing = query::listing(request.uri(), caller.scope.as_ref())?;
+    let _admitted = app.admission.enter(request.headers(), 0)?;
+    let ledger = app.links.need_ledger()?;
+    let page = retrying(Instant::now() + RETRY_FOR, || {
+        ledger.list(&listing.filter, listing.after.clone(), listing.limit)
+    })
+    .await
+    .map_err(|e| problem(&e))?;
+    let now = now();
+    let items = page
+        .jobs
+        .iter()
+        .map(|job| show(job, Detail::Line, now))
+        .collect();
+    let next_cursor = page.next.as_ref().map(|(at, id)| cursor::write(*at, id));
+    Ok(Json(Page { items, next_cursor }).into_response())
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct CancelBody {
+    reason: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Cancelled<'a> {
+    job_id: &'a JobId,
+    state: JobState,
+}
+
+pub async fn cancel(State(app): State<Arc<App>>, path: JobPath, request: Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    let caller = app.keys.caller(&parts.headers)?;
+    let id = job_id(path)?;
+    let _admitted = app.admission.enter(&parts.headers, CANCEL_BYTES)?;
+    let text = admission::read(&parts.headers, body, CANCEL_BYTES, "reason").await?;
+    let body = if text.is_empty() {
+        CancelBody::default()
+    } else {
+        admission::check_content_type(&parts.headers)?;
+        decode(&text)?
+    };
+    let reason = body.reason.unwrap_or_default();
+    if reason.len() > MAX_REASON {
+        let message = format!(
+            "is {} bytes long; at most {MAX_REASON} are allowed",
+            reason.len()
+        );
+        return Err(Problem::field("reason", message));
+    }
+    let ledger = app.links.need_ledger()?;
+    // Repeating it is safe: a cancellation whose answer was lost is found as CANCELLED.
+    let outcome = retrying(Instant::now() + RETRY_FOR, || {
+        ledger.cancel(CancelRequest {
+            job_id: &id,
+            tenant: caller.scope.as_ref(),
+            by: &caller.name,
+            reason: &reason,
+        })
+    })
+    .await
+    .map_err(|e| problem(&e))?;
+    match outcome {
+        CancelOutcome::NotFound => return Err(Problem::no_such_job(id.as_str())),
+        CancelOutcome::AlreadyFinal(JobState::Cancelled) => {}
+        CancelOutcome::AlreadyFinal(state) => {
+            let detail = format!("the job has ended already, as {state}");
+            return Err(Problem::conflict(detail)
+                .of_job(&id)
+                .in_state(state.as_str()));
+        }
+        CancelOutcome::Cancelled => {
+            let cancel = JobCancel {
+                job_id: id.as_str().to_owned(),
+                reason,
+                requested_by: caller.name,
+                ..JobCancel::default()
+            };
+            app.waker.cancelled(cancel, &trace::fresh_id());
+        }
+    }
+    let state = JobState::Cancelled;
+    Ok(Json(Cancelled { job_id: &id, state }).into_response())
+}

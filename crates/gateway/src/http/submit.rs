@@ -1,0 +1,259 @@
+//! Submitting jobs, one or many.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use airlock_ledger::NewJob;
+use airlock_model::hash::job_hash;
+use airlock_model::{JobId, JobState, Shard, TenantId};
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::header::LOCATION;
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use super::{Answer, App, admission, jobs};
+use crate::body::SubmitBody;
+use crate::commit::Outcome;
+use crate::decode::decode;
+use crate::problem::Problem;
+use crate::query;
+use crate::trace::{self, JobTrace};
+use crate::waiting::Waiter;
+
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+const REPLAYED: &str = "idempotency-replayed";
+
+#[derive(Debug, Serialize)]
+struct Accepted {
+    job_id: JobId,
+    state: JobState,
+    trace_id: String,
+    /// The same request came before; this is its job.
+    #[serde(skip)]
+    replayed: bool,
+}
+
+/// A job ready to commit, and its span, which ends with the answer.
+struct Draft {
+    job: NewJob,
+    trace: JobTrace,
+}
+
+impl App {
+    fn draft(
+        &self,
+        text: &[u8],
+        whole: &Bytes,
+        tenant: &TenantId,
+        header_key: Option<&str>,
+        incoming: Option<&str>,
+    ) -> Result<Draft, Problem> {
+        let body: SubmitBody<'_> = decode(text)?;
+        let asked = body.asked(whole, header_key, self.limits.payload_bytes)?;
+        let job_id = JobId::from_uuid(Uuid::now_v7());
+        let trace = self.tracing.begin(incoming);
+        let job = NewJob {
+            shard: Shard::of(&job_id, self.shards),
+            hash: job_hash(tenant, &asked.spec, asked.payload.as_deref()),
+            tenant: tenant.clone(),
+            spec: asked.spec,
+            payload: asked.payload,
+            idempotency_key: asked.idempotency_key,
+            trace_id: trace.trace_id.clone(),
+            traceparent: trace.traceparent.clone(),
+            job_id,
+        };
+        Ok(Draft { job, trace })
+    }
+}
+
+/// What to tell about a job that was committed, or why not.
+fn settle(outcome: Outcome, job_id: &JobId, trace_id: &str) -> Result<Accepted, Problem> {
+    let problem = match outcome {
+        Outcome::Accepted => {
+            return Ok(Accepted {
+                job_id: job_id.clone(),
+                state: JobState::Pending,
+                trace_id: trace_id.to_owned(),
+                replayed: false,
+            });
+        }
+        Outcome::Existing {
+            job_id,
+            state,
+            trace_id,
+        } => {
+            return Ok(Accepted {
+                job_id,
+                state,
+                trace_id,
+                replayed: true,
+            });
+        }
+        Outcome::Conflict => {
+            Problem::conflict("the idempotency key was used before, for another request")
+        }
+        Outcome::Refused => Problem::unstorable("the ledger cannot hold this job as it is"),
+        Outcome::Unknown => Problem::unavailable(
+            "the ledger gave no answer, so the job may or may not have been accepted; \
+             try again with the same idempotency key",
+        ),
+        Outcome::Busy => Problem::overloaded("too many submissions are waiting"),
+        Outcome::Failed => Problem::internal(),
+    };
+    Err(problem.traced(trace_id))
+}
+
+fn header_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
+    headers
+        .get(IDEMPOTENCY_KEY)
+        .map(|value| {
+            value
+                .to_str()
+                .map_err(|_| Problem::field("Idempotency-Key", "is not visible ASCII"))
+        })
+        .transpose()
+}
+
+pub async fn one(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    let caller = app.keys.caller(&parts.headers)?;
+    let tenant = caller.submit_tenant()?;
+    admission::check_content_type(&parts.headers)?;
+    let wait = query::wait(&parts.uri, app.limits.max_wait)?;
+    let key = header_key(&parts.headers)?;
+    let limit = app.limits.body_bytes();
+    let admitted = app.admission.enter(&parts.headers, limit)?;
+    let whole = admission::read(&parts.headers, body, limit, "payload").await?;
+    let incoming = trace::incoming(&parts.headers);
+    let Draft { job, trace } = app.draft(&whole, &whole, tenant, key, incoming)?;
+    let job_id = job.job_id.clone();
+    // Before the commit, so that no end of the job can be missed.
+    let waiter = wait.map(|_| app.waiting.register(&job_id)).transpose()?;
+    let mut outcomes = app.submitter.submit(vec![job]).await?;
+    let outcome = outcomes.pop().unwrap_or(Outcome::Failed);
+    let accepted = settle(outcome, &job_id, &trace.trace_id)?;
+    drop((trace, admitted, whole));
+    match (wait, waiter) {
+        (Some(wait), Some(waiter)) => answer_later(&app, accepted, wait, waiter).await,
+        (None, _) | (_, None) => {
+            let status = if accepted.replayed {
+                StatusCode::OK
+            } else {
+                StatusCode::ACCEPTED
+            };
+            Ok(with_headers(
+                (status, Json(&accepted)).into_response(),
+                &accepted,
+            ))
+        }
+    }
+}
+
+/// The job once it has ended, or as it is when the time is up.
+async fn answer_later(app: &App, accepted: Accepted, wait: Duration, waiter: Waiter) -> Answer {
+    // A replayed submission is about another job than the one we registered for.
+    let (waiter, look_first) = if accepted.replayed {
+        (app.waiting.register(&accepted.job_id)?, true)
+    } else {
+        (waiter, false)
+    };
+    let response = jobs::when_final(app, None, &accepted.job_id, wait, waiter, look_first).await?;
+    Ok(with_headers(response, &accepted))
+}
+
+fn with_headers(mut response: Response, accepted: &Accepted) -> Response {
+    let headers = response.headers_mut();
+    if let Ok(place) = HeaderValue::from_str(&format!("/api/v1/jobs/{}", accepted.job_id)) {
+        headers.insert(LOCATION, place);
+    }
+    if accepted.replayed {
+        headers.insert(REPLAYED, HeaderValue::from_static("true"));
+    }
+    response
+}
+
+/// A list by itself, or under `jobs`. The items stay unread, so that one that is wrong
+/// does not spoil the others.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BatchBody<'a> {
+    #[serde(borrow)]
+    jobs: Vec<&'a RawValue>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Item {
+    Accepted(Accepted),
+    Refused { error: Problem },
+}
+
+#[derive(Serialize)]
+struct Results {
+    results: Vec<Item>,
+}
+
+pub async fn batch(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    let caller = app.keys.caller(&parts.headers)?;
+    let tenant = caller.submit_tenant()?;
+    admission::check_content_type(&parts.headers)?;
+    if parts.headers.contains_key(IDEMPOTENCY_KEY) {
+        let message = "is for single jobs; give each job of a batch its own idempotency_key";
+        return Err(Problem::field("Idempotency-Key", message));
+    }
+    let limit = app.limits.batch_bytes;
+    let _admitted = app.admission.enter(&parts.headers, limit)?;
+    let whole = admission::read(&parts.headers, body, limit, "jobs").await?;
+    let items = items(&whole)?;
+    if items.len() > app.limits.batch_items {
+        let most = app.limits.batch_items;
+        let message = format!("{} jobs; at most {most} are allowed", items.len());
+        return Err(Problem::too_large("jobs", message));
+    }
+    let incoming = trace::incoming(&parts.headers);
+    let mut jobs = Vec::with_capacity(items.len());
+    let mut traces = Vec::with_capacity(items.len());
+    for (at, item) in items.iter().enumerate() {
+        match app.draft(item.get().as_bytes(), &whole, tenant, None, incoming) {
+            Ok(Draft { job, trace }) => {
+                traces.push(Ok((job.job_id.clone(), trace)));
+                jobs.push(job);
+            }
+            Err(problem) => traces.push(Err(problem.within(&format!("jobs[{at}]")))),
+        }
+    }
+    let mut outcomes = if jobs.is_empty() {
+        Vec::new()
+    } else {
+        app.submitter.submit(jobs).await?
+    }
+    .into_iter();
+    let mut results = Vec::with_capacity(traces.len());
+    for trace in traces {
+        let settled = trace.and_then(|(job_id, trace)| {
+            let outcome = outcomes.next().unwrap_or(Outcome::Failed);
+            settle(outcome, &job_id, &trace.trace_id)
+        });
+        results.push(match settled {
+            Ok(accepted) => Item::Accepted(accepted),
+            Err(error) => Item::Refused { error },
+        });
+    }
+    Ok(Json(Results { results }).into_response())
+}
+
+fn items(whole: &Bytes) -> Result<Vec<&RawValue>, Problem> {
+    let first = whole.iter().find(|b| !b.is_ascii_whitespace());
+    if first == Some(&b'[') {
+        decode(whole)
+    } else {
+        decode::<BatchBody<'_>>(whole).map(|body| body.jobs)
+    }
+}

@@ -1,0 +1,244 @@
+//! Errors as clients see them: RFC 9457, `application/problem+json`.
+//!
+//! What must stay true: a problem says what is wrong with *the request*, with the field
+//! named, and never what an inner error said; that goes to the log. The trace id is put
+//! in at the edge ([`Problem::render`]), so that a client can be helped by it.
+
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+/// One field that is not as it must be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FieldProblem {
+    pub field: String,
+    pub message: String,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Problem {
+    #[serde(rename = "type")]
+    kind: String,
+    title: &'static str,
+    status: u16,
+    detail: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    field: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    errors: Vec<FieldProblem>,
+    /// The job in question, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    job_id: Option<String>,
+    /// Where the job stands, when that is what stood in the way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_id: Option<String>,
+    #[serde(skip)]
+    retry_after: Option<u16>,
+}
+
+impl Problem {
+    fn new(status: StatusCode, slug: &str, title: &'static str, detail: impl Into<String>) -> Self {
+        Self {
+            kind: format!("urn:airlock:problem:{slug}"),
+            title,
+            status: status.as_u16(),
+            detail: detail.into(),
+            field: None,
+            errors: Vec::new(),
+            job_id: None,
+            state: None,
+            trace_id: None,
+            retry_after: None,
+        }
+    }
+
+    /// A field of the request, a query parameter or a header is wrong.
+    pub fn field(field: impl Into<String>, message: impl Into<String>) -> Self {
+        let title = "The request is not valid";
+        Self::new(StatusCode::BAD_REQUEST, "invalid-request", title, "").naming(field, message)
+    }
+
+    /// The body is not JSON at all.
+    pub fn malformed(detail: impl Into<String>) -> Self {
+        let title = "The body is not JSON";
+        Self::new(StatusCode::BAD_REQUEST, "malformed-json", title, detail)
+    }
+
+    pub fn too_large(field: &str, message: impl Into<String>) -> Self {
+        let title = "The request is too large";
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", title, "").naming(field, message)
+    }
+
+    /// The ledger refuses this very job.
+    pub fn unstorable(detail: impl Into<String>) -> Self {
+        let title = "The job cannot be stored";
+        Self::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "unstorable",
+            title,
+            detail,
+        )
+    }
+
+    pub fn unauthorized(detail: impl Into<String>) -> Self {
+        let title = "Not authenticated";
+        Self::new(StatusCode::UNAUTHORIZED, "unauthorized", title, detail)
+    }
+
+    pub fn forbidden(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "forbidden", "Not allowed", detail)
+    }
+
+    /// Unknown and another tenant's look the same.
+    pub fn no_such_job(id: &str) -> Self {
+        let detail = format!("there is no job {id:?}");
+        Self::new(StatusCode::NOT_FOUND, "no-such-job", "No such job", detail)
+    }
+
+    pub fn no_such_route(path: &str) -> Self {
+        let detail = format!("there is nothing at {path}");
+        Self::new(StatusCode::NOT_FOUND, "no-such-route", "Not found", detail)
+    }
+
+    pub fn wrong_method(method: &str, path: &str) -> Self {
+        let detail = format!("{path} does not answer to {method}");
+        let title = "Method not allowed";
+        Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "wrong-method",
+            title,
+            detail,
+        )
+    }
+
+    pub fn wrong_content_type() -> Self {
+        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        let title = "Wrong content type";
+        Self::new(status, "wrong-content-type", title, "")
+            .naming("Content-Type", "must be application/json")
+    }
+
+    pub fn conflict(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, "conflict", "Conflict", detail)
+    }
+
+    /// Too much is under way; nothing was done.
+    pub fn overloaded(detail: impl Into<String>) -> Self {
+        let title = "Too busy";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", title, detail).retry_in(1)
+    }
+
+    /// Something this needs does not answer.
+    pub fn unavailable(detail: impl Into<String>) -> Self {
+        let title = "Not available";
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "unavailable",
+            title,
+            detail,
+        )
+        .retry_in(2)
+    }
+
+    pub fn internal() -> Self {
+        let detail = "something went wrong here; the log has more under the trace id";
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "internal",
+            "Internal error",
+            detail,
+        )
+    }
+
+    fn naming(mut self, field: impl Into<String>, message: impl Into<String>) -> Self {
+        let (field, message) = (field.into(), message.into());
+        self.detail = format!("{field}: {message}");
+        self.field = Some(field.clone());
+        self.errors = vec![FieldProblem { field, message }];
+        self
+    }
+
+    /// The same problem, of one item in a list of jobs.
+    pub fn within(mut self, prefix: &str) -> Self {
+        if let Some(field) = self.field.take() {
+            let full = format!("{prefix}.{field}");
+            for error in &mut self.errors {
+                error.field = format!("{prefix}.{}", error.field);
+            }
+            self.detail = format!("{prefix}.{}", self.detail);
+            self.field = Some(full);
+        }
+        self
+    }
+
+    pub fn of_job(mut self, id: impl ToString) -> Self {
+        self.job_id = Some(id.to_string());
+        self
+    }
+
+    pub fn in_state(mut self, state: &'static str) -> Self {
+        self.state = Some(state);
+        self
+    }
+
+    fn retry_in(mut self, seconds: u16) -> Self {
+        self.retry_after = Some(seconds);
+        self
+    }
+
+    pub fn traced(mut self, trace_id: &str) -> Self {
+        self.trace_id = Some(trace_id.to_owned());
+        self
+    }
+
+    pub fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
+    /// The answer itself.
+    pub fn render(mut self, trace_id: &str) -> Response {
+        self.trace_id.get_or_insert_with(|| trace_id.to_owned());
+        let status = self.status();
+        let body = serde_json::to_vec(&self).unwrap_or_default();
+        let mut response = (status, body).into_response();
+        let headers = response.headers_mut();
+        headers.insert(
+            CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
+        if let Some(seconds) = self.retry_after {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+/// An empty response that carries the problem; the edge renders it.
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut response = self.status().into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_is_named_three_times_for_three_kinds_of_readers() {
+        let problem = Problem::field("labels.x", "is reserved").within("jobs[3]");
+        let json = serde_json::to_value(&problem).unwrap();
+        assert_eq!(json["field"], "jobs[3].labels.x");
+        assert_eq!(json["errors"][0]["field"], "jobs[3].labels.x");
+        assert_eq!(json["detail"], "jobs[3].labels.x: is reserved");
+        assert_eq!(json["status"], 400);
+    }
+}

@@ -1,0 +1,63 @@
+//! Asking the ledger again while it is away.
+//!
+//! After a restart of Postgres the pool still holds its broken connections, and each
+//! costs one failed try. So whatever may be repeated is repeated for a short while, and
+//! a client sees a slow answer instead of an error.
+
+use std::time::Duration;
+
+use airlock_ledger::{Failure, LedgerError};
+use tokio::time::Instant;
+
+use crate::problem::Problem;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
+/// Whether the same call, repeated, may go better. Everything given to [`retrying`]
+/// may be repeated without harm, so an ambiguous failure is among these.
+fn may_pass(error: &LedgerError) -> bool {
+    match error {
+        // A row that was there a moment ago and is gone; the next look sees the truth.
+        LedgerError::Corrupt(_) => true,
+        LedgerError::Database { .. }
+        | LedgerError::Timeout { .. }
+        | LedgerError::StaleEpoch { .. }
+        | LedgerError::ChangedMigration { .. }
+        | LedgerError::TooNew { .. } => match error.failure() {
+            Failure::Retryable | Failure::Ambiguous => true,
+            Failure::Fatal => false,
+        },
+    }
+}
+
+/// Calls `ask` until it succeeds, fails for good, or `deadline` has passed. Only for
+/// calls that may be repeated: reads, and writes that find their own earlier try.
+pub async fn retrying<T, F>(deadline: Instant, mut ask: impl FnMut() -> F) -> Result<T, LedgerError>
+where
+    F: Future<Output = Result<T, LedgerError>>,
+{
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match ask().await {
+            Ok(answer) => return Ok(answer),
+            Err(error) if !may_pass(&error) || Instant::now() + pause >= deadline => {
+                return Err(error);
+            }
+            Err(error) => tracing::debug!(%error, "asking the ledger again"),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// What a client hears of a ledger that fails. The error itself goes to the log.
+pub fn problem(error: &LedgerError) -> Problem {
+    if may_pass(error) {
+        tracing::warn!(%error, "the ledger does not answer");
+        Problem::unavailable("the ledger does not answer; try again shortly")
+    } else {
+        tracing::error!(%error, "the ledger refuses");
+        Problem::internal()
+    }
+}

@@ -1,0 +1,279 @@
+//! Clients that wait for a job's end.
+//!
+//! The schedulers' events wake them; since events are hints that may be lost, one query
+//! for all waiting jobs looks at the ledger twice a second as well. What must stay true:
+//! nobody is told anything from an event. It only makes the waiter read the ledger.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use airlock_bus::{Bus, Incoming, subjects};
+use airlock_ledger::Ledger;
+use airlock_model::{JobId, JobState};
+use airlock_proto::cap::bus_packet::Payload;
+use airlock_proto::packet;
+use airlock_service::Context;
+use prometheus_client::metrics::gauge::Gauge;
+use tokio::sync::watch;
+
+use crate::links::Links;
+use crate::problem::Problem;
+
+const POLL_EVERY: Duration = Duration::from_millis(500);
+const POLL_CHUNK: usize = 1_000;
+/// Event messages taken at once.
+const EVENTS: usize = 256;
+
+/// The waiters, by job. Clones share them.
+#[derive(Clone)]
+pub struct Waiting {
+    slots: Arc<Mutex<Slots>>,
+    max: usize,
+    gauge: Gauge,
+}
+
+#[derive(Default)]
+struct Slots {
+    jobs: HashMap<JobId, Slot>,
+    waiters: usize,
+}
+
+struct Slot {
+    woken: watch::Sender<()>,
+    waiters: usize,
+}
+
+/// One client's place. Dropping it gives it up.
+pub struct Waiter {
+    waiting: Waiting,
+    job_id: JobId,
+    woken: watch::Receiver<()>,
+}
+
+impl Waiting {
+    pub fn new(max: usize, gauge: Gauge) -> Self {
+        Self {
+            slots: Arc::default(),
+            max,
+            gauge,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Slots> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a place. Whoever does so before looking at the job misses nothing.
+    pub fn register(&self, job_id: &JobId) -> Result<Waiter, Problem> {
+        let mut slots = self.lock();
+        if slots.waiters >= self.max {
+            drop(slots);
+            return Err(Problem::overloaded(
+                "too many clients wait for results; poll instead",
+            ));
+        }
+        slots.waiters += 1;
+        self.gauge.inc();
+        let slot = slots.jobs.entry(job_id.clone()).or_insert_with(|| Slot {
+            woken: watch::Sender::new(()),
+            waiters: 0,
+        });
+        slot.waiters += 1;
+        Ok(Waiter {
+            waiting: self.clone(),
+            job_id: job_id.clone(),
+            woken: slot.woken.subscribe(),
+        })
+    }
+
+    fn wake(&self, job_id: &str) {
+        if let Some(slot) = self.lock().jobs.get(job_id) {
+            slot.woken.send_replace(());
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.lock().jobs.is_empty()
+    }
+
+    fn job_ids(&self) -> Vec<JobId> {
+        self.lock().jobs.keys().cloned().collect()
+    }
+
+    /// Listens and polls until the service stops.
+    pub fn start(&self, links: &Links, ctx: &Context) {
+        let (waiting, links, shutdown) = (self.clone(), links.clone(), ctx.shutdown.clone());
+        ctx.tasks.spawn_restarting("results", move || {
+            let (waiting, links, shutdown) = (waiting.clone(), links.clone(), shutdown.clone());
+            async move {
+                tokio::select! {
+                    () = shutdown.cancelled() => Ok(()),
+                    ended = waiting.follow(&links) => ended,
+                }
+            }
+        });
+    }
+
+    async fn follow(&self, links: &Links) -> anyhow::Result<()> {
+        let mut events = None;
+        let mut poll = tokio::time::interval(POLL_EVERY);
+        let mut heard = Vec::new();
+        loop {
+            if events.is_none()
+                && let Some(bus) = links.bus()
+            {
+                events = subscribe(&bus).await;
+            }
+            let listen = async {
+                match events.as_mut() {
+                    Some(events) => events.recv_many(&mut heard, EVENTS).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                count = listen => {
+                    if count == 0 {
+                        events = None;
+                    }
+                    self.hear(heard.drain(..));
+                }
+                _ = poll.tick() => {
+                    if let Some(ledger) = links.ledger() {
+                        self.look(&ledger).await;
+                    }
+                }
+            }
+        }
+    }
+
+    fn hear(&self, heard: impl Iterator<Item = Incoming>) {
+        // Most of the time nobody waits, and reading the packets would be for nothing.
+        if self.is_empty() {
+            return;
+        }
+        for message in heard {
+            let Ok((_, Payload::JobEvents(events))) = packet::open(message.payload) else {
+                continue;
+            };
+            for event in &events.events {
+                if event
+                    .state
+                    .parse::<JobState>()
+                    .is_ok_and(JobState::is_final)
+                {
+                    self.wake(&event.job_id);
+                }
+            }
+        }
+    }
+
+    async fn look(&self, ledger: &Ledger) {
+        for ids in self.job_ids().chunks(POLL_CHUNK) {
+            match ledger.states(ids).await {
+                Ok(states) => {
+                    for (id, _) in states.iter().filter(|(_, state)| state.is_final()) {
+                        self.wake(id.as_str());
+                    }
+                }
+                Err(error) => tracing::debug!(%error, "looking for ended jobs"),
+            }
+        }
+    }
+}
+
+async fn subscribe(bus: &Bus) -> Option<airlock_bus::Subscription> {
+    match bus.subscribe(subjects::JOB_EVENT, None).await {
+        Ok(subscription) => Some(subscription),
+        Err(error) => {
+            tracing::debug!(%error, "subscribing to events; polling meanwhile");
+            None
+        }
+    }
+}
+
+impl Waiter {
+    /// Until the job may have ended.
+    pub async fn woken(&mut self) {
+        if self.woken.changed().await.is_err() {
+            // The slot outlives its waiters, so this cannot happen; waiting for the
+            // caller's own bound is right if it did.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        let mut slots = self.waiting.lock();
+        slots.waiters -= 1;
+        self.waiting.gauge.dec();
+        if let Entry::Occupied(mut slot) = slots.jobs.entry(self.job_id.clone()) {
+            slot.get_mut().waiters -= 1;
+            if slot.get().waiters == 0 {
+                slot.remove();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn places_are_bounded_and_given_back() {
+        let waiting = Waiting::new(2, Gauge::default());
+        let id = JobId::new("j").unwrap();
+        let mut first = waiting.register(&id).unwrap_or_else(|_| panic!("a place"));
+        let second = waiting.register(&id).unwrap_or_else(|_| panic!("a place"));
+        assert!(waiting.register(&id).is_err());
+        drop(second);
+        assert_eq!(waiting.job_ids(), [id.clone()]);
+        waiting.wake("j");
+        first.woken().await;
+        drop(first);
+        assert!(waiting.is_empty());
+    }
+
+    #[tokio::test]
+    async fn an_event_of_an_end_wakes_and_another_does_not() {
+        use airlock_model::Timestamp;
+        use airlock_proto::own::{JobEvent, JobEvents};
+
+        let waiting = Waiting::new(9, Gauge::default());
+        let id = JobId::new("j").unwrap();
+        let mut waiter = waiting.register(&id).unwrap_or_else(|_| panic!("a place"));
+        let event = |job_id: &str, state: &str| {
+            let events = JobEvents {
+                events: vec![JobEvent {
+                    job_id: job_id.to_owned(),
+                    state: state.to_owned(),
+                    ..JobEvent::default()
+                }],
+            };
+            let payload = Payload::JobEvents(events);
+            Incoming {
+                subject: subjects::JOB_EVENT.to_owned(),
+                payload: packet::seal("scheduler", "t", Timestamp(1), payload),
+                reply: None,
+                traceparent: None,
+            }
+        };
+        waiting.hear([event("j", "RUNNING"), event("other", "FAILED")].into_iter());
+        assert!(!waiter.woken.has_changed().unwrap());
+        waiting.hear([event("j", "SUCCEEDED")].into_iter());
+        waiter.woken().await;
+    }
+
+    #[tokio::test]
+    async fn a_wake_before_the_wait_is_not_lost() {
+        let waiting = Waiting::new(1, Gauge::default());
+        let mut waiter = waiting
+            .register(&JobId::new("j").unwrap())
+            .unwrap_or_else(|_| panic!("a place"));
+        waiting.wake("j");
+        waiter.woken().await;
+    }
+}

@@ -1,0 +1,239 @@
+//! Every Redis key: its name, its life time, its purpose. No other module, in this crate
+//! or another, writes a key by hand.
+//!
+//! What must stay true: the configurable prefix replaces only `cordum:`. The other keys
+//! are met by workers and tools that were written for them, so they stay as they are.
+
+use std::time::Duration;
+
+use airlock_bus::MessageKey;
+use airlock_model::ids::JobId;
+
+/// Processed messages are remembered this long: as long as AckWait.
+pub const PROCESSED_TTL: Duration = Duration::from_secs(600);
+/// A message shows as being worked on for this long.
+pub const INFLIGHT_TTL: Duration = Duration::from_secs(120);
+/// A job's lock, renewed every third of it.
+pub const JOB_LOCK_TTL: Duration = Duration::from_secs(60);
+/// A workflow run's lock, renewed every third of it.
+pub const RUN_LOCK_TTL: Duration = Duration::from_secs(30);
+/// A saga's lock while it is rolled back.
+pub const SAGA_LOCK_TTL: Duration = Duration::from_secs(120);
+/// The snapshot writer's lock, released right after the write.
+pub const SNAPSHOT_LOCK_TTL: Duration = Duration::from_secs(10);
+/// The delay poller's lock.
+pub const DELAY_POLLER_TTL: Duration = Duration::from_secs(10);
+/// A shared failure count lives as long as the breaker stays open.
+pub const BREAKER_TTL: Duration = Duration::from_secs(30);
+
+/// The workers as the scheduler last knew them. No expiry: old is better than nothing,
+/// and the reader treats its workers as just seen.
+pub const WORKERS_SNAPSHOT: &str = "sys:workers:snapshot";
+
+/// How long a periodic lock lives: twice the time between two ticks.
+pub fn periodic_ttl(poll: Duration) -> Duration {
+    poll * 2
+}
+
+/// Builds the keys that carry the prefix.
+#[derive(Debug, Clone)]
+pub struct Keys {
+    prefix: String,
+}
+
+impl Keys {
+    /// With the documents' prefix this is `cordum`.
+    pub fn new(prefix: impl Into<String>) -> Self {
+        Self {
+            prefix: prefix.into(),
+        }
+    }
+
+    /// Says that a message was processed; its value is the message's time in the stream.
+    /// [`PROCESSED_TTL`].
+    pub fn processed(&self, key: &MessageKey) -> String {
+        self.message("processed", key)
+    }
+
+    /// Says that a message is being worked on; for whoever looks, never a gate.
+    /// [`INFLIGHT_TTL`].
+    pub fn inflight(&self, key: &MessageKey) -> String {
+        self.message("inflight", key)
+    }
+
+    fn message(&self, what: &str, key: &MessageKey) -> String {
+        let MessageKey {
+            stream,
+            consumer,
+            seq,
+            ..
+        } = key;
+        format!("{}:bus:{what}:{stream}:{consumer}:{seq}", self.prefix)
+    }
+
+    /// One writer per job at a time; value `<epoch>:<token>`. [`JOB_LOCK_TTL`].
+    pub fn job_lock(&self, job: &JobId) -> String {
+        format!("{}:scheduler:job:{job}", self.prefix)
+    }
+
+    /// One reconciler; [`periodic_ttl`].
+    pub fn reconciler(&self) -> String {
+        format!("{}:reconciler:default", self.prefix)
+    }
+
+    /// One replayer of pending jobs; [`periodic_ttl`].
+    pub fn replayer(&self) -> String {
+        format!("{}:replayer:pending", self.prefix)
+    }
+
+    /// One reconciler of workflows; [`periodic_ttl`].
+    pub fn workflow_reconciler(&self) -> String {
+        format!("{}:workflow-engine:reconciler:default", self.prefix)
+    }
+
+    /// One writer per workflow run; [`RUN_LOCK_TTL`].
+    pub fn run_lock(&self, run: &str) -> String {
+        format!("{}:wf:run:lock:{run}", self.prefix)
+    }
+
+    /// One writer of the workers' snapshot; [`SNAPSHOT_LOCK_TTL`].
+    pub fn snapshot_writer(&self) -> String {
+        format!("{}:scheduler:snapshot:writer", self.prefix)
+    }
+
+    /// One poller of workflow delays; [`DELAY_POLLER_TTL`].
+    pub fn delay_poller(&self) -> String {
+        format!("{}:wf:delay:poller", self.prefix)
+    }
+
+    /// Sorted set of `workflow:run` by the second at which it goes on. No expiry.
+    pub fn delay_timers(&self) -> String {
+        format!("{}:wf:delay:timers", self.prefix)
+    }
+
+    /// Failures of the safety kernel that all replicas count together; [`BREAKER_TTL`].
+    pub fn safety_failures(&self) -> String {
+        format!("{}:cb:safety:failures", self.prefix)
+    }
+
+    /// The same of the output policy; [`BREAKER_TTL`].
+    pub fn output_failures(&self) -> String {
+        format!("{}:cb:safety:output:failures", self.prefix)
+    }
+}
+
+/// One rollback per saga at a time; [`SAGA_LOCK_TTL`].
+pub fn saga_lock(workflow: &str) -> String {
+    format!("saga:{workflow}:lock")
+}
+
+/// The saga's compensations, newest last: a working copy of the ledger's. No expiry.
+pub fn saga_stack(workflow: &str) -> String {
+    format!("saga:{workflow}:stack")
+}
+
+/// A job's input, where workers of the agent protocol look for it. The writer gives its
+/// life time.
+pub fn context(job: &JobId) -> String {
+    format!("ctx:{job}")
+}
+
+/// Where a worker leaves a job's output; expired once the ledger has it.
+pub fn result(job: &JobId) -> String {
+    format!("res:{job}")
+}
+
+/// An artifact of a worker's; never ours to expire.
+pub fn artifact(id: &str) -> String {
+    format!("art:{id}")
+}
+
+const POINTER: &str = "redis://";
+
+/// What a packet carries instead of a payload. All after the scheme *is* the key.
+pub fn pointer(key: &str) -> String {
+    format!("{POINTER}{key}")
+}
+
+/// The key a pointer names.
+pub fn parse_pointer(pointer: &str) -> Option<&str> {
+    pointer.strip_prefix(POINTER).filter(|key| !key.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use airlock_model::Timestamp;
+
+    use super::*;
+
+    fn all(prefix: &str) -> Vec<String> {
+        let keys = Keys::new(prefix);
+        let job = JobId::new("j1").expect("a job id");
+        let message = MessageKey {
+            stream: "CORDUM_SYS".into(),
+            consumer: "sched".into(),
+            seq: 42,
+            published_at: Timestamp(1),
+        };
+        vec![
+            keys.processed(&message),
+            keys.inflight(&message),
+            keys.job_lock(&job),
+            keys.reconciler(),
+            keys.replayer(),
+            keys.workflow_reconciler(),
+            keys.run_lock("r1"),
+            keys.snapshot_writer(),
+            keys.delay_poller(),
+            keys.delay_timers(),
+            keys.safety_failures(),
+            keys.output_failures(),
+            saga_lock("w1"),
+            saga_stack("w1"),
+            WORKERS_SNAPSHOT.to_owned(),
+            context(&job),
+            result(&job),
+            artifact("a1"),
+        ]
+    }
+
+    #[test]
+    fn every_key_is_the_documents() {
+        let documented = [
+            "cordum:bus:processed:CORDUM_SYS:sched:42",
+            "cordum:bus:inflight:CORDUM_SYS:sched:42",
+            "cordum:scheduler:job:j1",
+            "cordum:reconciler:default",
+            "cordum:replayer:pending",
+            "cordum:workflow-engine:reconciler:default",
+            "cordum:wf:run:lock:r1",
+            "cordum:scheduler:snapshot:writer",
+            "cordum:wf:delay:poller",
+            "cordum:wf:delay:timers",
+            "cordum:cb:safety:failures",
+            "cordum:cb:safety:output:failures",
+            "saga:w1:lock",
+            "saga:w1:stack",
+            "sys:workers:snapshot",
+            "ctx:j1",
+            "res:j1",
+            "art:a1",
+        ];
+        assert_eq!(all("cordum"), documented);
+        let other: Vec<_> = documented
+            .iter()
+            .map(|key| key.replace("cordum:", "airlock:"))
+            .collect();
+        assert_eq!(all("airlock"), other);
+    }
+
+    #[test]
+    fn pointers_round_trip() {
+        for key in ["ctx:j1", "res:j1:redacted:0123456789abcdef", "a://b"] {
+            assert_eq!(parse_pointer(&pointer(key)), Some(key));
+        }
+        for bad in ["", "redis://", "s3://x", "ctx:j1"] {
+            assert_eq!(parse_pointer(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! The connection to Redis, and what everybody does while it is away.
+//!
+//! What must stay true: after one failure nobody asks Redis until a ping in the
+//! background succeeded, so a hung Redis costs one bounded wait and not one per call.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use airlock_model::Timestamp;
+use fred::clients::Client;
+use fred::interfaces::{ClientLike, KeysInterface};
+use fred::types::config::{
+    Config, ConnectionConfig, PerformanceConfig, ReconnectPolicy, TcpConfig, UnresponsiveConfig,
+};
+use fred::types::scripts::Script;
+use fred::types::{Builder, FromValue, Value};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+use crate::config::GuardConfig;
+use crate::counters::{self, Counters};
+use crate::keys::Keys;
+use crate::local::LocalLocks;
+use crate::scripts::Scripts;
+
+/// Whether Redis is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mode {
+    Shared,
+    /// Guards say "not seen", locks hold within this process, payloads are not there.
+    Local {
+        since: Timestamp,
+        reason: String,
+    },
+}
+
+impl Mode {
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::Shared => false,
+            Self::Local { .. } => true,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GuardError {
+    #[error("Redis configuration: {0}")]
+    Config(String),
+    /// Redis is away; it may have done what it was asked.
+    #[error("Redis is not available: {0}")]
+    Unavailable(String),
+    /// Redis answered that this cannot be done.
+    #[error("Redis refused: {0}")]
+    Refused(String),
+}
+
+impl GuardError {
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Unavailable(_) => true,
+            Self::Config(_) | Self::Refused(_) => false,
+        }
+    }
+}
+
+/// A connection to Redis that never stands in anybody's way. Clones share it.
+#[derive(Clone)]
+pub struct Guard {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub client: Client,
+    pub config: GuardConfig,
+    pub keys: Keys,
+    pub scripts: Scripts,
+    pub counters: Counters,
+    mode: watch::Sender<Mode>,
+    local: Mutex<LocalLocks>,
+    tasks: Mutex<Vec<AbortHandle>>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        for task in self
+            .tasks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .drain(..)
+        {
+            task.abort();
+        }
+    }
+}
+
+impl std::fmt::Debug for Guard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Guard({})", self.inner.config.url)
+    }
+}
+
+impl Guard {
+    /// Starts connecting. Waits up to `op_timeout` for Redis and goes on without it if it
+    /// is not there; fails only for a configuration that can never work.
+    pub async fn connect(config: &GuardConfig) -> Result<Self, GuardError> {
+        let problems = config.validate();
+        if !problems.is_empty() {
+            return Err(GuardError::Config(problems.join("; ")));
+        }
+        let client = build(config)?;
+        let connection = client.connect();
+        let guard = Self {
+            inner: Arc::new(Inner {
+                client,
+                config: config.clone(),
+                keys: Keys::new(config.prefix.clone()),
+                scripts: Scripts::default(),
+                counters: Counters::default(),
+                mode: watch::Sender::new(Mode::Local {
+                    since: now(),
+                    reason: "connecting".to_owned(),
+                }),
+                local: Mutex::default(),
+                tasks: Mutex::default(),
+            }),
+        };
+        let healer = tokio::spawn(heal(Arc::downgrade(&guard.inner), guard.mode()));
+        guard
+            .inner
+            .tasks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend([connection.abort_handle(), healer.abort_handle()]);
+        let mut mode = guard.mode();
+        let shared = mode.wait_for(|mode| !mode.is_local());
+        if !matches!(timeout(config.op_timeout, shared).await, Ok(Ok(_))) {
+            tracing::warn!(url = %config.url, "Redis is not there; going on without it");
+        }
+        Ok(guard)
+    }
+
+    /// Whether Redis is asked, and why not.
+    pub fn mode(&self) -> watch::Receiver<Mode> {
+        self.inner.mode.subscribe()
+    }
+
+    pub fn keys(&self) -> &Keys {
+        &self.inner.keys
+    }
+
+    pub fn config(&self) -> &GuardConfig {
+        &self.inner.config
+    }
+
+    pub fn counters(&self) -> &Counters {
+        &self.inner.counters
+    }
+
+    pub(crate) fn local(&self) -> MutexGuard<'_, LocalLocks> {
+        self.inner
+            .local
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a script on the way of a job; `None` in local mode.
+    pub(crate) async fn hot<T: FromValue>(
+        &self,
+        script: &Script,
+        keys: Vec<String>,
+        args: Vec<Value>,
+    ) -> Option<T> {
+        let call = script.evalsha_with_reload(&self.inner.client, keys, args);
+        self.ask(self.inner.config.hot_timeout, call).await.ok()
+    }
+
+    /// Asks Redis, within a bound. One failure begins the local mode.
+    pub(crate) async fn ask<T>(
+        &self,
+        bound: Duration,
+        call: impl Future<Output = Result<T, fred::error::Error>>,
+    ) -> Result<T, GuardError> {
+        if let Mode::Local { reason, .. } = &*self.inner.mode.borrow() {
+            counters::add(&self.inner.counters.answered_locally, 1);
+            return Err(GuardError::Unavailable(reason.clone()));
+        }
+        let reason = match timeout(bound, call).await {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(error)) if is_about_data(&error) => {
+                return Err(GuardError::Refused(error.to_string()));
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no answer within {bound:?}"),
+        };
+        self.go_local(&reason);
+        Err(GuardError::Unavailable(reason))
+    }
+
+    fn go_local(&self, reason: &str) {
+        let began = self.inner.mode.send_if_modified(|mode| {
+            let begins = !mode.is_local();
+            if begins {
+                *mode = Mode::Local {
+                    since: now(),
+                    reason: reason.to_owned(),
+                };
+            }
+            begins
+        });
+        if began {
+            counters::add(&self.inner.counters.went_local, 1);
+            tracing::warn!(reason, "Redis failed; going on without it until it answers");
+        }
+    }
+}
+
+/// A key of another type than expected says nothing about Redis.
+fn is_about_data(error: &fred::error::Error) -> bool {
+    error.details().starts_with("WRONGTYPE")
+}
+
+fn build(config: &GuardConfig) -> Result<Client, GuardError> {
+    let wrong = |_| GuardError::Config(format!("url {} is no Redis URL", config.url));
+    let mut fred_config = Config::from_url(config.url.expose()).map_err(wrong)?;
+    // Otherwise a Redis that is not there at the start would end the client for good.
+    fred_config.fail_fast = false;
+    let mut builder = Builder::from_config(fred_config);
+    let delay = u32::try_from(config.ping_interval.as_millis() / 2).unwrap_or(250);
+    let mut policy = ReconnectPolicy::new_constant(0, delay.max(10));
+    policy.set_jitter(0);
+    builder.set_policy(policy);
+    builder.set_performance_config(PerformanceConfig {
+        default_command_timeout: config.op_timeout,
+        ..PerformanceConfig::default()
+    });
+    builder.set_connection_config(ConnectionConfig {
+        connection_timeout: config.op_timeout,
+        internal_command_timeout: config.op_timeout,
+        // A command that was cut off is never sent a second time behind our back.
+        max_command_attempts: 1,
+        tcp: TcpConfig {
+            nodelay: Some(true),
+            ..TcpConfig::default()
+        },
+        // A connection that was cut without a word would otherwise stay for ever.
+        unresponsive: UnresponsiveConfig {
+            max_timeout: Some(config.op_timeout + Duration::from_secs(1)),
+            interval: Duration::from_millis(500),
+        },
+        ..ConnectionConfig::default()
+    });
+    builder.build().map_err(wrong)
+}
+
+/// Pings while Redis is away, and ends the local mode when it answers.
+async fn heal(inner: std::sync::Weak<Inner>, mut mode: watch::Receiver<Mode>) {
+    while mode.wait_for(Mode::is_local).await.is_ok() {
+        let Some(guard) = inner.upgrade().map(|inner| Guard { inner }) else {
+            return;
+        };
+        let config = &guard.inner.config;
+        // A read and not PING: a server that is still loading, or lost its primary's
+        // data, answers PING all the same.
+        let probe = guard
+            .inner
+            .client
+            .exists::<i64, _>(crate::keys::WORKERS_SNAPSHOT);
+        if matches!(timeout(config.hot_timeout, probe).await, Ok(Ok(_))) {
+            guard.local().clear();
+            let was = guard.inner.mode.send_replace(Mode::Shared);
+            if let Mode::Local { since, .. } = was {
+                tracing::info!(away = ?now().since(since), "Redis answers");
+            }
+            continue;
+        }
+        let pause = config.ping_interval;
+        drop(guard);
+        tokio::time::sleep(pause).await;
+    }
+}
+
+fn now() -> Timestamp {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Timestamp(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,210 @@
+//! Job locks: who may change a job's state.
+//!
+//! A lock's value is the leader's epoch and a random token. A newer epoch takes an older
+//! one's locks over, so a dead leader blocks nobody; renewing and releasing compare the
+//! value first, so a lock that went to somebody else is left alone.
+//!
+//! Held locks are renewed every third of their life time, all in one round trip. A lock
+//! that cannot be renewed three times in a row is left to expire: under pressure Redis
+//! must not be burdened further. The work goes on; the ledger refuses what is stale.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use airlock_bus::MessageKey;
+use airlock_model::ids::{Epoch, JobId};
+use fred::types::Value;
+use tokio::task::JoinHandle;
+
+use crate::counters;
+use crate::link::{Guard, Mode};
+use crate::local::Holder;
+use crate::messages::millis;
+use crate::scripts::CHUNK;
+
+/// The locks of one leader. Clones are not needed: share it in an `Arc`.
+pub struct JobLocks {
+    guard: Guard,
+    holder: Holder,
+    held: Arc<Held>,
+    renewal: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Held locks with the number of renewals that failed in a row.
+#[derive(Default)]
+struct Held(Mutex<HashMap<JobId, u32>>);
+
+impl Held {
+    fn map(&self) -> MutexGuard<'_, HashMap<JobId, u32>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remember(&self, jobs: &[JobId], locked: &[bool]) {
+        let ours = jobs.iter().zip(locked).filter(|(_, locked)| **locked);
+        self.map().extend(ours.map(|(job, _)| (job.clone(), 0)));
+    }
+
+    fn forget(&self, jobs: &[JobId]) {
+        let mut held = self.map();
+        for job in jobs {
+            held.remove(job);
+        }
+    }
+}
+
+impl Guard {
+    /// Job locks for a leader of this epoch, renewed while they are held.
+    pub fn job_locks(&self, epoch: Epoch) -> JobLocks {
+        let holder = Holder {
+            epoch: epoch.0,
+            token: uuid::Uuid::new_v4().simple().to_string(),
+        };
+        let held = Arc::new(Held::default());
+        let renewal = tokio::spawn(renew(self.clone(), holder.clone(), Arc::clone(&held)));
+        JobLocks {
+            guard: self.clone(),
+            holder,
+            held,
+            renewal: Mutex::new(Some(renewal)),
+        }
+    }
+
+    pub(crate) fn lock_locally(&self, jobs: &[JobId], holder: &Holder) -> Vec<bool> {
+        let ttl = self.inner.config.job_lock_ttl;
+        let now = Instant::now();
+        let mut local = self.local();
+        jobs.iter()
+            .map(|job| local.lock(&self.keys().job_lock(job), holder, ttl, now))
+            .collect()
+    }
+}
+
+impl JobLocks {
+    /// For each job whether its lock is ours now. Busy is for the caller to try again
+    /// shortly, never a reason to give a message back.
+    pub async fn lock(&self, jobs: &[JobId]) -> Vec<bool> {
+        self.begin_batch(&[], jobs).await.1
+    }
+
+    /// Releases locks; others' are left alone.
+    pub async fn unlock(&self, jobs: &[JobId]) {
+        self.finish_batch(&[], jobs).await;
+    }
+
+    /// Which messages were processed already, and which jobs' locks are ours now: one
+    /// round trip for both.
+    pub async fn begin_batch(&self, keys: &[MessageKey], jobs: &[JobId]) -> (Vec<bool>, Vec<bool>) {
+        let (seen, locked) = self.guard.begin(keys, jobs, &self.holder).await;
+        self.held.remember(jobs, &locked);
+        (seen, locked)
+    }
+
+    /// Remembers messages as processed and releases locks: one round trip for both.
+    pub async fn finish_batch(&self, keys: &[MessageKey], jobs: &[JobId]) {
+        // First no more renewal, then the release. A renewal already on its way finds
+        // the lock gone and changes nothing.
+        self.held.forget(jobs);
+        self.guard.finish(keys, jobs, &self.holder).await;
+    }
+
+    /// How many locks are held, those left to expire included.
+    pub fn held(&self) -> usize {
+        self.held.map().len()
+    }
+
+    /// Stops renewing, waits until no renewal is on its way, and releases everything.
+    pub async fn close(&self) {
+        let renewal = self
+            .renewal
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(renewal) = renewal {
+            renewal.abort();
+            let _ = renewal.await;
+        }
+        let jobs: Vec<JobId> = self.held.map().drain().map(|(job, _)| job).collect();
+        self.guard.finish(&[], &jobs, &self.holder).await;
+    }
+}
+
+impl Drop for JobLocks {
+    fn drop(&mut self) {
+        let mut renewal = self.renewal.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(renewal) = renewal.take() {
+            renewal.abort();
+        }
+    }
+}
+
+async fn renew(guard: Guard, holder: Holder, held: Arc<Held>) {
+    let most = guard.inner.config.max_renewal_failures;
+    loop {
+        tokio::time::sleep(guard.inner.config.job_lock_ttl / 3).await;
+        let jobs: Vec<JobId> = held
+            .map()
+            .iter()
+            .filter(|(_, strikes)| **strikes < most)
+            .map(|(job, _)| job.clone())
+            .collect();
+        for jobs in jobs.chunks(CHUNK) {
+            let renewed = renew_chunk(&guard, &holder, jobs).await;
+            note_renewals(&guard, &held, jobs, &renewed);
+        }
+    }
+}
+
+async fn renew_chunk(guard: &Guard, holder: &Holder, jobs: &[JobId]) -> Vec<bool> {
+    let names: Vec<String> = jobs.iter().map(|job| guard.keys().job_lock(job)).collect();
+    let ttl = guard.inner.config.job_lock_ttl;
+    let args = vec![Value::from(holder.value()), millis(ttl)];
+    let answers: Option<Vec<i64>> = guard
+        .hot(&guard.inner.scripts.renew, names.clone(), args)
+        .await;
+    match answers {
+        Some(answers) => answers.into_iter().map(|n| n == 1).collect(),
+        None => {
+            let mut local = guard.local();
+            let now = Instant::now();
+            names
+                .iter()
+                .map(|name| local.renew(name, holder, ttl, now))
+                .collect()
+        }
+    }
+}
+
+fn note_renewals(guard: &Guard, held: &Held, jobs: &[JobId], renewed: &[bool]) {
+    let most = guard.inner.config.max_renewal_failures;
+    let mut failed = 0;
+    let mut abandoned = Vec::new();
+    let mut held = held.map();
+    for (job, renewed) in jobs.iter().zip(renewed) {
+        // One that was released meanwhile is no failure.
+        let Some(strikes) = held.get_mut(job) else {
+            continue;
+        };
+        if *renewed {
+            *strikes = 0;
+            continue;
+        }
+        failed += 1;
+        *strikes += 1;
+        if *strikes == most {
+            abandoned.push(job.as_str());
+        }
+    }
+    counters::add(&guard.inner.counters.renewals_failed, failed);
+    counters::add(&guard.inner.counters.renewals_abandoned, abandoned.len());
+    if let Some(first) = abandoned.first() {
+        let local = matches!(&*guard.mode().borrow(), Mode::Local { .. });
+        tracing::error!(
+            locks = abandoned.len(),
+            first,
+            failures = most,
+            redis_away = local,
+            "job locks could not be renewed and are left to expire"
+        );
+    }
+}

@@ -1,0 +1,147 @@
+//! Which messages were processed, and which are being worked on.
+//!
+//! What must stay true: a message counts as processed only when its key *and* its time
+//! in the stream agree, because a wiped stream gives the old numbers to new messages
+//! while the old keys still live.
+
+use airlock_bus::{MessageKey, Seen};
+use airlock_model::ids::JobId;
+use async_trait::async_trait;
+use fred::types::Value;
+
+use crate::counters;
+use crate::link::Guard;
+use crate::local::Holder;
+use crate::scripts::CHUNK;
+
+/// The bus's duplicate check on Redis.
+#[derive(Debug, Clone)]
+pub struct MessageGuard(Guard);
+
+impl Guard {
+    pub fn messages(&self) -> MessageGuard {
+        MessageGuard(self.clone())
+    }
+
+    /// Checks messages and takes job locks, both in the same round trip. In local mode
+    /// nothing was seen, and the locks are this process's.
+    pub(crate) async fn begin(
+        &self,
+        keys: &[MessageKey],
+        jobs: &[JobId],
+        holder: &Holder,
+    ) -> (Vec<bool>, Vec<bool>) {
+        let mut seen = Vec::with_capacity(keys.len());
+        let mut locked = Vec::with_capacity(jobs.len());
+        for (keys, jobs) in chunks(keys, jobs) {
+            match self.begin_chunk(keys, jobs, holder).await {
+                Some(answers) => {
+                    let (of_keys, of_jobs) = answers.split_at(keys.len());
+                    seen.extend(of_keys.iter().map(|n| *n == 1));
+                    locked.extend(of_jobs.iter().map(|n| *n == 1));
+                }
+                None => {
+                    seen.extend(keys.iter().map(|_| false));
+                    locked.extend(self.lock_locally(jobs, holder));
+                }
+            }
+        }
+        let count = |answers: &[bool], wanted| answers.iter().filter(|a| **a == wanted).count();
+        counters::add(&self.inner.counters.duplicates, count(&seen, true));
+        counters::add(&self.inner.counters.locks_busy, count(&locked, false));
+        (seen, locked)
+    }
+
+    async fn begin_chunk(
+        &self,
+        keys: &[MessageKey],
+        jobs: &[JobId],
+        holder: &Holder,
+    ) -> Option<Vec<i64>> {
+        let config = &self.inner.config;
+        let mut args = vec![
+            count(keys.len()),
+            millis(config.inflight_ttl),
+            millis(config.job_lock_ttl),
+            Value::from(holder.epoch.to_string()),
+            Value::from(holder.value()),
+        ];
+        args.extend(keys.iter().map(time));
+        let names = self.names(keys, jobs);
+        let answers: Vec<i64> = self.hot(&self.inner.scripts.begin, names, args).await?;
+        (answers.len() == keys.len() + jobs.len()).then_some(answers)
+    }
+
+    /// Remembers messages as processed and releases job locks, in the same round trip.
+    pub(crate) async fn finish(&self, keys: &[MessageKey], jobs: &[JobId], holder: &Holder) {
+        for (keys, jobs) in chunks(keys, jobs) {
+            let mut args = vec![
+                count(keys.len()),
+                millis(self.inner.config.processed_ttl),
+                Value::from(holder.value()),
+            ];
+            args.extend(keys.iter().map(time));
+            let names = self.names(keys, jobs);
+            let done: Option<i64> = self.hot(&self.inner.scripts.finish, names, args).await;
+            if done.is_none() {
+                let mut local = self.local();
+                for job in jobs {
+                    local.unlock(&self.keys().job_lock(job), holder);
+                }
+            }
+        }
+    }
+
+    fn names(&self, keys: &[MessageKey], jobs: &[JobId]) -> Vec<String> {
+        let build = self.keys();
+        let mut names = Vec::with_capacity(keys.len() * 2 + jobs.len());
+        names.extend(keys.iter().map(|key| build.processed(key)));
+        names.extend(keys.iter().map(|key| build.inflight(key)));
+        names.extend(jobs.iter().map(|job| build.job_lock(job)));
+        names
+    }
+}
+
+/// Both lists in pieces small enough for one call.
+fn chunks<'a>(
+    keys: &'a [MessageKey],
+    jobs: &'a [JobId],
+) -> impl Iterator<Item = (&'a [MessageKey], &'a [JobId])> {
+    let calls = keys.len().max(jobs.len()).div_ceil(CHUNK);
+    (0..calls).map(move |i| (chunk(keys, i), chunk(jobs, i)))
+}
+
+fn chunk<T>(all: &[T], i: usize) -> &[T] {
+    let from = (i * CHUNK).min(all.len());
+    &all[from..(from + CHUNK).min(all.len())]
+}
+
+fn time(key: &MessageKey) -> Value {
+    Value::from(key.published_at.as_micros().to_string())
+}
+
+fn count(n: usize) -> Value {
+    Value::from(n.to_string())
+}
+
+pub(crate) fn millis(duration: std::time::Duration) -> Value {
+    Value::from(duration.as_millis().max(1).to_string())
+}
+
+#[async_trait]
+impl Seen for MessageGuard {
+    async fn begin(&self, keys: &[MessageKey]) -> Vec<bool> {
+        self.0.begin(keys, &[], &nobody()).await.0
+    }
+
+    async fn finish(&self, keys: &[MessageKey]) {
+        self.0.finish(keys, &[], &nobody()).await;
+    }
+}
+
+fn nobody() -> Holder {
+    Holder {
+        epoch: 0,
+        token: String::new(),
+    }
+}

@@ -1,0 +1,103 @@
+//! Payloads that travel through Redis: inputs for workers that look there, and outputs
+//! they leave there. Binary-safe, and never the only copy of anything accepted.
+
+use std::time::Duration;
+
+use airlock_model::ids::JobId;
+use bytes::Bytes;
+use fred::interfaces::KeysInterface;
+use fred::types::{Expiration, Value};
+
+use crate::keys;
+use crate::link::{Guard, GuardError};
+
+/// Payloads are large; so many go in one piece.
+const CHUNK: usize = 100;
+
+impl Guard {
+    /// Writes jobs' inputs where workers of the agent protocol look for them.
+    pub async fn put_context(
+        &self,
+        inputs: &[(JobId, Bytes)],
+        ttl: Duration,
+    ) -> Result<(), GuardError> {
+        let named: Vec<_> = inputs
+            .iter()
+            .map(|(job, content)| (keys::context(job), content.clone()))
+            .collect();
+        self.set_many(&named, ttl).await
+    }
+
+    pub async fn set(&self, key: &str, content: Bytes, ttl: Duration) -> Result<(), GuardError> {
+        self.set_many(&[(key.to_owned(), content)], ttl).await
+    }
+
+    pub async fn set_many(
+        &self,
+        named: &[(String, Bytes)],
+        ttl: Duration,
+    ) -> Result<(), GuardError> {
+        for chunk in named.chunks(CHUNK) {
+            let pipeline = self.inner.client.pipeline();
+            let call = async {
+                for (key, content) in chunk {
+                    let expiry = Some(Expiration::PX(as_millis(ttl)));
+                    let _: () = pipeline
+                        .set(key, content.clone(), expiry, None, false)
+                        .await?;
+                }
+                pipeline.all::<Vec<Value>>().await
+            };
+            self.ask(self.inner.config.op_timeout, call).await?;
+        }
+        Ok(())
+    }
+
+    pub async fn get(&self, key: &str) -> Result<Option<Bytes>, GuardError> {
+        let call = self.inner.client.get::<Option<Bytes>, _>(key);
+        self.ask(self.inner.config.op_timeout, call).await
+    }
+
+    /// One answer for each key, in the same order.
+    pub async fn get_many(&self, keys: &[String]) -> Result<Vec<Option<Bytes>>, GuardError> {
+        let mut found = Vec::with_capacity(keys.len());
+        for chunk in keys.chunks(CHUNK) {
+            let call = self
+                .inner
+                .client
+                .mget::<Vec<Option<Bytes>>, _>(chunk.to_vec());
+            found.extend(self.ask(self.inner.config.op_timeout, call).await?);
+        }
+        Ok(found)
+    }
+
+    /// Lets keys expire; those that do not exist are no error.
+    pub async fn expire(&self, keys: &[String], ttl: Duration) -> Result<(), GuardError> {
+        for chunk in keys.chunks(CHUNK) {
+            let pipeline = self.inner.client.pipeline();
+            let call = async {
+                for key in chunk {
+                    let _: () = pipeline.pexpire(key, as_millis(ttl), None).await?;
+                }
+                pipeline.all::<Vec<Value>>().await
+            };
+            self.ask(self.inner.config.op_timeout, call).await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes keys; those that do not exist are no error.
+    pub async fn delete(&self, keys: &[String]) -> Result<(), GuardError> {
+        for chunk in keys.chunks(CHUNK) {
+            let call = self.inner.client.del::<i64, _>(chunk.to_vec());
+            self.ask(self.inner.config.op_timeout, call).await?;
+        }
+        Ok(())
+    }
+}
+
+fn as_millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis())
+        .unwrap_or(i64::MAX)
+        .max(1)
+}

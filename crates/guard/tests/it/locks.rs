@@ -1,0 +1,177 @@
+//! Job locks and the locks of which there is one.
+
+use std::time::Duration;
+
+use airlock_guard::{Guard, GuardConfig};
+use airlock_model::ids::Epoch;
+use airlock_testkit::{Redis, Seen, eventually};
+
+use crate::{BOUND, config, connect, job, key, shared, ttl};
+
+#[tokio::test]
+async fn a_lock_has_one_holder_until_it_is_released() -> anyhow::Result<()> {
+    let redis = Redis::start().await?;
+    let guard = connect(&redis).await?;
+    let (a, b) = (guard.job_locks(Epoch(3)), guard.job_locks(Epoch(3)));
+    let jobs = [job(1), job(2)];
+    assert_eq!(a.lock(&jobs).await, [true, true]);
+    assert_eq!(a.lock(&jobs).await, [true, true], "its own again");
+    assert_eq!(b.lock(&[job(1), job(3)]).await, [false, true]);
+    let name = "cordum:scheduler:job:job-1";
+    let value = redis.command(&["GET", name]).await?.expect("a value");
+    assert!(value.starts_with("3:") && value.len() > 10, "{value}");
+    assert!((1..=60_000).contains(&ttl(&redis, name).await?));
+
+    b.unlock(&jobs).await;
+    assert_eq!(
+        b.lock(&jobs).await,
+        [false, false],
+        "others' locks are left alone"
+    );
+    a.unlock(&jobs[..1]).await;
+    assert_eq!(b.lock(&jobs).await, [true, false]);
+    a.close().await;
+    assert_eq!(b.lock(&jobs).await, [true, true]);
+    assert_eq!(guard.counters().snapshot().locks_busy, 4);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_newer_epoch_takes_over_and_the_old_one_cannot_harm_it() -> anyhow::Result<()> {
+    let redis = Redis::start().await?;
+    let guard = connect(&redis).await?;
+    let (old, new) = (guard.job_locks(Epoch(9)), guard.job_locks(Epoch(10)));
+    assert_eq!(old.lock(&[job(1)]).await, [true]);
+    assert_eq!(
+        new.lock(&[job(1)]).await,
+        [true],
+        "10 is above 9, as numbers"
+    );
+    assert_eq!(old.lock(&[job(1)]).await, [false]);
+    old.close().await;
+    let value = redis
+        .command(&["GET", "cordum:scheduler:job:job-1"])
+        .await?;
+    assert!(value.is_some_and(|value| value.starts_with("10:")));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_batch_checks_locks_remembers_and_releases() -> anyhow::Result<()> {
+    let redis = Redis::start().await?;
+    let guard = connect(&redis).await?;
+    let (a, b) = (guard.job_locks(Epoch(1)), guard.job_locks(Epoch(1)));
+    b.lock(&[job(2)]).await;
+    let keys: Vec<_> = (1..=1_500).map(|seq| key(seq, 5)).collect();
+    let jobs: Vec<_> = (1..=1_100).map(job).collect();
+    let (seen, locked) = a.begin_batch(&keys, &jobs).await;
+    assert!(seen.len() == 1_500 && seen.iter().all(|seen| !seen));
+    assert!(
+        locked
+            .iter()
+            .enumerate()
+            .all(|(i, locked)| *locked == (i != 1))
+    );
+    assert_eq!((locked.len(), a.held()), (1_100, 1_099));
+
+    a.finish_batch(&keys, &jobs).await;
+    assert_eq!(a.held(), 0);
+    let (seen, locked) = b.begin_batch(&keys, &jobs).await;
+    assert!(seen.iter().all(|seen| *seen) && locked.iter().all(|locked| *locked));
+    Ok(())
+}
+
+#[tokio::test]
+async fn held_locks_are_renewed_and_lost_ones_given_up_after_three_strikes() -> anyhow::Result<()> {
+    let redis = Redis::start().await?;
+    let guard = Guard::connect(&GuardConfig {
+        job_lock_ttl: Duration::from_millis(900),
+        hot_timeout: Duration::from_millis(250),
+        ..config(&redis)
+    })
+    .await?;
+    shared(&guard).await?;
+    let locks = guard.job_locks(Epoch(1));
+    locks.lock(&[job(1), job(2)]).await;
+    // Longer than it lives without renewal.
+    tokio::time::sleep(Duration::from_millis(2_000)).await;
+    assert!(
+        redis
+            .command(&["GET", "cordum:scheduler:job:job-1"])
+            .await?
+            .is_some()
+    );
+    assert_eq!(guard.counters().snapshot().renewals_failed, 0);
+
+    redis.flushall().await?;
+    locks.lock(&[job(2)]).await;
+    eventually(BOUND, "the lost lock to be given up", || async {
+        let counted = guard.counters().snapshot();
+        Ok(Seen::when(
+            counted.renewals_abandoned == 1,
+            format!("{counted:?}"),
+        ))
+    })
+    .await?;
+    let counted = guard.counters().snapshot();
+    assert_eq!(counted.renewals_failed, 3, "and not asked for any more");
+    tokio::time::sleep(Duration::from_millis(1_000)).await;
+    assert_eq!(guard.counters().snapshot().renewals_failed, 3);
+    assert!(
+        redis
+            .command(&["GET", "cordum:scheduler:job:job-2"])
+            .await?
+            .is_some()
+    );
+    assert_eq!(locks.held(), 2, "the work on it goes on");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_flushed_redis_lets_another_in_and_takes_nothing_from_it() -> anyhow::Result<()> {
+    let redis = Redis::start().await?;
+    let guard = connect(&redis).await?;
+    let (a, b) = (guard.job_locks(Epoch(1)), guard.job_locks(Epoch(1)));
+    assert_eq!(a.lock(&[job(1)]).await, [true]);
+    redis.flushall().await?;
+    assert_eq!(b.lock(&[job(1)]).await, [true]);
+    a.close().await;
+    assert_eq!(a.lock(&[job(1)]).await, [false], "it is still b's");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_holder_of_a_periodic_lock_ticks_every_time() -> anyhow::Result<()> {
+    let redis = Redis::start().await?;
+    let guard = connect(&redis).await?;
+    let name = guard.keys().reconciler();
+    let ttl_given = Duration::from_secs(60);
+    let (a, b) = (
+        guard.periodic_lock(name.clone(), ttl_given),
+        guard.periodic_lock(name.clone(), ttl_given),
+    );
+    for _ in 0..3 {
+        assert!(a.tick().await);
+        assert!(!b.tick().await);
+    }
+    redis.command(&["PEXPIRE", &name, "5000"]).await?;
+    assert!(a.tick().await);
+    assert!(ttl(&redis, &name).await? > 50_000, "a tick extends it");
+    b.release().await;
+    assert!(!b.tick().await);
+    a.release().await;
+    assert!(b.tick().await);
+    Ok(())
+}
+
+#[tokio::test]
+async fn replicas_count_together() -> anyhow::Result<()> {
+    let redis = Redis::start().await?;
+    let (one, other) = (connect(&redis).await?, connect(&redis).await?);
+    let name = one.keys().safety_failures();
+    let ttl_given = Duration::from_secs(30);
+    assert_eq!(one.count(&name, ttl_given).await, Some(1));
+    assert_eq!(other.count(&name, ttl_given).await, Some(2));
+    assert!((1..=30_000).contains(&ttl(&redis, &name).await?));
+    Ok(())
+}

@@ -1,0 +1,74 @@
+//! Payloads and the snapshot.
+
+use std::time::Duration;
+
+use airlock_guard::{GuardError, keys};
+use airlock_testkit::Redis;
+use bytes::Bytes;
+
+use crate::{connect, job, ttl};
+
+#[tokio::test]
+async fn payloads_come_back_as_they_went() -> anyhow::Result<()> {
+    let redis = Redis::start().await?;
+    let guard = connect(&redis).await?;
+    let binary = Bytes::from_iter((0..=255u8).cycle().take(100_000));
+    let inputs: Vec<_> = (0..250).map(|i| (job(i), binary.slice(i..))).collect();
+    let minute = Duration::from_secs(60);
+    guard.put_context(&inputs, minute).await?;
+    assert!((1..=60_000).contains(&ttl(&redis, "ctx:job-7").await?));
+
+    let mut names: Vec<_> = (0..250).map(|i| keys::context(&job(i))).collect();
+    names.push("ctx:none".to_owned());
+    let found = guard.get_many(&names).await?;
+    assert_eq!(found.len(), 251);
+    assert!((0..250).all(|i| found[i].as_ref() == Some(&binary.slice(i..))));
+    assert_eq!(found[250], None);
+
+    let result = keys::result(&job(1));
+    assert_eq!(guard.get(&result).await?, None);
+    guard
+        .set(&result, binary.clone(), Duration::from_secs(3_600))
+        .await?;
+    assert_eq!(guard.get(&result).await?, Some(binary));
+    guard
+        .expire(&[result.clone(), "res:none".to_owned()], minute)
+        .await?;
+    assert!((1..=60_000).contains(&ttl(&redis, &result).await?));
+    guard.delete(std::slice::from_ref(&result)).await?;
+    assert_eq!(guard.get(&result).await?, None);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_key_of_another_type_is_that_keys_trouble_only() -> anyhow::Result<()> {
+    let redis = Redis::start().await?;
+    let guard = connect(&redis).await?;
+    redis.command(&["LPUSH", "ctx:list", "x"]).await?;
+    let error = guard.get("ctx:list").await.expect_err("a list");
+    assert!(matches!(error, GuardError::Refused(_)), "{error}");
+    assert!(!guard.mode().borrow().is_local());
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_writes_the_snapshot_at_a_time() -> anyhow::Result<()> {
+    let redis = Redis::start().await?;
+    let guard = connect(&redis).await?;
+    assert_eq!(guard.read_snapshot().await?, None);
+    assert!(guard.write_snapshot(Bytes::from_static(b"\0one")).await?);
+    assert!(
+        guard.write_snapshot(Bytes::from_static(b"\0two")).await?,
+        "released at once"
+    );
+    let writer = guard.keys().snapshot_writer();
+    redis
+        .command(&["SET", &writer, "another", "PX", "10000"])
+        .await?;
+    assert!(!guard.write_snapshot(Bytes::from_static(b"three")).await?);
+    assert_eq!(
+        guard.read_snapshot().await?,
+        Some(Bytes::from_static(b"\0two"))
+    );
+    Ok(())
+}

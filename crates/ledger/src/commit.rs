@@ -1,0 +1,190 @@
+//! What a leader's transaction writes, as data: the moves it asks for and, afterwards,
+//! those that really happened.
+
+use std::collections::HashSet;
+
+use airlock_model::{
+    Attempt, DispatchId, Incarnation, JobId, JobState, Timestamp, Verdict, WorkerId,
+};
+use bytes::Bytes;
+
+use crate::ChangePosition;
+use crate::letters::NewDeadLetter;
+
+/// PENDING → SCHEDULED.
+#[derive(Debug, Clone)]
+pub struct Assign {
+    pub job_id: JobId,
+    /// The run this begins; the row must have begun one fewer.
+    pub attempt: Attempt,
+    pub dispatch_id: DispatchId,
+    pub worker: WorkerId,
+    pub incarnation: Incarnation,
+    pub verdict: Verdict,
+    pub at: Timestamp,
+}
+
+/// PENDING → DENIED, APPROVAL_REQUIRED, FAILED (tries used up) or TIMEOUT; also
+/// APPROVAL_REQUIRED → TIMEOUT.
+#[derive(Debug, Clone)]
+pub struct Refuse {
+    pub job_id: JobId,
+    pub to: JobState,
+    pub verdict: Option<Verdict>,
+    pub reason_code: String,
+    pub reason: String,
+    pub at: Timestamp,
+}
+
+/// In flight → final.
+#[derive(Debug, Clone)]
+pub struct Finish {
+    pub job_id: JobId,
+    pub dispatch_id: DispatchId,
+    pub to: JobState,
+    pub dispatched_at: Option<Timestamp>,
+    pub running_at: Option<Timestamp>,
+    pub at: Timestamp,
+    pub reason_code: String,
+    pub reason: String,
+    pub result: Option<Bytes>,
+    pub result_ptr: Option<String>,
+    pub result_missing: bool,
+}
+
+/// In flight → PENDING, for another run.
+#[derive(Debug, Clone)]
+pub struct Requeue {
+    pub job_id: JobId,
+    pub dispatch_id: DispatchId,
+    /// Whether the run may have begun; one that surely did not is not counted.
+    pub ran: bool,
+    pub dispatched_at: Option<Timestamp>,
+    pub running_at: Option<Timestamp>,
+    pub not_before: Option<Timestamp>,
+    pub outcome: &'static str,
+    pub reason: String,
+    pub at: Timestamp,
+}
+
+/// SCHEDULED → DISPATCHED → RUNNING, flushed behind.
+#[derive(Debug, Clone)]
+pub struct Mark {
+    pub job_id: JobId,
+    pub dispatch_id: DispatchId,
+    pub dispatched_at: Option<Timestamp>,
+    pub running_at: Option<Timestamp>,
+}
+
+/// A result that changes nothing.
+#[derive(Debug, Clone)]
+pub struct StrayResult {
+    pub job_id: String,
+    pub dispatch_id: String,
+    pub worker_id: String,
+    pub status: String,
+    pub why: String,
+}
+
+/// Everything one transaction writes.
+#[derive(Debug, Clone, Default)]
+pub struct Commit {
+    pub assign: Vec<Assign>,
+    pub refuse: Vec<Refuse>,
+    pub finish: Vec<Finish>,
+    pub requeue: Vec<Requeue>,
+    pub mark: Vec<Mark>,
+    pub stray: Vec<StrayResult>,
+    pub letters: Vec<NewDeadLetter>,
+}
+
+impl Commit {
+    pub fn is_empty(&self) -> bool {
+        self.assign.is_empty()
+            && self.refuse.is_empty()
+            && self.finish.is_empty()
+            && self.requeue.is_empty()
+            && self.mark.is_empty()
+            && self.stray.is_empty()
+            && self.letters.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.assign.len()
+            + self.refuse.len()
+            + self.finish.len()
+            + self.requeue.len()
+            + self.mark.len()
+            + self.stray.len()
+            + self.letters.len()
+    }
+
+    /// Adds another's items.
+    pub fn absorb(&mut self, other: Commit) {
+        self.assign.extend(other.assign);
+        self.refuse.extend(other.refuse);
+        self.finish.extend(other.finish);
+        self.requeue.extend(other.requeue);
+        self.mark.extend(other.mark);
+        self.stray.extend(other.stray);
+        self.letters.extend(other.letters);
+    }
+
+    /// One commit per item, for finding the one the database refuses.
+    pub fn singles(self) -> Vec<Commit> {
+        let mut out = Vec::with_capacity(self.len());
+        let one = Commit::default;
+        out.extend(self.assign.into_iter().map(|x| Commit {
+            assign: vec![x],
+            ..one()
+        }));
+        out.extend(self.refuse.into_iter().map(|x| Commit {
+            refuse: vec![x],
+            ..one()
+        }));
+        out.extend(self.finish.into_iter().map(|x| Commit {
+            finish: vec![x],
+            ..one()
+        }));
+        out.extend(self.requeue.into_iter().map(|x| Commit {
+            requeue: vec![x],
+            ..one()
+        }));
+        out.extend(self.mark.into_iter().map(|x| Commit {
+            mark: vec![x],
+            ..one()
+        }));
+        out.extend(self.stray.into_iter().map(|x| Commit {
+            stray: vec![x],
+            ..one()
+        }));
+        out.extend(self.letters.into_iter().map(|x| Commit {
+            letters: vec![x],
+            ..one()
+        }));
+        out
+    }
+
+    /// The job a single-item commit is about.
+    pub fn job_ids(&self) -> Vec<JobId> {
+        let mut ids: Vec<JobId> = Vec::new();
+        ids.extend(self.assign.iter().map(|x| x.job_id.clone()));
+        ids.extend(self.refuse.iter().map(|x| x.job_id.clone()));
+        ids.extend(self.finish.iter().map(|x| x.job_id.clone()));
+        ids.extend(self.requeue.iter().map(|x| x.job_id.clone()));
+        ids.extend(self.mark.iter().map(|x| x.job_id.clone()));
+        ids
+    }
+}
+
+/// What a transaction really changed: by compare-and-set, so fewer than were asked for
+/// when somebody else was first.
+#[derive(Debug, Default)]
+pub struct Written {
+    pub assigned: HashSet<JobId>,
+    pub refused: HashSet<JobId>,
+    pub finished: HashSet<JobId>,
+    pub requeued: HashSet<JobId>,
+    /// Where the change-log entry of this transaction stands, if it has one.
+    pub position: Option<ChangePosition>,
+}

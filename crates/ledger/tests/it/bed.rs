@@ -1,0 +1,250 @@
+//! A server, a ledger and short ways to make jobs and moves.
+
+use std::time::Duration;
+
+use airlock_ledger::{
+    Assign, Commit, Finish, JobView, LeaderWriter, Ledger, LedgerConfig, Mark, NewJob, Refuse,
+    Requeue, Submitted, Written,
+};
+use airlock_model::hash::job_hash;
+use airlock_model::{
+    Attempt, Decision, DispatchId, Epoch, Incarnation, JobId, JobSpec, JobState, Shard, TenantId,
+    Timestamp, Topic, Verdict, WorkerId,
+};
+use airlock_testkit::{Postgres, Seen, eventually};
+use bytes::Bytes;
+use sqlx::{Connection, PgConnection};
+use uuid::Uuid;
+
+pub const SHARD: Shard = Shard(0);
+pub const BOUND: Duration = Duration::from_secs(30);
+
+pub struct Bed {
+    pub postgres: Postgres,
+    pub ledger: Ledger,
+}
+
+impl Bed {
+    pub async fn start() -> anyhow::Result<Self> {
+        let postgres = Postgres::start().await?;
+        let ledger = Ledger::connect(&LedgerConfig::at(&postgres.url()), "test").await?;
+        ledger.migrate().await?;
+        Ok(Self { postgres, ledger })
+    }
+
+    /// A session of one's own, for transactions that stay open.
+    pub async fn session(&self) -> anyhow::Result<PgConnection> {
+        Ok(PgConnection::connect(&self.postgres.url()).await?)
+    }
+
+    pub async fn raise(&self) -> anyhow::Result<Epoch> {
+        let mut lease = self.ledger.lease_connection("test").await?;
+        let epoch = lease.raise_epoch(SHARD, "test", BOUND).await?;
+        lease.release(BOUND).await;
+        Ok(epoch)
+    }
+
+    pub async fn lead(&self) -> anyhow::Result<LeaderWriter> {
+        let epoch = self.raise().await?;
+        Ok(self.ledger.leader_writer(SHARD, epoch).await?)
+    }
+
+    /// Submits plain jobs with these ids.
+    pub async fn accept(&self, ids: &[&str]) -> anyhow::Result<()> {
+        let jobs: Vec<NewJob> = ids.iter().map(|i| job(i)).collect();
+        for done in self.ledger.submit(&jobs).await? {
+            anyhow::ensure!(matches!(done, Submitted::Accepted { .. }), "{done:?}");
+        }
+        Ok(())
+    }
+
+    /// Accepts jobs and gives each its first run; the dispatch ids are 1, 2, …
+    pub async fn scheduled(&self, ids: &[&str]) -> anyhow::Result<LeaderWriter> {
+        self.accept(ids).await?;
+        let mut writer = self.lead().await?;
+        let assign = (1..).zip(ids).map(|(n, i)| assign(i, 1, n)).collect();
+        let done = writer.commit(&Commit { assign, ..Commit::default() }).await?;
+        anyhow::ensure!(done.assigned.len() == ids.len(), "{done:?}");
+        Ok(writer)
+    }
+
+    pub async fn job(&self, name: &str) -> anyhow::Result<JobView> {
+        self.ledger
+            .job(None, &id(name))
+            .await?
+            .ok_or_else(|| anyhow::anyhow!("job {name} is not there"))
+    }
+
+    pub async fn state(&self, name: &str) -> anyhow::Result<JobState> {
+        Ok(self.job(name).await?.state)
+    }
+
+    /// One number, asked as the role `airlock`.
+    pub async fn number(&self, sql: &str) -> anyhow::Result<i64> {
+        let rows = self.postgres.query(sql).await?;
+        let cell = rows.first().and_then(|r| r.first()).cloned().flatten();
+        Ok(cell.unwrap_or_default().parse()?)
+    }
+
+    /// Until so many sessions wait for a lock.
+    pub async fn waiters(&self, wanted: i64) -> anyhow::Result<()> {
+        eventually(BOUND, "a session to wait for a lock", || async {
+            let sql = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+            let seen = self.number(sql).await?;
+            Ok(Seen::when(seen == wanted, seen))
+        })
+        .await
+    }
+}
+
+pub fn id(name: &str) -> JobId {
+    JobId::new(name).expect("a job id")
+}
+
+pub fn tenant(name: &str) -> TenantId {
+    TenantId::new(name).expect("a tenant id")
+}
+
+pub fn topic(name: &str) -> Topic {
+    Topic::new(name).expect("a topic")
+}
+
+pub fn dispatch(n: u128) -> DispatchId {
+    DispatchId(Uuid::from_u128(n))
+}
+
+/// `n` milliseconds after a fixed time.
+pub fn t(n: i64) -> Timestamp {
+    Timestamp::from_millis(1_800_000_000_000 + n)
+}
+
+pub fn job(name: &str) -> NewJob {
+    job_with(name, "acme", None, |_| {})
+}
+
+/// A job whose hash fits what was asked for.
+pub fn job_with(
+    name: &str,
+    of: &str,
+    payload: Option<&[u8]>,
+    change: impl FnOnce(&mut JobSpec),
+) -> NewJob {
+    let mut spec = JobSpec::new(topic("job.echo"));
+    change(&mut spec);
+    NewJob {
+        job_id: id(name),
+        tenant: tenant(of),
+        hash: job_hash(&tenant(of), &spec, payload),
+        spec,
+        payload: payload.map(Bytes::copy_from_slice),
+        idempotency_key: None,
+        shard: SHARD,
+        trace_id: format!("trace-of-{name}"),
+        traceparent: String::new(),
+    }
+}
+
+pub fn keyed(name: &str, key: &str, payload: &[u8]) -> NewJob {
+    NewJob {
+        idempotency_key: Some(key.to_owned()),
+        ..job_with(name, "acme", Some(payload), |_| {})
+    }
+}
+
+pub fn verdict(decision: Decision) -> Verdict {
+    Verdict {
+        decision,
+        reason: "because".to_owned(),
+        rule_id: "rule-1".to_owned(),
+        snapshot: "cfg:1".to_owned(),
+        decided_at: t(1),
+    }
+}
+
+pub fn assign(name: &str, attempt: u32, n: u128) -> Assign {
+    Assign {
+        job_id: id(name),
+        attempt: Attempt(attempt),
+        dispatch_id: dispatch(n),
+        worker: WorkerId::new("w1").expect("a worker id"),
+        incarnation: Incarnation::new("i1").expect("an incarnation"),
+        verdict: verdict(Decision::Allow),
+        at: t(10),
+    }
+}
+
+pub fn refuse(name: &str, to: JobState, decision: Option<Decision>) -> Refuse {
+    Refuse {
+        job_id: id(name),
+        to,
+        verdict: decision.map(verdict),
+        reason_code: "code".to_owned(),
+        reason: "in words".to_owned(),
+        at: t(20),
+    }
+}
+
+pub fn finish(name: &str, n: u128, to: JobState) -> Finish {
+    Finish {
+        job_id: id(name),
+        dispatch_id: dispatch(n),
+        to,
+        dispatched_at: Some(t(11)),
+        running_at: Some(t(12)),
+        at: t(30),
+        reason_code: String::new(),
+        reason: String::new(),
+        result: None,
+        result_ptr: None,
+        result_missing: false,
+    }
+}
+
+pub fn requeue(name: &str, n: u128, ran: bool) -> Requeue {
+    Requeue {
+        job_id: id(name),
+        dispatch_id: dispatch(n),
+        ran,
+        dispatched_at: None,
+        running_at: None,
+        not_before: Some(t(99)),
+        outcome: "worker_lost",
+        reason: "w1 is gone".to_owned(),
+        at: t(40),
+    }
+}
+
+pub fn mark(name: &str, n: u128, dispatched: Option<i64>, running: Option<i64>) -> Mark {
+    Mark {
+        job_id: id(name),
+        dispatch_id: dispatch(n),
+        dispatched_at: dispatched.map(t),
+        running_at: running.map(t),
+    }
+}
+
+/// Commits of one kind, to keep tests to a line each.
+pub struct One;
+
+impl One {
+    pub fn assign(x: Assign) -> Commit {
+        Commit { assign: vec![x], ..Commit::default() }
+    }
+    pub fn refuse(x: Refuse) -> Commit {
+        Commit { refuse: vec![x], ..Commit::default() }
+    }
+    pub fn finish(x: Finish) -> Commit {
+        Commit { finish: vec![x], ..Commit::default() }
+    }
+    pub fn requeue(x: Requeue) -> Commit {
+        Commit { requeue: vec![x], ..Commit::default() }
+    }
+    pub fn mark(x: Mark) -> Commit {
+        Commit { mark: vec![x], ..Commit::default() }
+    }
+}
+
+/// How many jobs a commit moved. Nothing moved means nothing in the change log.
+pub fn moved(w: &Written) -> usize {
+    w.assigned.len() + w.refused.len() + w.finished.len() + w.requeued.len()
+}

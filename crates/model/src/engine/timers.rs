@@ -1,0 +1,203 @@
+//! What time alone brings about: tries, deadlines, timeouts, writes that may wait no
+//! longer. Nothing here fires early.
+
+use std::cmp::Reverse;
+
+use super::{Effect, Engine, Phase, Random};
+use crate::ids::JobId;
+use crate::routing::WaitReason;
+use crate::state::JobState;
+use crate::time::Timestamp;
+
+impl Engine {
+    pub(super) fn run_timers(
+        &mut self,
+        now: Timestamp,
+        random: Random<'_>,
+        out: &mut Vec<Effect>,
+    ) {
+        self.sweep_workers(now, random, out);
+        while let Some(Reverse((at, _))) = self.timers.peek() {
+            if *at > now {
+                break;
+            }
+            if let Some(Reverse((_, id))) = self.timers.pop() {
+                self.timer(now, &id, random, out);
+            }
+        }
+        self.flush_marks(now, out);
+    }
+
+    /// A timer of this job fired; which one is seen from where the job stands. Timers
+    /// of a phase long past find nothing to do.
+    fn timer(&mut self, now: Timestamp, id: &JobId, random: Random<'_>, out: &mut Vec<Effect>) {
+        let Some(job) = self.jobs.get(id) else { return };
+        if job.known.deadline_at.is_some_and(|at| at <= now) {
+            self.expire(id, "deadline_exceeded", "its deadline passed".to_owned(), out);
+            return;
+        }
+        match &job.phase {
+            Phase::Checking | Phase::Held => {}
+            Phase::Sleeping { until, .. } => {
+                if *until <= now {
+                    self.recheck(id, out);
+                }
+            }
+            Phase::Waiting { retry_at, .. } => {
+                if *retry_at <= now {
+                    self.scheduled_try(now, id, random, out);
+                }
+            }
+            Phase::Assigned(_) => self.watch(now, id, out),
+        }
+    }
+
+    /// The next try on the backoff schedule. Tries that end for a reason that does not
+    /// cure itself are counted, and the last one gives up.
+    fn scheduled_try(
+        &mut self,
+        now: Timestamp,
+        id: &JobId,
+        random: Random<'_>,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(job) = self.jobs.get_mut(id) else {
+            return;
+        };
+        let known = job.known.clone();
+        let class = self.ready.class_of(&known);
+        let reason = self.ready.reason(class);
+        let Phase::Waiting {
+            tries, retry_at, ..
+        } = &mut job.phase
+        else {
+            return;
+        };
+        if reason.is_some_and(WaitReason::counts) {
+            *tries += 1;
+        }
+        if *tries >= self.settings.max_scheduling_retries {
+            let code = reason.unwrap_or(WaitReason::DispatchFailed).code();
+            let reason = format!("{tries} tries to place it ended with {code}");
+            self.jobs.remove(id);
+            out.push(Effect::Refuse {
+                job: known,
+                to: JobState::Failed,
+                verdict: None,
+                code,
+                reason,
+            });
+            return;
+        }
+        let floor = self.settings.retry_delay_no_workers;
+        let delay = self.settings.backoff.delay(*tries, random()).max(floor);
+        *retry_at = now + delay;
+        let at = *retry_at;
+        self.arm(at, id);
+        self.ready.wake(class);
+    }
+
+    /// A run in a worker's hands: was it taken in time, does it show signs of life?
+    fn watch(&mut self, now: Timestamp, id: &JobId, out: &mut Vec<Effect>) {
+        let Some(job) = self.jobs.get_mut(id) else {
+            return;
+        };
+        let known = job.known.clone();
+        let Some(a) = job.assignment_mut() else { return };
+        let limit = if a.accepted {
+            self.settings.running_timeout
+        } else {
+            self.settings.dispatch_timeout
+        };
+        let limit = known
+            .spec
+            .timeout_ms
+            .map_or(limit, |ms| limit.max(std::time::Duration::from_millis(ms)));
+        if self.bus_up && now.since(a.last_sign) >= limit {
+            let code = if a.accepted {
+                "running_timeout"
+            } else {
+                "dispatch_timeout"
+            };
+            let reason = format!("no sign of life for {} s", limit.as_secs());
+            self.expire(id, code, reason, out);
+            return;
+        }
+        let mut again = a.last_sign + limit;
+        if !a.accepted && a.sdk {
+            if a.accept_by <= now {
+                if a.recovered && self.workers.contains_key(&a.worker) && a.dispatched_at.is_none()
+                {
+                    // Its publish failed: the same dispatch goes out again.
+                    a.recovered = false;
+                    a.accept_by = now + self.settings.accept_within;
+                    let assignment = a.clone();
+                    again = again.min(assignment.accept_by);
+                    out.push(Effect::Republish {
+                        job: known,
+                        assignment,
+                    });
+                } else {
+                    // Past accept-by nobody will start it; ask before giving it away.
+                    out.push(Effect::AskInventory {
+                        worker: a.worker.clone(),
+                    });
+                    again = again.min(now + self.settings.retry_delay_publish);
+                }
+            } else {
+                again = again.min(a.accept_by);
+            }
+        }
+        self.arm(again.max(now + std::time::Duration::from_millis(1)), id);
+    }
+
+    fn expire(&mut self, id: &JobId, code: &'static str, reason: String, out: &mut Vec<Effect>) {
+        let Some(job) = self.forget(id) else { return };
+        match job.phase {
+            Phase::Assigned(assignment) => {
+                out.push(Effect::CancelAtWorker {
+                    job: id.clone(),
+                    assignment: assignment.clone(),
+                    reason: reason.clone(),
+                });
+                out.push(Effect::Finish {
+                    job: job.known,
+                    assignment,
+                    to: JobState::Timeout,
+                    code: code.to_owned(),
+                    reason,
+                    report: None,
+                    missing: false,
+                });
+            }
+            Phase::Checking | Phase::Waiting { .. } | Phase::Sleeping { .. } | Phase::Held => {
+                out.push(Effect::Refuse {
+                    job: job.known,
+                    to: JobState::Timeout,
+                    verdict: None,
+                    code,
+                    reason,
+                });
+            }
+        }
+    }
+
+    fn flush_marks(&mut self, now: Timestamp, out: &mut Vec<Effect>) {
+        while let Some((at, _, _)) = self.unmarked.front() {
+            if *at > now {
+                break;
+            }
+            let Some((_, id, dispatch)) = self.unmarked.pop_front() else {
+                break;
+            };
+            if let Some(a) = self.jobs.get(&id).and_then(|j| j.assignment())
+                && a.dispatch == dispatch
+            {
+                out.push(Effect::Mark {
+                    job: id,
+                    assignment: a.clone(),
+                });
+            }
+        }
+    }
+}

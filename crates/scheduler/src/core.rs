@@ -1,0 +1,515 @@
+//! The core: the one place where the engine is asked and the ledger is written.
+//!
+//! Inputs gather while a transaction is under way; the next round takes all of them.
+//! Each round is: decide, commit, then (beside the next round) publish, then
+//! acknowledge. Nothing is published that is not committed, and nothing acknowledged
+//! that is not published.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use airlock_bus::{Outgoing, subjects};
+use airlock_ledger::{Failure, LeaderWriter, LedgerError, LoadedJob, Written};
+use airlock_model::engine::{Assignment, Engine, Input, ReloadedJob};
+use airlock_model::{JobId, JobState};
+use airlock_proto::cap::bus_packet::Payload;
+use airlock_proto::{cap, own, packet};
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+use crate::dispatch::{self, Dispatch};
+use crate::intake;
+use crate::metrics::{ByTopicAndStatus, by_topic};
+use crate::plan::Plan;
+use crate::snapshot;
+use crate::term::{Batch, Content, Done, Term, ToCore, random};
+
+/// Batches taken into one round.
+const ROUND: usize = 32;
+
+/// Payloads kept for jobs that wait for a worker; beyond it they are read again.
+const PAYLOAD_CACHE: usize = 64 * 1024 * 1024;
+
+/// How long a failed commit waits before it is tried again, at first and at most.
+const COMMIT_RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+pub struct Core {
+    pub term: Arc<Term>,
+    pub engine: Engine,
+    pub writer: LeaderWriter,
+    pub inbox: String,
+    pub contents: HashMap<u64, Content>,
+    pub payloads: HashMap<JobId, Bytes>,
+    pub payload_bytes: usize,
+}
+
+impl Core {
+    /// Runs until the term is over or lost. An error means that we may not lead.
+    pub async fn run(mut self, mut inputs: mpsc::Receiver<ToCore>) -> anyhow::Result<()> {
+        let mut gathered = Vec::new();
+        loop {
+            let wake = self.engine.next_deadline().map(|at| {
+                let wait = at.since(self.term.clock.now()).max(Duration::from_millis(1));
+                wait.min(Duration::from_secs(1))
+            });
+            tokio::select! {
+                biased;
+                () = self.term.over.cancelled() => return Ok(()),
+                n = inputs.recv_many(&mut gathered, ROUND) => {
+                    if n == 0 {
+                        return Ok(());
+                    }
+                }
+                () = tokio::time::sleep(wake.unwrap_or(Duration::from_secs(1))) => {}
+            }
+            let mut batch = Vec::new();
+            let mut dones = Vec::new();
+            for message in gathered.drain(..) {
+                match message {
+                    ToCore::Batch(b) => self.take_in(b, &mut batch, &mut dones),
+                    ToCore::Orphans(ids) => self.take_up(ids),
+                    ToCore::Snapshot => snapshot::write(&self.term, &self.engine),
+                }
+            }
+            self.round(batch, dones).await?;
+        }
+    }
+
+    fn take_in(&mut self, b: Batch, inputs: &mut Vec<Input>, dones: &mut Vec<Done>) {
+        inputs.extend(b.inputs);
+        self.contents.extend(b.contents);
+        for (job, payload) in b.payloads {
+            if self.payload_bytes + payload.len() <= PAYLOAD_CACHE {
+                self.payload_bytes += payload.len();
+                if let Some(old) = self.payloads.insert(job, payload) {
+                    self.payload_bytes -= old.len();
+                }
+            }
+        }
+        dones.extend(b.done);
+    }
+
+    /// Forgotten jobs, unless they are in our hands.
+    fn take_up(&self, ids: Vec<JobId>) {
+        let ids: Vec<JobId> = ids.into_iter().filter(|id| !self.engine.knows(id)).collect();
+        if ids.is_empty() {
+            return;
+        }
+        let term = self.term.clone();
+        self.term.tasks.spawn(async move {
+            tracing::info!(jobs = ids.len(), "taking up jobs that nobody holds");
+            match intake::take_up(&term, &ids).await {
+                Ok(_) => {
+                    if let Ok(jobs) = term.ledger.load(&ids, 0).await {
+                        for job in jobs {
+                            by_topic(&term.metrics.orphan_replayed, job.spec.topic.as_str());
+                        }
+                    }
+                }
+                Err(error) => tracing::warn!(%error, "taking up forgotten jobs"),
+            }
+        });
+    }
+
+    /// One round: decide, commit, hand on.
+    async fn round(&mut self, inputs: Vec<Input>, dones: Vec<Done>) -> anyhow::Result<()> {
+        let now = self.term.clock.now();
+        let effects = self.engine.handle(now, &mut random, inputs);
+        let mut plan = Plan::new(effects, &mut self.contents, now);
+        // Contents of results that came to nothing are dropped with the round.
+        self.contents.clear();
+        let mut followup = Vec::new();
+        let written = if plan.commit.is_empty() {
+            Written::default()
+        } else {
+            let written = self.commit(&mut plan).await?;
+            let missed = plan.missed(&written);
+            if missed.is_empty() {
+                written
+            } else {
+                self.reconcile(&mut plan, written, missed, &mut followup).await?
+            }
+        };
+        self.count(&plan, &written);
+        for job in plan.recheck.drain(..) {
+            let _ = self.term.to_decide.send(job);
+        }
+        self.follow_up(plan, written, dones);
+        if !followup.is_empty() {
+            Box::pin(self.round(followup, Vec::new())).await?;
+        }
+        Ok(())
+    }
+
+    /// Commits until it is known to be committed, or we may not lead any more.
+    async fn commit(&mut self, plan: &mut Plan) -> anyhow::Result<Written> {
+        let mut wait = COMMIT_RETRY.0;
+        loop {
+            match self.writer.commit(&plan.commit).await {
+                Ok(written) => {
+                    self.term.metrics.commits.inc();
+                    self.term.metrics.committed.inc_by(plan.commit.len() as u64);
+                    return Ok(written);
+                }
+                Err(error @ LedgerError::StaleEpoch { .. }) => return Err(error.into()),
+                Err(error) if error.is_data_error() => {
+                    tracing::error!(%error, rows = plan.commit.len(), "the ledger refuses a row; looking for it");
+                    return self.commit_singly(plan).await;
+                }
+                Err(error) => {
+                    // Retryable or ambiguous: the same moves again. What an unheard
+                    // commit already did, compare-and-set does not do twice.
+                    let failure = error.failure();
+                    tracing::warn!(%error, ?failure, retry_ms = wait.as_millis() as u64, "a commit failed");
+                    debug_assert!(failure != Failure::Fatal || !error.is_data_error());
+                    tokio::select! {
+                        () = self.term.over.cancelled() => anyhow::bail!("the term ended during a commit"),
+                        () = tokio::time::sleep(wait) => {}
+                    }
+                    wait = (wait * 2).min(COMMIT_RETRY.1);
+                }
+            }
+        }
+    }
+
+    /// One row is refused: find it, dead-letter it, and let the others through.
+    async fn commit_singly(&mut self, plan: &mut Plan) -> anyhow::Result<Written> {
+        let mut all = Written::default();
+        let mut letters = Vec::new();
+        for single in std::mem::take(&mut plan.commit).singles() {
+            let ids = single.job_ids();
+            let mut part = Plan {
+                commit: single,
+                ..Plan::default()
+            };
+            let done = loop {
+                match self.writer.commit(&part.commit).await {
+                    Ok(done) => break Some(done),
+                    Err(error @ LedgerError::StaleEpoch { .. }) => return Err(error.into()),
+                    Err(error) if error.is_data_error() => {
+                        for id in &ids {
+                            tracing::error!(job = %id, %error, "the ledger refuses this job's row");
+                            letters.push(airlock_ledger::NewDeadLetter {
+                                job_id: Some(id.to_string()),
+                                reason_code: "ledger_refused".to_owned(),
+                                reason: error.to_string(),
+                                ..airlock_ledger::NewDeadLetter::default()
+                            });
+                            plan.assigned.remove(id);
+                            plan.ended.retain(|e| e.job.id != *id);
+                        }
+                        break None;
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "a commit failed");
+                        tokio::time::sleep(COMMIT_RETRY.0).await;
+                    }
+                }
+            };
+            if let Some(done) = done {
+                all.assigned.extend(done.assigned);
+                all.refused.extend(done.refused);
+                all.finished.extend(done.finished);
+                all.requeued.extend(done.requeued);
+                // Several entries now: the change log's reader tells the bus of them.
+                all.position = None;
+                plan.commit.absorb(std::mem::take(&mut part.commit));
+            }
+        }
+        if let Err(error) = self.term.ledger.put_letters(&letters).await {
+            tracing::error!(%error, "the dead letters of refused rows were not written");
+        }
+        Ok(all)
+    }
+
+    /// Reads again what was not written, and believes the ledger.
+    async fn reconcile(
+        &mut self,
+        plan: &mut Plan,
+        mut written: Written,
+        missed: Vec<JobId>,
+        followup: &mut Vec<Input>,
+    ) -> anyhow::Result<Written> {
+        let rows = loop {
+            match self.term.ledger.load(&missed, 0).await {
+                Ok(rows) => break rows,
+                Err(error) => {
+                    tracing::warn!(%error, "looking up what was not written");
+                    tokio::select! {
+                        () = self.term.over.cancelled() => anyhow::bail!("the term ended"),
+                        () = tokio::time::sleep(COMMIT_RETRY.1) => {}
+                    }
+                }
+            }
+        };
+        for row in rows {
+            let id = row.job_id.clone();
+            if let Some((_, assignment)) = plan.assigned.get(&id) {
+                if row.state.is_in_flight() && row.dispatch_id == Some(assignment.dispatch) {
+                    // An earlier try went through unheard.
+                    written.assigned.insert(id);
+                    continue;
+                }
+                plan.assigned.remove(&id);
+            }
+            let ours = plan.ended.iter().any(|e| e.job.id == id && e.to == row.state);
+            if !ours {
+                plan.ended.retain(|e| e.job.id != id);
+            }
+            if row.state.is_final() {
+                followup.push(Input::Ended {
+                    job: id,
+                    state: row.state,
+                });
+            } else {
+                let now = self.term.clock.now();
+                followup.push(Input::Reloaded(Box::new(reloaded(row, now, false))));
+            }
+        }
+        Ok(written)
+    }
+
+    fn count(&self, plan: &Plan, written: &Written) {
+        for e in &plan.ended {
+            if !written.finished.contains(&e.job.id) && !written.refused.contains(&e.job.id) {
+                continue;
+            }
+            let topic = e.job.spec.topic.as_str().to_owned();
+            if e.to == JobState::Denied {
+                by_topic(&self.term.metrics.safety_denied, &topic);
+            }
+            if e.to.is_final() {
+                let status = e.to.as_str();
+                self.term
+                    .metrics
+                    .jobs_completed
+                    .get_or_create(&ByTopicAndStatus { topic, status })
+                    .inc();
+            }
+        }
+        let census = self.engine.census();
+        let m = &self.term.metrics;
+        m.waiting.set(census.waiting as i64);
+        m.assigned.set(census.assigned as i64);
+        m.workers.set(census.workers as i64);
+    }
+
+    /// Publishes and acknowledges, beside the next round.
+    fn follow_up(&mut self, mut plan: Plan, written: Written, dones: Vec<Done>) {
+        let mut dispatches = std::mem::take(&mut plan.republish);
+        let mut payloads = HashMap::new();
+        for id in &written.assigned {
+            if let Some((job, assignment)) = plan.assigned.remove(id) {
+                if let Some(payload) = self.payloads.remove(id) {
+                    self.payload_bytes -= payload.len();
+                    payloads.insert(id.clone(), payload);
+                }
+                dispatches.push(Dispatch {
+                    job,
+                    assignment,
+                    again: false,
+                });
+            }
+        }
+        for e in &plan.ended {
+            if let Some(payload) = self.payloads.remove(&e.job.id) {
+                self.payload_bytes -= payload.len();
+            }
+        }
+        let nothing = dispatches.is_empty()
+            && plan.ended.is_empty()
+            && plan.cancel.is_empty()
+            && plan.receipts.is_empty()
+            && plan.inventory.is_empty()
+            && plan.hello.is_empty()
+            && dones.is_empty();
+        if nothing {
+            return;
+        }
+        let term = self.term.clone();
+        let inbox = self.inbox.clone();
+        self.term.tasks.spawn(async move {
+            let told = dispatch::publish(&term, dispatches, payloads).await;
+            if !told.is_empty() {
+                term.hand_in(Batch::of(told)).await;
+            }
+            events(&term, &plan, &written).await;
+            control(&term, plan, &inbox).await;
+            for done in dones {
+                term.settle(done).await;
+            }
+        });
+    }
+}
+
+/// What the others hear: verdicts on jobs, and dead letters.
+async fn events(term: &Term, plan: &Plan, written: &Written) {
+    let now = term.clock.now();
+    let mut list = Vec::with_capacity(plan.ended.len());
+    let mut letters = Vec::new();
+    for e in &plan.ended {
+        if !written.finished.contains(&e.job.id) && !written.refused.contains(&e.job.id) {
+            continue;
+        }
+        list.push(e.event(now));
+        let dead = match e.to {
+            JobState::Failed | JobState::Timeout | JobState::Denied => true,
+            JobState::Pending
+            | JobState::Scheduled
+            | JobState::Dispatched
+            | JobState::Running
+            | JobState::ApprovalRequired
+            | JobState::Succeeded
+            | JobState::Cancelled
+            | JobState::OutputQuarantined => false,
+        };
+        if dead {
+            let letter = own::DeadLetter {
+                job_id: e.job.id.to_string(),
+                tenant_id: e.job.tenant.to_string(),
+                topic: e.job.spec.topic.as_str().to_owned(),
+                reason_code: e.code.clone(),
+                reason: e.reason.clone(),
+                last_state: e.to.as_str().to_owned(),
+                attempts: e.attempt,
+                at_us: now.as_micros(),
+                ..own::DeadLetter::default()
+            };
+            letters.push(Outgoing {
+                subject: subjects::JOB_DLQ.to_owned(),
+                payload: packet::seal(&term.instance, &e.job.trace_id, now, Payload::DeadLetter(letter)),
+                msg_id: None,
+                traceparent: None,
+            });
+        }
+    }
+    let mut outgoing = pack_events(term, list);
+    outgoing.extend(letters);
+    if outgoing.is_empty() {
+        return;
+    }
+    let acks = term.bus.publish_all(outgoing).await;
+    if acks.iter().all(Result::is_ok)
+        && let Some(position) = written.position
+    {
+        term.tell(position);
+    }
+}
+
+/// Events in packets of at most 500.
+pub fn pack_events(term: &Term, events: Vec<own::JobEvent>) -> Vec<Outgoing> {
+    let now = term.clock.now();
+    events
+        .chunks(500)
+        .map(|chunk| Outgoing {
+            subject: subjects::JOB_EVENT.to_owned(),
+            payload: packet::seal(
+                &term.instance,
+                &chunk[0].trace_id,
+                now,
+                Payload::JobEvents(own::JobEvents {
+                    events: chunk.to_vec(),
+                }),
+            ),
+            msg_id: None,
+            traceparent: None,
+        })
+        .collect()
+}
+
+/// What single workers hear: receipts, questions, cancels.
+async fn control(term: &Term, plan: Plan, inbox: &str) {
+    let now = term.clock.now();
+    let message = |control: own::WorkerControl| {
+        packet::seal(&term.instance, "control", now, Payload::WorkerControl(control))
+    };
+    for (worker, receipts) in plan.receipts {
+        let payload = message(own::WorkerControl {
+            epoch: term.epoch.0,
+            receipts,
+            ..own::WorkerControl::default()
+        });
+        tell(term.bus.send(&subjects::worker_control(&worker), payload, None).await);
+    }
+    for worker in plan.hello {
+        let payload = message(own::WorkerControl {
+            epoch: term.epoch.0,
+            rehello: true,
+            ..own::WorkerControl::default()
+        });
+        tell(term.bus.send(&subjects::worker_control(&worker), payload, None).await);
+    }
+    for worker in plan.inventory {
+        ask_inventory(term, &worker, inbox).await;
+    }
+    for (job, assignment, reason) in plan.cancel {
+        let cancel = cap::JobCancel {
+            job_id: job.to_string(),
+            reason,
+            requested_by: term.instance.clone(),
+            dispatch: Some(cap::DispatchIdentity {
+                dispatch_id: assignment.dispatch.to_string(),
+                attempt: u64::from(assignment.attempt.0),
+                assigned_worker_id: assignment.worker.to_string(),
+            }),
+            ..cap::JobCancel::default()
+        };
+        let trace = assignment.dispatch.to_string();
+        let payload = packet::seal(&term.instance, &trace, now, Payload::JobCancel(cancel));
+        tell(term.bus.send(subjects::JOB_CANCEL, payload, None).await);
+    }
+}
+
+/// Asks a worker what it is running and has finished.
+pub async fn ask_inventory(term: &Term, worker: &airlock_model::WorkerId, inbox: &str) {
+    let control = own::WorkerControl {
+        epoch: term.epoch.0,
+        inventory: true,
+        ..own::WorkerControl::default()
+    };
+    let now = term.clock.now();
+    let payload = packet::seal(&term.instance, "control", now, Payload::WorkerControl(control));
+    let subject = subjects::worker_control(worker);
+    tell(term.bus.send_with_reply(&subject, inbox, payload).await);
+}
+
+/// These may be lost: what matters is asked or told again.
+fn tell<E: std::fmt::Display>(sent: Result<(), E>) {
+    if let Err(error) = sent {
+        tracing::debug!(%error, "a worker was not told");
+    }
+}
+
+/// A row as the engine takes it back.
+pub fn reloaded(row: LoadedJob, now: airlock_model::Timestamp, recovered: bool) -> ReloadedJob {
+    let state = row.state;
+    let assignment = match (&row.worker, &row.incarnation, row.dispatch_id) {
+        (Some(worker), Some(incarnation), Some(dispatch)) => Some(Assignment {
+            worker: worker.clone(),
+            incarnation: incarnation.clone(),
+            sdk: !incarnation.as_str().starts_with("cap-"),
+            inline: !incarnation.as_str().starts_with("cap-"),
+            dispatch,
+            attempt: row.attempt,
+            scheduled_at: row.scheduled_at.unwrap_or(now),
+            dispatched_at: row.dispatched_at,
+            started_at: row.running_at,
+            last_sign: now,
+            accepted: row.running_at.is_some(),
+            recovered,
+            accept_by: now + Duration::from_secs(10),
+        }),
+        _ => None,
+    };
+    let mut known = intake::known(row);
+    if state.is_in_flight() {
+        // The row counts the run under way; the engine counts those before it.
+        known.attempt = airlock_model::Attempt(known.attempt.0.saturating_sub(1));
+    }
+    ReloadedJob {
+        known,
+        state,
+        assignment,
+    }
+}

@@ -1,0 +1,220 @@
+//! Jobs come in: from the bus, from their due time, from the replayer, from the engine
+//! asking again. All are read from the ledger and put to the kernel in batches.
+//!
+//! A submission on the bus is a wake-up: what counts is the row. Only when there is no
+//! row (a client of the agent protocol submits on the bus alone) is the packet itself
+//! accepted, under the same rules as REST.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use airlock_bus::{Consumer, Delivery, Outcome, Settler};
+use airlock_ledger::LoadedJob;
+use airlock_model::engine::{Input, KnownJob};
+use airlock_model::{JobId, JobState};
+use airlock_proto::cap::bus_packet::Payload;
+use airlock_proto::{packet, trace};
+use bytes::Bytes;
+use tokio::sync::{Semaphore, mpsc};
+
+use crate::accept;
+use crate::metrics::by_topic;
+use crate::term::{Batch, Done, Term, random};
+
+/// Batches under way at once: one is with the kernel while the next is read.
+const PARALLEL: usize = 4;
+
+/// How long a message waits after trouble with a store.
+const RETRY_STORE: Duration = Duration::from_secs(1);
+
+/// Reads submissions until the term is over.
+pub async fn submissions(term: Arc<Term>, mut consumer: Consumer) -> anyhow::Result<()> {
+    let permits = Arc::new(Semaphore::new(PARALLEL));
+    let settler = consumer.settler();
+    loop {
+        let permit = permits.clone().acquire_owned().await?;
+        let deliveries = tokio::select! {
+            () = term.over.cancelled() => return Ok(()),
+            batch = consumer.next_batch(term.config.scheduler.batch) => batch?,
+        };
+        let (term, settler) = (term.clone(), settler.clone());
+        term.clone().tasks.spawn(async move {
+            take_submissions(&term, settler, deliveries).await;
+            drop(permit);
+        });
+    }
+}
+
+async fn take_submissions(term: &Term, settler: Settler, deliveries: Vec<Delivery>) {
+    let mut good = Vec::with_capacity(deliveries.len());
+    let mut bad = Vec::new();
+    for delivery in deliveries {
+        if delivery.is_exhausted(term.bus.config().max_deliver) {
+            let reason = format!("delivered {} times without success", delivery.deliveries);
+            bad.push((delivery, Outcome::Poison { reason }));
+            continue;
+        }
+        match packet::open(delivery.payload.clone()) {
+            Ok((envelope, Payload::JobRequest(request))) => match JobId::new(&request.job_id) {
+                Ok(id) => good.push((delivery, id, envelope, request)),
+                Err(e) => bad.push((delivery, Outcome::Poison { reason: e.to_string() })),
+            },
+            Ok(_) => {
+                let reason = "not a job request".to_owned();
+                bad.push((delivery, Outcome::Poison { reason }));
+            }
+            Err(e) => bad.push((delivery, Outcome::Poison { reason: e.to_string() })),
+        }
+    }
+    if !bad.is_empty() {
+        settler.settle(bad, &term.letters).await;
+    }
+    if good.is_empty() {
+        return;
+    }
+    let keys: Vec<_> = good.iter().map(|(d, ..)| d.key()).collect();
+    let ids: Vec<JobId> = good.iter().map(|(_, id, ..)| id.clone()).collect();
+    // Both stores are asked at once: the guard only saves work, it decides nothing.
+    let inline = term.config.scheduler.inline_bytes;
+    let ((seen, _locked), loaded) = tokio::join!(
+        term.locks.begin_batch(&keys, &ids),
+        term.ledger.load(&ids, inline)
+    );
+    let mut loaded = match loaded {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            tracing::warn!(%error, jobs = ids.len(), "submissions wait for the ledger");
+            term.locks.unlock(&ids).await;
+            let again = good.into_iter().map(|(d, ..)| (d, Outcome::Retry(RETRY_STORE)));
+            settler.settle(again.collect(), &term.letters).await;
+            return;
+        }
+    };
+    let stored: HashSet<JobId> = loaded.iter().map(|job| job.job_id.clone()).collect();
+    let mut fresh = Vec::with_capacity(good.len());
+    for ((delivery, id, envelope, request), seen) in good.into_iter().zip(seen) {
+        if seen || stored.contains(&id) {
+            fresh.push(delivery);
+            continue;
+        }
+        match accept::accept(term, &envelope, request).await {
+            Ok(job) => {
+                loaded.extend(job);
+                fresh.push(delivery);
+            }
+            Err(accept::Refused::Invalid(reason)) => {
+                settler
+                    .settle(vec![(delivery, Outcome::Poison { reason })], &term.letters)
+                    .await;
+            }
+            Err(accept::Refused::Later(error)) => {
+                tracing::warn!(%error, job = %id, "a submission waits for a store");
+                settler
+                    .settle(vec![(delivery, Outcome::Retry(RETRY_STORE))], &term.letters)
+                    .await;
+            }
+        }
+    }
+    let done = Done {
+        settler,
+        deliveries: fresh,
+        keys,
+        jobs: ids,
+    };
+    decide(term, loaded, Some(done)).await;
+}
+
+/// Puts what is PENDING and due to the kernel and hands the answers to the core.
+pub async fn decide(term: &Term, loaded: Vec<LoadedJob>, done: Option<Done>) {
+    let now = term.clock.now();
+    let mut payloads: Vec<(JobId, Bytes)> = Vec::new();
+    let mut jobs = Vec::with_capacity(loaded.len());
+    for mut job in loaded {
+        let due = job.due_at.is_none_or(|at| at <= now);
+        if job.state != JobState::Pending || !due {
+            continue;
+        }
+        by_topic(&term.metrics.jobs_received, job.spec.topic.as_str());
+        if let Some(payload) = job.payload.take() {
+            payloads.push((job.job_id.clone(), payload));
+        }
+        jobs.push(known(job));
+    }
+    let inputs = ask(term, jobs).await;
+    let batch = Batch {
+        inputs,
+        payloads,
+        done,
+        ..Batch::default()
+    };
+    term.hand_in(batch).await;
+}
+
+async fn ask(term: &Term, mut jobs: Vec<KnownJob>) -> Vec<Input> {
+    if !term.tracing {
+        return term.kernel.decide(jobs, random()).await;
+    }
+    // Each job's span covers the decision; kernel and worker hang below it.
+    let mut spans = Vec::with_capacity(jobs.len());
+    for job in &mut jobs {
+        let span = tracing::info_span!("scheduler.schedule", job_id = %job.id, topic = %job.spec.topic);
+        trace::follow(&span, &job.traceparent);
+        if let Some(traceparent) = trace::current(&span) {
+            job.traceparent = traceparent;
+        }
+        spans.push(span);
+    }
+    let inputs = term.kernel.decide(jobs, random()).await;
+    drop(spans);
+    inputs
+}
+
+/// The engine's view of a row.
+pub fn known(job: LoadedJob) -> KnownJob {
+    KnownJob {
+        id: job.job_id,
+        tenant: job.tenant,
+        spec: Arc::new(job.spec),
+        trace_id: job.trace_id,
+        traceparent: job.traceparent,
+        created_at: job.created_at,
+        deadline_at: job.deadline_at,
+        not_before: job.not_before,
+        attempt: job.attempt,
+        payload_len: job.payload_len,
+    }
+}
+
+/// Asks the kernel about jobs the engine wants decided (again), in batches.
+pub async fn rechecks(
+    term: Arc<Term>,
+    mut jobs: mpsc::UnboundedReceiver<Arc<KnownJob>>,
+) -> anyhow::Result<()> {
+    let mut batch = Vec::new();
+    loop {
+        tokio::select! {
+            () = term.over.cancelled() => return Ok(()),
+            n = jobs.recv_many(&mut batch, term.config.scheduler.batch) => {
+                if n == 0 {
+                    return Ok(());
+                }
+            }
+        }
+        let jobs = batch.drain(..).map(|job| (*job).clone()).collect();
+        let inputs = ask(&term, jobs).await;
+        if !term.hand_in(Batch::of(inputs)).await {
+            return Ok(());
+        }
+    }
+}
+
+/// Takes jobs up by id: due ones and forgotten ones.
+pub async fn take_up(term: &Term, ids: &[JobId]) -> Result<usize, airlock_ledger::LedgerError> {
+    let inline = term.config.scheduler.inline_bytes;
+    for chunk in ids.chunks(term.config.scheduler.batch) {
+        let loaded = term.ledger.load(chunk, inline).await?;
+        decide(term, loaded, None).await;
+    }
+    Ok(ids.len())
+}

@@ -1,0 +1,196 @@
+//! A term from its beginning to its end: recover, open the streams, run, step down.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use airlock_bus::{StreamName, subjects};
+use airlock_election::Leadership;
+use airlock_model::PoolName;
+use airlock_model::engine::{Engine, Input};
+use airlock_model::routing::PoolRouting;
+use airlock_service::Context;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::core::{Core, ask_inventory, reloaded};
+use crate::kernel::Kernel;
+use crate::metrics::Metrics;
+use crate::term::{Letters, Term, random};
+use crate::{Stores, intake, listen, results, snapshot, upkeep};
+
+/// Open jobs read at once on take-over.
+const RECOVER_PAGE: u32 = 2000;
+
+/// Batches waiting for the core; beyond it the readers wait.
+const CORE_QUEUE: usize = 64;
+
+/// Leads until told to stop or the lease is lost.
+#[expect(clippy::too_many_arguments, reason = "everything a term is made of")]
+pub async fn lead(
+    config: &Config,
+    ctx: &Context,
+    stores: &Stores,
+    metrics: &Metrics,
+    leadership: &Leadership,
+    instance: &str,
+    pool: PoolName,
+) -> anyhow::Result<()> {
+    let (shard, epoch) = (leadership.shard(), leadership.epoch());
+    let clock = Clock::of(&stores.ledger).await?;
+    let (to_core, from_all) = mpsc::channel(CORE_QUEUE);
+    let (to_decide, undecided) = mpsc::unbounded_channel();
+    let over = CancellationToken::new();
+    let term = Arc::new(Term {
+        config: config.clone(),
+        instance: instance.to_owned(),
+        shard,
+        epoch,
+        ledger: stores.ledger.clone(),
+        bus: stores.bus.clone(),
+        guard: stores.guard.clone(),
+        locks: stores.guard.job_locks(epoch),
+        kernel: Kernel::new(&config.kernel, clock.clone(), metrics.clone()).await?,
+        clock: clock.clone(),
+        metrics: metrics.clone(),
+        letters: Letters(stores.ledger.clone()),
+        tracing: config.telemetry.otlp_endpoint.is_some(),
+        to_core,
+        to_decide,
+        told: Mutex::new(HashSet::new()),
+        over: over.clone(),
+        tasks: TaskTracker::new(),
+    });
+    let inbox = stores.bus.new_inbox();
+    let mut engine = Engine::new(config.scheduler.engine(), PoolRouting::single(pool));
+    let pending = recover(&term, &mut engine).await?;
+    let writer = stores.ledger.leader_writer(shard, epoch).await?;
+    // Listening comes before the streams, so that no worker's word is missed.
+    let submit = open(&term, subjects::JOB_SUBMIT, "scheduler-submit").await?;
+    let result = open(&term, subjects::JOB_RESULT, "scheduler-result").await?;
+    let holders = engine.holders();
+    let core = Core {
+        term: term.clone(),
+        engine,
+        writer,
+        inbox: inbox.clone(),
+        contents: HashMap::new(),
+        payloads: HashMap::new(),
+        payload_bytes: 0,
+    };
+    let mut parts = tokio::task::JoinSet::new();
+    parts.spawn(listen::listen(term.clone(), inbox.clone()));
+    parts.spawn(core.run(from_all));
+    for job in pending {
+        let _ = term.to_decide.send(job);
+    }
+    parts.spawn(intake::rechecks(term.clone(), undecided));
+    parts.spawn(intake::submissions(term.clone(), submit));
+    parts.spawn(results::results(term.clone(), result));
+    parts.spawn(upkeep::due(term.clone()));
+    parts.spawn(upkeep::replay(term.clone()));
+    parts.spawn(upkeep::tail(term.clone()));
+    parts.spawn(upkeep::confirm(term.clone()));
+    parts.spawn(upkeep::clock(term.clone()));
+    parts.spawn(upkeep::snapshots(term.clone()));
+    for worker in holders {
+        ask_inventory(&term, &worker, &inbox).await;
+    }
+    ctx.health.remove("standby");
+    ctx.health.ok("leader");
+    tracing::info!(%epoch, %shard, "leading");
+    let lost = leadership.lost();
+    let end = tokio::select! {
+        () = ctx.shutdown.cancelled() => Ok(()),
+        () = lost.cancelled() => Err(anyhow::anyhow!("the leader lease was lost")),
+        Some(ended) = parts.join_next() => match ended {
+            Ok(Ok(())) => Err(anyhow::anyhow!("a part of the leader ended by itself")),
+            Ok(Err(error)) => Err(error),
+            Err(error) => Err(error.into()),
+        },
+    };
+    // Nothing new; what is committed is still published and acknowledged.
+    over.cancel();
+    let drain = Duration::from_secs(config.shutdown.grace_seconds.saturating_sub(2).max(1));
+    let drained = async {
+        while parts.join_next().await.is_some() {}
+        term.tasks.close();
+        term.tasks.wait().await;
+    };
+    if tokio::time::timeout(drain, drained).await.is_err() {
+        tracing::warn!("not everything could be acknowledged in time; it will come again");
+    }
+    term.locks.close().await;
+    end
+}
+
+async fn open(
+    term: &Term,
+    subject: &str,
+    base: &str,
+) -> Result<airlock_bus::Consumer, airlock_bus::BusError> {
+    let mut wait = Duration::from_millis(100);
+    loop {
+        match term
+            .bus
+            .take_over(StreamName::Sys, subject, base, term.shard, term.epoch)
+            .await
+        {
+            Ok(consumer) => return Ok(consumer),
+            Err(error) if error.is_retryable() => {
+                tracing::warn!(%error, subject, "opening a consumer");
+                tokio::time::sleep(wait).await;
+                wait = (wait * 2).min(Duration::from_secs(2));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Reads every open job, and the workers of the last snapshot, into the engine. Returns
+/// the jobs the kernel must be asked about.
+async fn recover(
+    term: &Term,
+    engine: &mut Engine,
+) -> anyhow::Result<Vec<Arc<airlock_model::engine::KnownJob>>> {
+    use airlock_model::engine::Effect;
+    let now = term.clock.now();
+    let workers = snapshot::read(term, now).await;
+    engine.handle(now, &mut random, workers);
+    let mut after = None;
+    let mut pending = Vec::new();
+    let mut total = 0;
+    loop {
+        let page = term
+            .ledger
+            .open_jobs(term.shard, after.as_ref(), RECOVER_PAGE)
+            .await?;
+        let Some(last) = page.last().map(|j| j.job_id.clone()) else {
+            break;
+        };
+        total += page.len();
+        let whole = page.len() < RECOVER_PAGE as usize;
+        let inputs: Vec<Input> = page
+            .into_iter()
+            // What is not due yet waits in the ledger.
+            .filter(|j| j.due_at.is_none_or(|at| at <= now))
+            .map(|j| Input::Reloaded(Box::new(reloaded(j, now, true))))
+            .collect();
+        // Only questions to the kernel can come of this: no worker is lost or timer due
+        // at the moment of taking over.
+        for effect in engine.handle(now, &mut random, inputs) {
+            if let Effect::Recheck(job) = effect {
+                pending.push(job);
+            }
+        }
+        if whole {
+            break;
+        }
+        after = Some(last);
+    }
+    tracing::info!(open = total, undecided = pending.len(), "recovered from the ledger");
+    Ok(pending)
+}

@@ -1,0 +1,244 @@
+//! From the engine's effects to one transaction and what follows it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use airlock_ledger::{
+    Assign, Commit, Finish, Mark, NewDeadLetter, Refuse, Requeue, StrayResult, Written,
+};
+use airlock_model::engine::{Assignment, Effect, KnownJob};
+use airlock_model::{JobId, JobState, Timestamp, WorkerId};
+use airlock_proto::own;
+
+use crate::dispatch::Dispatch;
+use crate::term::Content;
+
+/// What one round of the core does.
+#[derive(Default)]
+pub struct Plan {
+    pub commit: Commit,
+    /// Assignments in the commit, to be dispatched when it says they were written.
+    pub assigned: HashMap<JobId, (Arc<KnownJob>, Assignment)>,
+    pub republish: Vec<Dispatch>,
+    pub ended: Vec<Ended>,
+    pub recheck: Vec<Arc<KnownJob>>,
+    pub cancel: Vec<(JobId, Assignment, String)>,
+    pub receipts: BTreeMap<WorkerId, Vec<String>>,
+    pub inventory: BTreeSet<WorkerId>,
+    pub hello: BTreeSet<WorkerId>,
+}
+
+/// A job that this round ends or holds, for the event and the dead letter.
+pub struct Ended {
+    pub job: Arc<KnownJob>,
+    pub to: JobState,
+    pub attempt: u32,
+    pub code: String,
+    pub reason: String,
+}
+
+impl Ended {
+    pub fn event(&self, at: Timestamp) -> own::JobEvent {
+        own::JobEvent {
+            seq: 0,
+            job_id: self.job.id.to_string(),
+            tenant_id: self.job.tenant.to_string(),
+            state: self.to.as_str().to_owned(),
+            topic: self.job.spec.topic.as_str().to_owned(),
+            workflow_id: self.job.spec.workflow_id.clone().unwrap_or_default(),
+            attempt: self.attempt,
+            reason_code: self.code.clone(),
+            at_us: at.as_micros(),
+            trace_id: self.job.trace_id.clone(),
+        }
+    }
+
+    /// Everything that is not plain success is dead-lettered; a cancel was wanted.
+    fn letter(&self, last: JobState) -> Option<NewDeadLetter> {
+        match self.to {
+            JobState::Failed
+            | JobState::Timeout
+            | JobState::Denied
+            | JobState::OutputQuarantined => Some(NewDeadLetter {
+                job_id: Some(self.job.id.to_string()),
+                tenant: Some(self.job.tenant.to_string()),
+                topic: Some(self.job.spec.topic.as_str().to_owned()),
+                reason_code: self.code.clone(),
+                reason: self.reason.clone(),
+                last_state: Some(last.as_str().to_owned()),
+                attempts: self.attempt,
+                ..NewDeadLetter::default()
+            }),
+            JobState::Succeeded
+            | JobState::Cancelled
+            | JobState::Pending
+            | JobState::Scheduled
+            | JobState::Dispatched
+            | JobState::Running
+            | JobState::ApprovalRequired => None,
+        }
+    }
+}
+
+impl Plan {
+    pub fn new(effects: Vec<Effect>, contents: &mut HashMap<u64, Content>, now: Timestamp) -> Self {
+        let mut plan = Self::default();
+        for effect in effects {
+            plan.add(effect, contents, now);
+        }
+        plan
+    }
+
+    fn end(&mut self, ended: Ended, last: JobState) {
+        self.commit.letters.extend(ended.letter(last));
+        self.ended.push(ended);
+    }
+
+    fn add(&mut self, effect: Effect, contents: &mut HashMap<u64, Content>, now: Timestamp) {
+        match effect {
+            Effect::Assign {
+                job,
+                assignment,
+                verdict,
+            } => {
+                self.commit.assign.push(Assign {
+                    job_id: job.id.clone(),
+                    attempt: assignment.attempt,
+                    dispatch_id: assignment.dispatch,
+                    worker: assignment.worker.clone(),
+                    incarnation: assignment.incarnation.clone(),
+                    verdict,
+                    at: assignment.scheduled_at,
+                });
+                self.assigned.insert(job.id.clone(), (job, assignment));
+            }
+            Effect::Refuse {
+                job,
+                to,
+                verdict,
+                code,
+                reason,
+            } => {
+                self.commit.refuse.push(Refuse {
+                    job_id: job.id.clone(),
+                    to,
+                    verdict,
+                    reason_code: code.to_owned(),
+                    reason: reason.clone(),
+                    at: now,
+                });
+                let ended = Ended {
+                    attempt: job.attempt.0,
+                    job,
+                    to,
+                    code: code.to_owned(),
+                    reason,
+                };
+                self.end(ended, JobState::Pending);
+            }
+            Effect::Finish {
+                job,
+                assignment,
+                to,
+                code,
+                reason,
+                report,
+                missing,
+            } => {
+                let content = report
+                    .and_then(|key| contents.remove(&key))
+                    .unwrap_or_default();
+                self.commit.finish.push(Finish {
+                    job_id: job.id.clone(),
+                    dispatch_id: assignment.dispatch,
+                    to,
+                    dispatched_at: assignment.dispatched_at,
+                    running_at: assignment.started_at,
+                    at: now,
+                    reason_code: code.clone(),
+                    reason: reason.clone(),
+                    result: content.bytes,
+                    result_ptr: None,
+                    result_missing: missing,
+                });
+                let last = if assignment.started_at.is_some() {
+                    JobState::Running
+                } else {
+                    JobState::Dispatched
+                };
+                let ended = Ended {
+                    job,
+                    to,
+                    attempt: assignment.attempt.0,
+                    code,
+                    reason,
+                };
+                self.end(ended, last);
+            }
+            Effect::Requeue {
+                job,
+                assignment,
+                ran,
+                not_before,
+                outcome,
+                reason,
+            } => self.commit.requeue.push(Requeue {
+                job_id: job,
+                dispatch_id: assignment.dispatch,
+                ran,
+                dispatched_at: assignment.dispatched_at,
+                running_at: assignment.started_at,
+                not_before,
+                outcome,
+                reason,
+                at: now,
+            }),
+            Effect::Mark { job, assignment } => self.commit.mark.push(Mark {
+                job_id: job,
+                dispatch_id: assignment.dispatch,
+                dispatched_at: assignment.dispatched_at,
+                running_at: assignment.started_at,
+            }),
+            Effect::Stray { report, why } => self.commit.stray.push(StrayResult {
+                job_id: report.job.to_string(),
+                dispatch_id: report.dispatch,
+                worker_id: report.worker.to_string(),
+                status: report.outcome.as_str().to_owned(),
+                why,
+            }),
+            Effect::Recheck(job) => self.recheck.push(job),
+            Effect::Republish { job, assignment } => self.republish.push(Dispatch {
+                job,
+                assignment,
+                again: true,
+            }),
+            Effect::CancelAtWorker {
+                job,
+                assignment,
+                reason,
+            } => self.cancel.push((job, assignment, reason)),
+            Effect::Receipt { worker, dispatch } => {
+                self.receipts.entry(worker).or_default().push(dispatch);
+            }
+            Effect::AskInventory { worker } => {
+                self.inventory.insert(worker);
+            }
+            Effect::AskHello { worker } => {
+                self.hello.insert(worker);
+            }
+        }
+    }
+
+    /// Moves that the ledger did not take: somebody else was first, or an earlier try
+    /// of this very commit went through without our hearing of it.
+    pub fn missed(&self, written: &Written) -> Vec<JobId> {
+        let c = &self.commit;
+        let mut ids: Vec<JobId> = Vec::new();
+        let lost = |id: &JobId, set: &std::collections::HashSet<JobId>| !set.contains(id);
+        ids.extend(c.assign.iter().map(|x| &x.job_id).filter(|id| lost(id, &written.assigned)).cloned());
+        ids.extend(c.refuse.iter().map(|x| &x.job_id).filter(|id| lost(id, &written.refused)).cloned());
+        ids.extend(c.finish.iter().map(|x| &x.job_id).filter(|id| lost(id, &written.finished)).cloned());
+        ids.extend(c.requeue.iter().map(|x| &x.job_id).filter(|id| lost(id, &written.requeued)).cloned());
+        ids
+    }
+}

@@ -1,0 +1,208 @@
+//! Results come in: opened, their content fetched, and handed to the core.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use airlock_bus::{Consumer, Delivery, Outcome as Settle, Settler};
+use airlock_guard::keys;
+use airlock_model::engine::{Input, Outcome, ResultReport};
+use airlock_model::{JobId, Timestamp, WorkerId};
+use airlock_proto::cap::bus_packet::Payload;
+use airlock_proto::{cap, packet};
+use tokio::sync::Semaphore;
+
+use crate::term::{Batch, Content, Done, Term};
+
+const PARALLEL: usize = 4;
+
+/// A copied `res:` key is kept a little for whoever still looks at it.
+const STAGING_TTL: Duration = Duration::from_secs(600);
+
+/// Error texts beyond this are cut.
+const MAX_TEXT: usize = 4096;
+
+static NEXT_KEY: AtomicU64 = AtomicU64::new(1);
+
+/// Reads results until the term is over.
+pub async fn results(term: Arc<Term>, mut consumer: Consumer) -> anyhow::Result<()> {
+    let permits = Arc::new(Semaphore::new(PARALLEL));
+    let settler = consumer.settler();
+    loop {
+        let permit = permits.clone().acquire_owned().await?;
+        let deliveries = tokio::select! {
+            () = term.over.cancelled() => return Ok(()),
+            batch = consumer.next_batch(term.config.scheduler.batch) => batch?,
+        };
+        let (term, settler) = (term.clone(), settler.clone());
+        term.clone().tasks.spawn(async move {
+            take_results(&term, settler, deliveries).await;
+            drop(permit);
+        });
+    }
+}
+
+/// A result with where its content is.
+struct Opened {
+    report: ResultReport,
+    content: Content,
+    pointer: Option<String>,
+}
+
+async fn take_results(term: &Term, settler: Settler, deliveries: Vec<Delivery>) {
+    let mut good = Vec::with_capacity(deliveries.len());
+    let mut opened = Vec::with_capacity(deliveries.len());
+    let mut bad = Vec::new();
+    for delivery in deliveries {
+        if delivery.is_exhausted(term.bus.config().max_deliver) {
+            let reason = format!("delivered {} times without success", delivery.deliveries);
+            bad.push((delivery, Settle::Poison { reason }));
+            continue;
+        }
+        match open(term, &delivery) {
+            Ok(result) => {
+                opened.push(result);
+                good.push(delivery);
+            }
+            Err(reason) => bad.push((delivery, Settle::Poison { reason })),
+        }
+    }
+    if !bad.is_empty() {
+        settler.settle(bad, &term.letters).await;
+    }
+    if good.is_empty() {
+        return;
+    }
+    let message_keys: Vec<_> = good.iter().map(Delivery::key).collect();
+    let jobs: Vec<JobId> = opened.iter().map(|o| o.report.job.clone()).collect();
+    let (seen, _locked) = term.locks.begin_batch(&message_keys, &jobs).await;
+    fetch(term, &mut opened).await;
+    let mut batch = Batch::default();
+    for (result, seen) in opened.into_iter().zip(seen) {
+        if !seen {
+            batch.contents.push((result.report.key, result.content));
+            batch.inputs.push(Input::Result(result.report));
+        }
+    }
+    batch.done = Some(Done {
+        settler,
+        deliveries: good,
+        keys: message_keys,
+        jobs,
+    });
+    term.hand_in(batch).await;
+}
+
+fn open(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
+    let (envelope, payload) = packet::open(delivery.payload.clone()).map_err(|e| e.to_string())?;
+    let Payload::JobResult(r) = payload else {
+        return Err("not a job result".to_owned());
+    };
+    let job = JobId::new(&r.job_id).map_err(|e| e.to_string())?;
+    let worker = WorkerId::new(&r.worker_id).map_err(|e| e.to_string())?;
+    let detail = r.airlock.as_ref();
+    // A worker that knows only CAP echoes the trace id of the packet, which we made
+    // the dispatch id.
+    let dispatch = r
+        .dispatch
+        .as_ref()
+        .map(|d| d.dispatch_id.clone())
+        .filter(|d| !d.is_empty())
+        .unwrap_or(envelope.trace_id);
+    let not_started = detail.is_some_and(|d| d.not_started);
+    let outcome = if not_started {
+        Outcome::NotStarted
+    } else {
+        outcome(r.status).ok_or_else(|| format!("status {} is not an end", r.status))?
+    };
+    let mut report = ResultReport {
+        key: NEXT_KEY.fetch_add(1, Ordering::Relaxed),
+        job,
+        worker,
+        dispatch,
+        outcome,
+        error_code: cut(r.error_code),
+        error_message: cut(r.error_message),
+        started_at: detail
+            .map(|d| Timestamp(d.started_at_us))
+            .filter(|t| t.0 > 0),
+        missing: false,
+    };
+    let bytes = r.airlock.and_then(|d| d.payload);
+    let pointer = (!r.result_ptr.is_empty() && bytes.is_none()).then_some(r.result_ptr);
+    if report.started_at.is_none() && r.execution_ms > 0 {
+        let now = term.clock.now();
+        let ran = Duration::from_millis(u64::try_from(r.execution_ms).unwrap_or(0));
+        report.started_at = Some(now - ran);
+    }
+    Ok(Opened {
+        report,
+        content: Content { bytes },
+        pointer,
+    })
+}
+
+/// Fetches what came by pointer, in one round trip, and lets the staging place expire.
+async fn fetch(term: &Term, opened: &mut [Opened]) {
+    let limit = term.config.scheduler.max_result_bytes;
+    let wanted: Vec<(usize, String)> = opened
+        .iter()
+        .enumerate()
+        .filter_map(|(i, o)| {
+            let key = keys::parse_pointer(o.pointer.as_deref()?)?;
+            Some((i, key.to_owned()))
+        })
+        .collect();
+    if !wanted.is_empty() {
+        let names: Vec<String> = wanted.iter().map(|(_, key)| key.clone()).collect();
+        match term.guard.get_many(&names).await {
+            Ok(found) => {
+                for ((i, _), bytes) in wanted.iter().zip(found) {
+                    opened[*i].report.missing = bytes.is_none();
+                    opened[*i].content.bytes = bytes;
+                }
+                if let Err(error) = term.guard.expire(&names, STAGING_TTL).await {
+                    tracing::debug!(%error, "letting staged results expire");
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, results = names.len(), "staged results cannot be read");
+                for (i, _) in &wanted {
+                    opened[*i].report.missing = true;
+                }
+            }
+        }
+    }
+    for o in opened {
+        if o.content.bytes.as_ref().is_some_and(|b| b.len() > limit) {
+            o.content.bytes = None;
+            o.report.outcome = Outcome::FailedFatal;
+            o.report.error_code = "result_too_large".to_owned();
+            o.report.error_message = format!("the result is larger than {limit} bytes");
+        }
+    }
+}
+
+fn outcome(status: i32) -> Option<Outcome> {
+    use cap::JobStatus as S;
+    match S::try_from(status).ok()? {
+        S::Succeeded => Some(Outcome::Succeeded),
+        S::Failed | S::Denied => Some(Outcome::Failed),
+        S::FailedRetryable => Some(Outcome::FailedRetryable),
+        S::FailedFatal => Some(Outcome::FailedFatal),
+        S::Cancelled => Some(Outcome::Cancelled),
+        S::Timeout => Some(Outcome::TimedOut),
+        S::Unspecified | S::Pending | S::Scheduled | S::Dispatched | S::Running => None,
+    }
+}
+
+fn cut(mut s: String) -> String {
+    if s.len() > MAX_TEXT {
+        let mut at = MAX_TEXT;
+        while !s.is_char_boundary(at) {
+            at -= 1;
+        }
+        s.truncate(at);
+    }
+    s
+}

@@ -1,0 +1,159 @@
+//! One term of leadership: what all its parts share.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use airlock_bus::{BoxError, Bus, DeadLetters, DeadMessage, Delivery, MessageKey, Outcome, Settler};
+use airlock_guard::{Guard, JobLocks};
+use airlock_ledger::{ChangePosition, Ledger, NewDeadLetter};
+use airlock_model::engine::{Input, KnownJob};
+use airlock_model::{Epoch, JobId, Shard};
+use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::kernel::Kernel;
+use crate::metrics::Metrics;
+
+/// What a worker left as the result of a run.
+#[derive(Debug, Clone, Default)]
+pub struct Content {
+    pub bytes: Option<Bytes>,
+}
+
+/// Messages whose effects are part of a batch; told so when it is all done.
+pub struct Done {
+    pub settler: Settler,
+    pub deliveries: Vec<Delivery>,
+    pub keys: Vec<MessageKey>,
+    pub jobs: Vec<JobId>,
+}
+
+/// Inputs that came together, and go through one transaction together.
+#[derive(Default)]
+pub struct Batch {
+    pub inputs: Vec<Input>,
+    /// Results' payloads, by the report's key.
+    pub contents: Vec<(u64, Content)>,
+    /// Jobs' payloads, to go along with a dispatch.
+    pub payloads: Vec<(JobId, Bytes)>,
+    pub done: Option<Done>,
+}
+
+impl Batch {
+    pub fn of(inputs: Vec<Input>) -> Self {
+        Self {
+            inputs,
+            ..Self::default()
+        }
+    }
+}
+
+/// What the core is told.
+pub enum ToCore {
+    Batch(Batch),
+    /// PENDING jobs that may have been forgotten: those the engine does not know are
+    /// taken up again.
+    Orphans(Vec<JobId>),
+    /// Write the workers down for whoever leads next.
+    Snapshot,
+}
+
+/// See the module's page.
+pub struct Term {
+    pub config: Config,
+    pub instance: String,
+    pub shard: Shard,
+    pub epoch: Epoch,
+    pub ledger: Ledger,
+    pub bus: Bus,
+    pub guard: Guard,
+    pub locks: JobLocks,
+    pub kernel: Kernel,
+    pub clock: Clock,
+    pub metrics: Metrics,
+    pub letters: Letters,
+    /// Spans are made only when something collects them.
+    pub tracing: bool,
+    pub to_core: mpsc::Sender<ToCore>,
+    pub to_decide: mpsc::UnboundedSender<Arc<KnownJob>>,
+    /// Change-log entries that this leader has told the bus of itself.
+    pub told: Mutex<HashSet<ChangePosition>>,
+    /// Ends with the term.
+    pub over: CancellationToken,
+    pub tasks: TaskTracker,
+}
+
+impl Term {
+    /// Hands a batch to the core; `false` when the term is over.
+    pub async fn hand_in(&self, batch: Batch) -> bool {
+        self.to_core.send(ToCore::Batch(batch)).await.is_ok()
+    }
+
+    pub fn tell(&self, position: ChangePosition) {
+        self.told
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(position);
+    }
+
+    pub fn was_told(&self, position: ChangePosition) -> bool {
+        self.told
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&position)
+    }
+
+    /// After commit and publish: remember, release, acknowledge.
+    pub async fn settle(&self, done: Done) {
+        self.locks.finish_batch(&done.keys, &done.jobs).await;
+        let outcomes = done
+            .deliveries
+            .into_iter()
+            .map(|d| (d, Outcome::Done))
+            .collect();
+        done.settler.settle(outcomes, &self.letters).await;
+    }
+}
+
+/// Random words from the operating system.
+pub fn random() -> u64 {
+    let mut bytes = [0u8; 8];
+    match getrandom::fill(&mut bytes) {
+        Ok(()) => u64::from_ne_bytes(bytes),
+        // Without the operating system's generator the time must do: jitter and ids
+        // need to differ, not to be secret.
+        Err(_) => std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .map_or(0, |d| d.as_nanos() as u64),
+    }
+}
+
+/// Dead messages go to the ledger.
+#[derive(Clone)]
+pub struct Letters(pub Ledger);
+
+#[async_trait]
+impl DeadLetters for Letters {
+    async fn put(&self, letters: Vec<DeadMessage>) -> Result<(), BoxError> {
+        let letters: Vec<NewDeadLetter> = letters
+            .into_iter()
+            .map(|m| {
+                tracing::warn!(subject = %m.subject, reason = %m.reason, "a bus message goes to the dead letters");
+                NewDeadLetter {
+                    reason_code: "bad_message".to_owned(),
+                    reason: m.reason,
+                    subject: Some(m.subject),
+                    packet: Some(m.payload),
+                    attempts: u32::try_from(m.deliveries).unwrap_or(u32::MAX),
+                    ..NewDeadLetter::default()
+                }
+            })
+            .collect();
+        Ok(self.0.put_letters(&letters).await?)
+    }
+}

@@ -1,0 +1,165 @@
+//! A worker to try things with, and the one that fault tests run.
+//!
+//! | topic | input | what it does |
+//! |---|---|---|
+//! | `job.echo`, `job.default` | anything | returns its input |
+//! | `job.noop` | anything | returns nothing |
+//! | `job.sleep` | `{"ms": 2000}` | sleeps, unless it is cancelled |
+//! | `job.fail` | `{"kind": "retryable", "times": 2}` | fails on its first attempts |
+//!
+//! `kind` is `retryable`, `fatal`, `plain` or `panic`; without `times` it always fails.
+//! `DEMO_MAX_PARALLEL` sets how many run at once. With `DEMO_JOURNAL=file` each execution
+//! first appends a line `job_id attempt dispatch_id` to that file, which tells afterwards
+//! what really ran.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use airlock_service::config::{LogFormat, TelemetryConfig};
+use airlock_service::telemetry;
+use airlock_worker::{JobContext, JobError, Worker};
+use anyhow::Context;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+#[derive(Deserialize)]
+struct Sleep {
+    #[serde(default = "two_seconds")]
+    ms: u64,
+}
+
+fn two_seconds() -> u64 {
+    2_000
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    Retryable,
+    Fatal,
+    Plain,
+    Panic,
+}
+
+#[derive(Deserialize)]
+struct Fail {
+    kind: Kind,
+    /// How many attempts fail; all of them when absent.
+    times: Option<u32>,
+}
+
+/// What really ran. A line is written at once and unbuffered, so that it is whole in the
+/// file before the handler does anything, even if the process is killed right after.
+#[derive(Clone)]
+struct Journal(Option<Arc<File>>);
+
+impl Journal {
+    fn open() -> anyhow::Result<Self> {
+        let Some(path) = std::env::var_os("DEMO_JOURNAL").filter(|path| !path.is_empty()) else {
+            return Ok(Self(None));
+        };
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .with_context(|| format!("opening the journal {}", path.display()))?;
+        Ok(Self(Some(Arc::new(file))))
+    }
+
+    fn note(&self, ctx: &JobContext) -> Result<(), JobError> {
+        let Some(file) = &self.0 else {
+            return Ok(());
+        };
+        let line = format!("{} {} {}\n", ctx.job_id(), ctx.attempt(), ctx.dispatch_id());
+        (&**file).write_all(line.as_bytes())?;
+        Ok(())
+    }
+}
+
+async fn sleep(ctx: JobContext, input: Sleep) -> Result<Value, JobError> {
+    tokio::select! {
+        () = tokio::time::sleep(Duration::from_millis(input.ms)) => Ok(json!({"slept_ms": input.ms})),
+        () = ctx.cancelled() => Err(JobError::failed("woken up early")),
+    }
+}
+
+async fn fail(ctx: JobContext, input: Fail) -> Result<Value, JobError> {
+    if input.times.is_some_and(|times| ctx.attempt() > times) {
+        return Ok(json!({"attempts": ctx.attempt()}));
+    }
+    let words = format!("attempt {} fails as asked", ctx.attempt());
+    match input.kind {
+        Kind::Retryable => Err(JobError::retryable(words)),
+        Kind::Fatal => Err(JobError::fatal("demo_fatal", words)),
+        Kind::Plain => Err(JobError::failed(words)),
+        Kind::Panic => panic!("{words}"),
+    }
+}
+
+async fn work() -> anyhow::Result<()> {
+    let parallel = match std::env::var("DEMO_MAX_PARALLEL") {
+        Ok(text) => text.parse().context("DEMO_MAX_PARALLEL must be a number")?,
+        Err(_) => 64,
+    };
+    let journal = Journal::open()?;
+    let mut worker = Worker::builder("demo").max_parallel(parallel);
+    for topic in ["job.echo", "job.default"] {
+        let journal = journal.clone();
+        worker = worker.on(topic, move |ctx: JobContext, input: Value| {
+            let noted = journal.note(&ctx);
+            async move { noted.map(|()| input) }
+        });
+    }
+    let (for_noop, for_sleep, for_fail) = (journal.clone(), journal.clone(), journal);
+    worker
+        .on("job.noop", move |ctx: JobContext, _: Value| {
+            let noted = for_noop.note(&ctx);
+            async move { noted }
+        })
+        .on("job.sleep", move |ctx: JobContext, input: Sleep| {
+            let noted = for_sleep.note(&ctx);
+            async move {
+                noted?;
+                sleep(ctx, input).await
+            }
+        })
+        .on("job.fail", move |ctx: JobContext, input: Fail| {
+            let noted = for_fail.note(&ctx);
+            async move {
+                noted?;
+                fail(ctx, input).await
+            }
+        })
+        .run()
+        .await?;
+    Ok(())
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let config = TelemetryConfig {
+        log_format: LogFormat::Human,
+        otlp_endpoint: std::env::var("OTEL_EXPORTER_OTLP_ENDPOINT").ok(),
+        ..TelemetryConfig::default()
+    };
+    let telemetry = match telemetry::init("demo-worker", &config) {
+        Ok(telemetry) => telemetry,
+        Err(error) => {
+            eprintln!("demo-worker: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let worked = work().await;
+    if let Err(error) = &worked {
+        tracing::error!("{error:#}");
+    }
+    telemetry.flush().await;
+    if worked.is_ok() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}

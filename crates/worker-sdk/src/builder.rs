@@ -1,0 +1,241 @@
+//! Putting a worker together.
+
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+use std::time::Duration;
+
+use airlock_bus::{BusConfig, SecretUrl};
+use airlock_guard::GuardConfig;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{Draft, Settings};
+use crate::context::JobContext;
+use crate::error::{JobError, WorkerError};
+use crate::handler::{self, Handlers};
+use crate::stats::Stats;
+use crate::worker;
+
+/// Where a worker begins: [`Worker::builder`].
+#[derive(Debug)]
+pub struct Worker;
+
+impl Worker {
+    /// Begins a worker of this name. The name is what the scheduler reaches it by: two
+    /// processes must not share one at the same time.
+    pub fn builder(id: impl Into<String>) -> Builder {
+        Builder {
+            draft: Draft::new(id.into()),
+            handlers: Handlers::new(),
+            stats: Arc::new(Stats::default()),
+        }
+    }
+}
+
+/// A worker in the making.
+#[must_use = "a worker does nothing until it is run"]
+pub struct Builder {
+    draft: Draft,
+    handlers: Handlers,
+    stats: Arc<Stats>,
+}
+
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builder")
+            .field("draft", &self.draft)
+            .field("topics", &self.handlers.keys())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Builder {
+    /// Handles a topic. Input and output are anything that serde knows.
+    ///
+    /// The handler runs on the executor that also sends the worker's heartbeats, so work
+    /// that does not await belongs into [`tokio::task::spawn_blocking`].
+    ///
+    /// ```
+    /// use airlock_worker::{JobContext, JobError, Worker};
+    /// use serde::{Deserialize, Serialize};
+    ///
+    /// #[derive(Deserialize)]
+    /// struct Resize { width: u32 }
+    /// #[derive(Serialize)]
+    /// struct Thumbnail { pixels: u32 }
+    ///
+    /// let worker = Worker::builder("thumbnailer")
+    ///     .pool("media")
+    ///     .on("job.image.thumbnail", |ctx: JobContext, resize: Resize| async move {
+    ///         if resize.width == 0 {
+    ///             return Err(JobError::fatal("bad_width", "a width of 0"));
+    ///         }
+    ///         ctx.progress(50, "resizing");
+    ///         let pixels = "4".parse::<u32>()? * resize.width;
+    ///         Ok(Thumbnail { pixels })
+    ///     });
+    /// ```
+    pub fn on<F, Fut, In, Out>(mut self, topic: impl Into<String>, handler: F) -> Self
+    where
+        F: Fn(JobContext, In) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Out, JobError>> + Send + 'static,
+        In: DeserializeOwned + Send + 'static,
+        Out: Serialize + 'static,
+    {
+        match self.handlers.entry(topic.into()) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(handler::erase(handler));
+            }
+            Entry::Occupied(taken) => {
+                let problem = format!("topic {} has two handlers", taken.key());
+                self.draft.problems.push(problem);
+            }
+        }
+        self
+    }
+
+    /// The pool it belongs to; `TASK_QUEUE` overrides it. By default `default`.
+    pub fn pool(mut self, pool: impl Into<String>) -> Self {
+        self.draft.pool = pool.into();
+        self
+    }
+
+    /// How many jobs it runs at once; by default 16.
+    pub fn max_parallel(mut self, jobs: usize) -> Self {
+        self.draft.max_parallel = jobs;
+        self
+    }
+
+    /// A label that jobs may ask for.
+    pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.draft.labels.insert(name.into(), value.into());
+        self
+    }
+
+    /// Something it can do that jobs may require.
+    pub fn capability(mut self, capability: impl Into<String>) -> Self {
+        self.draft.capabilities.push(capability.into());
+        self
+    }
+
+    /// Where it runs.
+    pub fn region(mut self, region: impl Into<String>) -> Self {
+        self.draft.region = region.into();
+        self
+    }
+
+    /// Where NATS is; `NATS_URL` overrides it.
+    pub fn nats_url(mut self, url: impl Into<String>) -> Self {
+        self.draft.bus.url = SecretUrl::new(url);
+        self
+    }
+
+    /// Where Redis is; `REDIS_URL` overrides it. It carries payloads that are too large
+    /// for a packet, and nothing else: a worker runs without it.
+    pub fn redis_url(mut self, url: impl Into<String>) -> Self {
+        self.draft.redis.url = SecretUrl::new(url);
+        self
+    }
+
+    /// Everything about NATS: credentials, TLS, timeouts.
+    pub fn bus(mut self, config: BusConfig) -> Self {
+        self.draft.bus = config;
+        self
+    }
+
+    /// Everything about Redis.
+    pub fn redis(mut self, config: GuardConfig) -> Self {
+        self.draft.redis = config;
+        self
+    }
+
+    /// How often it tells that it lives; by default every 5 s.
+    pub fn heartbeat_every(mut self, every: Duration) -> Self {
+        self.draft.heartbeat_every = every;
+        self
+    }
+
+    /// Outputs above this many bytes go through Redis; by default 256 KiB.
+    pub fn inline_limit(mut self, bytes: usize) -> Self {
+        self.draft.inline_limit = bytes;
+        self
+    }
+
+    /// How long it may take to end once asked to; `SCHED_SHUTDOWN_GRACE_SECONDS`
+    /// overrides it. By default 8 s.
+    pub fn shutdown_grace(mut self, grace: Duration) -> Self {
+        self.draft.shutdown_grace = grace;
+        self
+    }
+
+    /// How long a cancelled handler may take to end by itself; by default 5 s.
+    pub fn cancel_grace(mut self, grace: Duration) -> Self {
+        self.draft.cancel_grace = grace;
+        self
+    }
+
+    /// A result that has no receipt after this long is published again, with pauses that
+    /// grow to 30 s; by default 5 s.
+    pub fn receipt_within(mut self, wait: Duration) -> Self {
+        self.draft.receipt_within = wait;
+        self
+    }
+
+    /// Takes nothing from the environment.
+    pub fn ignore_environment(mut self) -> Self {
+        self.draft.use_environment = false;
+        self
+    }
+
+    /// The worker's counters, which go on being true while it runs.
+    pub fn stats(&self) -> Arc<Stats> {
+        Arc::clone(&self.stats)
+    }
+
+    /// Runs until SIGTERM or Ctrl-C, then drains. A second signal ends it at once.
+    pub async fn run(self) -> Result<(), WorkerError> {
+        let mut signals = Signals::new()?;
+        let shutdown = CancellationToken::new();
+        let mut running = std::pin::pin!(self.run_until(shutdown.clone()));
+        tokio::select! {
+            ended = &mut running => return ended,
+            () = signals.next() => shutdown.cancel(),
+        }
+        tokio::select! {
+            ended = running => ended,
+            () = signals.next() => Err(WorkerError::Interrupted),
+        }
+    }
+
+    /// Runs until the token is cancelled, then drains.
+    pub async fn run_until(self, shutdown: CancellationToken) -> Result<(), WorkerError> {
+        let topics = self.handlers.keys().cloned().collect();
+        let settings = Settings::resolve(self.draft, topics, |name| std::env::var(name).ok())?;
+        worker::run(settings, self.handlers, self.stats, shutdown).await
+    }
+}
+
+/// The signals that end a worker.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, WorkerError> {
+        let listen = |kind| signal(kind).map_err(WorkerError::Signals);
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! A worker's settings, as the builder, the defaults and the environment leave them.
+//!
+//! The environment wins over the code, because whoever deploys a worker knows better
+//! than its author where it runs: `WORKER_ID`, `TASK_QUEUE` (the pool), `NATS_URL`,
+//! `REDIS_URL`, `SCHED_SHUTDOWN_GRACE_SECONDS`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use airlock_bus::{BusConfig, SecretUrl, subjects};
+use airlock_guard::GuardConfig;
+use airlock_model::{PoolName, Topic, WorkerId};
+
+use crate::error::WorkerError;
+use crate::outbox::Limits;
+
+/// More than this in one process is a mistake rather than a wish.
+const MOST_PARALLEL: usize = 100_000;
+
+/// What the builder collects, unchecked.
+#[derive(Debug, Clone)]
+pub(crate) struct Draft {
+    pub id: String,
+    pub pool: String,
+    pub max_parallel: usize,
+    pub labels: BTreeMap<String, String>,
+    pub capabilities: Vec<String>,
+    pub region: String,
+    pub bus: BusConfig,
+    pub redis: GuardConfig,
+    pub heartbeat_every: Duration,
+    pub inline_limit: usize,
+    pub shutdown_grace: Duration,
+    pub cancel_grace: Duration,
+    pub receipt_within: Duration,
+    pub use_environment: bool,
+    /// What was wrong with earlier calls of the builder.
+    pub problems: Vec<String>,
+}
+
+impl Draft {
+    pub fn new(id: String) -> Self {
+        Self {
+            id,
+            pool: "default".to_owned(),
+            max_parallel: 16,
+            labels: BTreeMap::new(),
+            capabilities: Vec::new(),
+            region: String::new(),
+            bus: BusConfig::default(),
+            redis: GuardConfig::default(),
+            heartbeat_every: Duration::from_secs(5),
+            inline_limit: 256 * 1024,
+            shutdown_grace: Duration::from_secs(8),
+            cancel_grace: Duration::from_secs(5),
+            receipt_within: Duration::from_secs(5),
+            use_environment: true,
+            problems: Vec::new(),
+        }
+    }
+}
+
+/// Checked settings.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub id: WorkerId,
+    pub pool: PoolName,
+    pub topics: Vec<String>,
+    pub max_parallel: usize,
+    pub labels: BTreeMap<String, String>,
+    pub capabilities: Vec<String>,
+    pub region: String,
+    pub bus: BusConfig,
+    pub redis: GuardConfig,
+    pub heartbeat_every: Duration,
+    pub inline_limit: usize,
+    pub shutdown_grace: Duration,
+    pub cancel_grace: Duration,
+    pub outbox: Limits,
+}
+
+impl Settings {
+    /// Applies what `environment` says and checks everything together.
+    pub fn resolve(
+        mut draft: Draft,
+        topics: Vec<String>,
+        environment: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, WorkerError> {
+        let mut problems = std::mem::take(&mut draft.problems);
+        if draft.use_environment {
+            apply(&mut draft, environment, &mut problems);
+        }
+        for topic in &topics {
+            if let Err(error) = Topic::new(topic) {
+                problems.push(error.to_string());
+            }
+        }
+        let mut check = |sound: bool, problem: &str| {
+            if !sound {
+                problems.push(problem.to_owned());
+            }
+        };
+        check(!topics.is_empty(), "there is no handler; add one with `on`");
+        check(
+            (1..=MOST_PARALLEL).contains(&draft.max_parallel),
+            "max_parallel must be between 1 and 100000",
+        );
+        check(
+            draft.heartbeat_every >= Duration::from_millis(10),
+            "heartbeat_every must be at least 10ms",
+        );
+        check(
+            !draft.receipt_within.is_zero(),
+            "receipt_within must not be 0",
+        );
+        problems.extend(
+            draft
+                .bus
+                .validate()
+                .into_iter()
+                .map(|p| format!("NATS: {p}")),
+        );
+        problems.extend(
+            draft
+                .redis
+                .validate()
+                .into_iter()
+                .map(|p| format!("Redis: {p}")),
+        );
+        let pool = PoolName::new(&draft.pool).map_err(|e| problems.push(e.to_string()));
+        let id = WorkerId::new(&draft.id).map_err(|e| problems.push(e.to_string()));
+        if let Ok(id) = &id
+            && !subjects::is_addressable(id)
+        {
+            problems.push(format!(
+                "worker id {id} must not have an empty part between dots"
+            ));
+        }
+        let (Ok(id), Ok(pool), true) = (id, pool, problems.is_empty()) else {
+            return Err(WorkerError::Config(problems.join("; ")));
+        };
+        Ok(Self {
+            id,
+            pool,
+            topics,
+            max_parallel: draft.max_parallel,
+            labels: draft.labels,
+            capabilities: draft.capabilities,
+            region: draft.region,
+            bus: draft.bus,
+            redis: draft.redis,
+            heartbeat_every: draft.heartbeat_every,
+            inline_limit: draft.inline_limit,
+            shutdown_grace: draft.shutdown_grace,
+            cancel_grace: draft.cancel_grace,
+            outbox: Limits {
+                results: 50_000,
+                bytes: 256 << 20,
+                receipt_within: draft.receipt_within,
+            },
+        })
+    }
+}
+
+fn apply(
+    draft: &mut Draft,
+    environment: impl Fn(&str) -> Option<String>,
+    problems: &mut Vec<String>,
+) {
+    let given = |name| environment(name).filter(|value| !value.is_empty());
+    if let Some(id) = given("WORKER_ID") {
+        draft.id = id;
+    }
+    if let Some(pool) = given("TASK_QUEUE") {
+        draft.pool = pool;
+    }
+    if let Some(url) = given("NATS_URL") {
+        draft.bus.url = SecretUrl::new(url);
+    }
+    if let Some(url) = given("REDIS_URL") {
+        draft.redis.url = SecretUrl::new(url);
+    }
+    if let Some(seconds) = given("SCHED_SHUTDOWN_GRACE_SECONDS") {
+        match seconds.parse() {
+            Ok(n @ 1..=3_600) => draft.shutdown_grace = Duration::from_secs(n),
+            Ok(_) | Err(_) => problems.push(format!(
+                "SCHED_SHUTDOWN_GRACE_SECONDS is {seconds:?}, but must be a number from 1 to 3600"
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn topics() -> Vec<String> {
+        vec!["job.echo".to_owned()]
+    }
+
+    #[test]
+    fn the_environment_wins() {
+        let environment = |name: &str| match name {
+            "WORKER_ID" => Some("other".to_owned()),
+            "TASK_QUEUE" => Some("gpu".to_owned()),
+            "NATS_URL" => Some("nats://u:hush@n:1".to_owned()),
+            "SCHED_SHUTDOWN_GRACE_SECONDS" => Some("3".to_owned()),
+            _ => None,
+        };
+        let draft = Draft::new("demo".to_owned());
+        let settings = Settings::resolve(draft, topics(), environment).expect("sound");
+        assert_eq!(
+            (settings.id.as_str(), settings.pool.as_str()),
+            ("other", "gpu")
+        );
+        assert_eq!(settings.bus.url.expose(), "nats://u:hush@n:1");
+        assert_eq!(settings.shutdown_grace, Duration::from_secs(3));
+        assert!(!format!("{settings:?}").contains("hush"));
+    }
+
+    #[test]
+    fn all_problems_are_told_together() {
+        let mut draft = Draft::new("a..b".to_owned());
+        draft.max_parallel = 0;
+        draft.pool = "a b".to_owned();
+        let bad = vec!["echo".to_owned()];
+        let error = Settings::resolve(draft, bad, |_| None).expect_err("unsound");
+        let text = error.to_string();
+        for part in ["max_parallel", "pool name", "job.", "worker id"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert!(!error.is_retryable());
+        let none = Settings::resolve(Draft::new("a".to_owned()), Vec::new(), |_| None);
+        assert!(none.is_err_and(|e| e.to_string().contains("no handler")));
+    }
+}

@@ -1,0 +1,146 @@
+//! What the tasks of one worker share, and the way of a result.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use airlock_bus::{Bus, subjects};
+use airlock_guard::Guard;
+use bytes::Bytes;
+use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Settings;
+use crate::handler::Handlers;
+use crate::job::{self, Job, Note};
+use crate::outbox::Outbox;
+use crate::packets::{Ending, Phase, Speaker};
+use crate::stats::Stats;
+use crate::table::Table;
+
+/// Room in a NATS message for everything that is not the payload.
+const PACKET_MARGIN: usize = 16 * 1024;
+
+pub(crate) struct Core {
+    pub settings: Settings,
+    pub speaker: Speaker,
+    pub bus: Bus,
+    pub guard: Guard,
+    pub handlers: Handlers,
+    pub table: Table,
+    outbox: Mutex<Outbox>,
+    /// Something is queued in the outbox.
+    pub unpublished: Notify,
+    /// A receipt came.
+    pub receipted: Notify,
+    /// A place in the table or the outbox became free.
+    pub room: Notify,
+    pub slots: Semaphore,
+    /// Cancelled when nothing new is begun any more.
+    pub draining: CancellationToken,
+    /// A heartbeat is wanted now.
+    pub beat: Notify,
+    pub notes: mpsc::Sender<Note>,
+    pub stats: Arc<Stats>,
+}
+
+impl Core {
+    pub fn new(
+        settings: Settings,
+        incarnation: String,
+        bus: Bus,
+        guard: Guard,
+        handlers: Handlers,
+        notes: mpsc::Sender<Note>,
+        stats: Arc<Stats>,
+    ) -> Self {
+        Self {
+            table: Table::new(&incarnation),
+            speaker: Speaker {
+                id: settings.id.clone(),
+                incarnation,
+            },
+            outbox: Mutex::new(Outbox::new(settings.outbox)),
+            slots: Semaphore::new(settings.max_parallel),
+            unpublished: Notify::new(),
+            receipted: Notify::new(),
+            room: Notify::new(),
+            draining: CancellationToken::new(),
+            beat: Notify::new(),
+            bus,
+            guard,
+            handlers,
+            notes,
+            stats,
+            settings,
+        }
+    }
+
+    pub fn outbox(&self) -> MutexGuard<'_, Outbox> {
+        self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether another batch of dispatches may be taken. The scheduler never sends more
+    /// than `max_parallel`; should it, some of it may queue here.
+    pub fn has_room(&self) -> bool {
+        let most = self.settings.max_parallel * 2 + 256;
+        self.table.len() < most && !self.outbox().is_full()
+    }
+
+    /// The largest output that travels in the packet.
+    pub fn inline_limit(&self) -> usize {
+        self.settings.inline_limit.min(self.largest_inline())
+    }
+
+    /// The largest output that could.
+    pub fn largest_inline(&self) -> usize {
+        self.bus.max_payload().saturating_sub(PACKET_MARGIN)
+    }
+
+    /// Makes the job's result and sees it on its way. The result is in the outbox before
+    /// the job leaves the table, so that an inventory finds it in one of them.
+    pub fn complete(&self, job: &Job, ending: Ending, traceparent: Option<String>) {
+        let counter = match &ending {
+            Ending::Succeeded(_) => &self.stats.succeeded,
+            Ending::Failed(_) => &self.stats.failed,
+            Ending::Cancelled(_) => &self.stats.cancelled,
+            Ending::TimedOut(_) => &self.stats.timed_out,
+            Ending::NotStarted => &self.stats.handed_back,
+        };
+        let packet = self.speaker.result(job, ending, job::now());
+        let traceparent = traceparent.or_else(|| job.traceparent.clone());
+        self.outbox().push(job.dispatch, packet, traceparent);
+        self.unpublished.notify_one();
+        Stats::add(counter, 1);
+        self.table.remove(&job.dispatch);
+        self.room.notify_one();
+    }
+
+    /// Has everything without a receipt published again.
+    pub fn repeat_results(&self) {
+        let count = self.outbox().repeat_all();
+        if count > 0 {
+            Stats::add(&self.stats.results_repeated, count);
+            self.unpublished.notify_one();
+        }
+    }
+
+    /// What to say of itself while it is up.
+    pub fn phase(&self) -> Phase {
+        if self.draining.is_cancelled() {
+            Phase::Draining
+        } else {
+            Phase::Here
+        }
+    }
+
+    pub async fn say_hello(&self, phase: Phase) {
+        let hello = self.speaker.hello(&self.settings, phase, job::now());
+        self.tell(subjects::HANDSHAKE, hello).await;
+    }
+
+    /// Core NATS: whoever missed it is told again by the next heartbeat or on asking.
+    pub async fn tell(&self, subject: &str, packet: Bytes) {
+        if let Err(error) = self.bus.send(subject, packet, None).await {
+            tracing::debug!(subject, %error, "not sent");
+        }
+    }
+}

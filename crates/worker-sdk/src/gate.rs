@@ -1,0 +1,171 @@
+//! Which dispatches to take: a plain function of what was seen before and the time.
+//!
+//! What must stay true: a dispatch id is taken at most once. Ids are remembered at least
+//! until their accept-by has passed, since from then on they are refused for being late;
+//! so forgetting is safe however fast jobs come.
+
+use std::collections::{HashSet, VecDeque};
+
+use uuid::Uuid;
+
+/// How many ids are kept in any case.
+const KEPT: usize = 131_072;
+/// And how many at most, whatever their accept-by says.
+const LIMIT: usize = 2_097_152;
+
+/// What of a dispatch matters here.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Facts<'a> {
+    pub dispatch: Uuid,
+    pub incarnation: &'a str,
+    pub epoch: u64,
+    /// Unix milliseconds; 0 when there is no such limit.
+    pub accept_by_ms: i64,
+}
+
+/// Why a dispatch is not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// It was meant for an earlier process of this name.
+    OtherIncarnation,
+    /// It was taken before.
+    Repeat,
+    /// A leader that leads no more sent it.
+    StaleEpoch,
+    /// It has waited for too long; the scheduler may have given it to somebody else.
+    Late,
+}
+
+#[derive(Debug)]
+pub(crate) struct Gate {
+    incarnation: String,
+    highest_epoch: u64,
+    seen: HashSet<Uuid>,
+    /// In the order of acceptance, with each one's accept-by.
+    order: VecDeque<(Uuid, i64)>,
+}
+
+impl Gate {
+    pub fn new(incarnation: &str) -> Self {
+        Self {
+            incarnation: incarnation.to_owned(),
+            highest_epoch: 0,
+            seen: HashSet::new(),
+            order: VecDeque::new(),
+        }
+    }
+
+    /// Decides, and remembers what was taken.
+    pub fn admit(&mut self, facts: Facts<'_>, now_ms: i64) -> Result<(), Refusal> {
+        if facts.incarnation != self.incarnation {
+            return Err(Refusal::OtherIncarnation);
+        }
+        if self.seen.contains(&facts.dispatch) {
+            self.note_epoch(facts.epoch);
+            return Err(Refusal::Repeat);
+        }
+        if facts.epoch < self.highest_epoch {
+            return Err(Refusal::StaleEpoch);
+        }
+        self.note_epoch(facts.epoch);
+        if facts.accept_by_ms != 0 && now_ms > facts.accept_by_ms {
+            return Err(Refusal::Late);
+        }
+        self.remember(facts, now_ms);
+        Ok(())
+    }
+
+    /// A leader of this epoch was heard of.
+    pub fn note_epoch(&mut self, epoch: u64) {
+        self.highest_epoch = self.highest_epoch.max(epoch);
+    }
+
+    fn remember(&mut self, facts: Facts<'_>, now_ms: i64) {
+        self.seen.insert(facts.dispatch);
+        self.order.push_back((facts.dispatch, facts.accept_by_ms));
+        while let Some((oldest, accept_by)) = self.order.front()
+            && self.order.len() > KEPT
+            && (now_ms > *accept_by || self.order.len() > LIMIT)
+        {
+            self.seen.remove(oldest);
+            self.order.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(n: u128) -> Facts<'static> {
+        Facts {
+            dispatch: Uuid::from_u128(n),
+            incarnation: "me",
+            epoch: 5,
+            accept_by_ms: 1_000,
+        }
+    }
+
+    #[test]
+    fn each_reason_to_refuse() {
+        let mut gate = Gate::new("me");
+        assert_eq!(gate.admit(facts(1), 10), Ok(()));
+        assert_eq!(gate.admit(facts(1), 10), Err(Refusal::Repeat));
+        let other = Facts {
+            incarnation: "you",
+            ..facts(2)
+        };
+        assert_eq!(gate.admit(other, 10), Err(Refusal::OtherIncarnation));
+        let stale = Facts {
+            epoch: 4,
+            ..facts(3)
+        };
+        assert_eq!(gate.admit(stale, 10), Err(Refusal::StaleEpoch));
+        assert_eq!(gate.admit(facts(4), 1_001), Err(Refusal::Late));
+        assert_eq!(
+            gate.admit(facts(4), 1_000),
+            Ok(()),
+            "refusing is not remembered"
+        );
+        let unlimited = Facts {
+            accept_by_ms: 0,
+            ..facts(5)
+        };
+        assert_eq!(gate.admit(unlimited, i64::MAX), Ok(()));
+    }
+
+    #[test]
+    fn the_epoch_rises_from_dispatches_and_from_elsewhere() {
+        let mut gate = Gate::new("me");
+        let newer = Facts {
+            epoch: 6,
+            ..facts(1)
+        };
+        assert_eq!(gate.admit(newer, 10), Ok(()));
+        assert_eq!(gate.admit(facts(2), 10), Err(Refusal::StaleEpoch));
+        gate.note_epoch(9);
+        let newer = Facts {
+            epoch: 8,
+            ..facts(3)
+        };
+        assert_eq!(gate.admit(newer, 10), Err(Refusal::StaleEpoch));
+    }
+
+    #[test]
+    fn an_id_is_forgotten_only_when_it_would_be_late() {
+        let mut gate = Gate::new("me");
+        let count = KEPT as u128 + 1_000;
+        for n in 0..count {
+            assert_eq!(gate.admit(facts(n), 10), Ok(()));
+        }
+        assert_eq!(gate.admit(facts(0), 10), Err(Refusal::Repeat));
+        let later = Facts {
+            accept_by_ms: 9_000,
+            ..facts(count)
+        };
+        assert_eq!(gate.admit(later, 2_000), Ok(()));
+        assert_eq!(gate.order.len(), KEPT);
+        assert_eq!(gate.seen.len(), KEPT);
+        assert_eq!(gate.admit(facts(0), 2_000), Err(Refusal::Late));
+    }
+}

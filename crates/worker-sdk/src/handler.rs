@@ -1,0 +1,79 @@
+//! Typed functions as handlers of topics.
+//!
+//! A handler takes the context and its input and gives its output; both travel as JSON.
+//! What must stay true: whatever a handler does, its job gets a result. An input that
+//! does not fit is a fatal failure (it will not fit the next time), a panic a plain one.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::context::JobContext;
+use crate::error::JobError;
+
+/// What a job without any input is given.
+pub(crate) const NO_INPUT: Bytes = Bytes::from_static(b"null");
+
+pub(crate) type Answer = Result<Bytes, JobError>;
+
+/// A handler without its types.
+pub(crate) type Handler =
+    Arc<dyn Fn(JobContext, Bytes) -> BoxFuture<'static, Answer> + Send + Sync>;
+
+/// By topic, in order, so that what is told about them is always the same.
+pub(crate) type Handlers = BTreeMap<String, Handler>;
+
+pub(crate) fn erase<F, Fut, In, Out>(function: F) -> Handler
+where
+    F: Fn(JobContext, In) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<Out, JobError>> + Send + 'static,
+    In: DeserializeOwned + Send + 'static,
+    Out: Serialize + 'static,
+{
+    let function = Arc::new(function);
+    Arc::new(move |ctx, input| {
+        let function = Arc::clone(&function);
+        async move {
+            let input = serde_json::from_slice(&input)
+                .map_err(|e| JobError::fatal("invalid_input", format!("the input: {e}")))?;
+            let output = function(ctx, input).await?;
+            match serde_json::to_vec(&output) {
+                Ok(json) => Ok(Bytes::from(json)),
+                Err(e) => Err(JobError::fatal(
+                    "invalid_output",
+                    format!("the output: {e}"),
+                )),
+            }
+        }
+        .boxed()
+    })
+}
+
+/// Runs a handler; a panic is a failure like any other.
+pub(crate) async fn call(handler: &Handler, ctx: JobContext, input: Bytes) -> Answer {
+    match AssertUnwindSafe(handler(ctx, input)).catch_unwind().await {
+        Ok(answer) => answer,
+        Err(panic) => Err(JobError::failed(format!(
+            "the handler panicked: {}",
+            panic_message(panic.as_ref())
+        ))
+        .with_code("panic")),
+    }
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    if let Some(text) = panic.downcast_ref::<&str>() {
+        text
+    } else if let Some(text) = panic.downcast_ref::<String>() {
+        text
+    } else {
+        "no message"
+    }
+}

@@ -1,0 +1,132 @@
+//! Taking dispatches from the stream.
+//!
+//! What must stay true: a dispatch is acknowledged only after it was decided on, and all
+//! of a batch together. Should the acknowledgement get lost, the dispatch comes again
+//! and is known.
+
+use std::sync::Arc;
+
+use airlock_bus::{BoxError, BusError, Consumer, DeadLetters, DeadMessage, Delivery, Outcome};
+use airlock_model::{JobId, Timestamp};
+use airlock_proto::cap::bus_packet::Payload;
+use airlock_proto::packet;
+use async_trait::async_trait;
+use uuid::Uuid;
+
+use crate::core::Core;
+use crate::gate::{Facts, Refusal};
+use crate::job::{self, Job, Parts};
+use crate::run_job;
+use crate::stats::Stats;
+
+const BATCH: usize = 256;
+
+/// Runs until the consumer is over for good.
+pub(crate) async fn take_in(core: Arc<Core>, mut consumer: Consumer) -> BusError {
+    loop {
+        while !core.has_room() {
+            core.room.notified().await;
+        }
+        let batch = match consumer.next_batch(BATCH).await {
+            Ok(batch) => batch,
+            Err(error) => return error,
+        };
+        let now = job::now();
+        for delivery in &batch {
+            take(&core, delivery, now);
+        }
+        let done = batch.into_iter().map(|d| (d, Outcome::Done)).collect();
+        consumer.settle(done, &NoDeadLetters).await;
+    }
+}
+
+fn take(core: &Arc<Core>, delivery: &Delivery, now: Timestamp) {
+    match read(core, delivery) {
+        Ok(Read {
+            parts,
+            incarnation,
+            payload,
+        }) => {
+            let facts = Facts {
+                dispatch: parts.dispatch,
+                incarnation: &incarnation,
+                epoch: parts.detail.epoch,
+                accept_by_ms: parts.detail.accept_by_ms,
+            };
+            let dispatch = parts.dispatch;
+            match core.table.admit(facts, now.as_millis(), || Job::new(parts)) {
+                Ok(job) => {
+                    Stats::add(&core.stats.accepted, 1);
+                    tokio::spawn(run_job::run(Arc::clone(core), job, payload));
+                }
+                Err(refusal) => refuse(core, dispatch, refusal),
+            }
+        }
+        Err(reason) => {
+            Stats::add(&core.stats.dropped_malformed, 1);
+            tracing::warn!(
+                seq = delivery.stream_seq,
+                reason,
+                "dropped what is no dispatch"
+            );
+        }
+    }
+}
+
+fn refuse(core: &Core, dispatch: Uuid, refusal: Refusal) {
+    core.stats.refused(refusal);
+    match refusal {
+        // Whoever sends it again has not got its result.
+        Refusal::Repeat => {
+            core.outbox().repeat_one(&dispatch);
+            core.unpublished.notify_one();
+        }
+        Refusal::OtherIncarnation | Refusal::StaleEpoch | Refusal::Late => {}
+    }
+    tracing::debug!(%dispatch, ?refusal, "dropped a dispatch");
+}
+
+struct Read {
+    parts: Parts,
+    incarnation: String,
+    payload: Option<bytes::Bytes>,
+}
+
+fn read(core: &Core, delivery: &Delivery) -> Result<Read, String> {
+    let (packet, payload) = packet::open(delivery.payload.clone()).map_err(|e| e.to_string())?;
+    let Payload::JobRequest(mut request) = payload else {
+        return Err("it is not a job request".to_owned());
+    };
+    let id = JobId::new(&request.job_id).map_err(|e| e.to_string())?;
+    let Some(named) = &request.dispatch else {
+        return Err("it has no dispatch id".to_owned());
+    };
+    let dispatch = Uuid::parse_str(&named.dispatch_id)
+        .map_err(|e| format!("dispatch id {:?}: {e}", named.dispatch_id))?;
+    let Some(mut detail) = request.airlock.take() else {
+        return Err("it lacks what an SDK worker needs".to_owned());
+    };
+    Ok(Read {
+        incarnation: std::mem::take(&mut detail.incarnation),
+        payload: detail.payload.take(),
+        parts: Parts {
+            id,
+            dispatch,
+            request,
+            detail,
+            trace_id: packet.trace_id,
+            traceparent: delivery.traceparent.clone(),
+            notes: core.notes.clone(),
+        },
+    })
+}
+
+/// A worker calls nothing poison: what it does not take, the scheduler knows about.
+struct NoDeadLetters;
+
+#[async_trait]
+impl DeadLetters for NoDeadLetters {
+    async fn put(&self, _: Vec<DeadMessage>) -> Result<(), BoxError> {
+        Err("a worker keeps no dead letters".into())
+    }
+}

@@ -1,0 +1,251 @@
+//! The way of one job: a slot, its input, the handler, its output, the result.
+//!
+//! What must stay true: every accepted dispatch gets exactly one result, also when the
+//! handler panics, hangs, or its destructors panic.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use airlock_guard::keys;
+use airlock_proto::trace;
+use bytes::Bytes;
+use tokio::time::{Instant, sleep};
+use tracing::Instrument;
+
+use crate::context::JobContext;
+use crate::core::Core;
+use crate::error::JobError;
+use crate::handler::{self, Answer, Handler, NO_INPUT};
+use crate::job::{Cause, Job};
+use crate::packets::{Ending, Output};
+
+/// How long an input or an output waits for Redis to come back.
+const STORE_PATIENCE: Duration = Duration::from_secs(15);
+/// How long a result is kept in Redis for the scheduler to copy.
+const RESULT_TTL: Duration = Duration::from_secs(24 * 3600);
+/// The largest output at all.
+const LARGEST_OUTPUT: usize = 64 << 20;
+
+/// Runs a job to its result. `payload` is its input when that came along.
+pub(crate) async fn run(core: Arc<Core>, job: Arc<Job>, payload: Option<Bytes>) {
+    let mut promise = Promise {
+        core: &core,
+        job: &job,
+        kept: false,
+    };
+    let ending = match wait_for_slot(&core, &job).await {
+        Err(ending) => (ending, None),
+        Ok(_slot) => begin(&core, &job, payload).await,
+    };
+    promise.keep(ending);
+}
+
+/// A slot, or how the job ends without one.
+async fn wait_for_slot<'a>(
+    core: &'a Core,
+    job: &Job,
+) -> Result<tokio::sync::SemaphorePermit<'a>, Ending> {
+    if core.draining.is_cancelled() {
+        return Err(Ending::NotStarted);
+    }
+    if let Ok(slot) = core.slots.try_acquire() {
+        return Ok(slot);
+    }
+    tokio::select! {
+        biased;
+        () = core.draining.cancelled() => Err(Ending::NotStarted),
+        () = job.cancel.cancelled() => Err(match job.cause() {
+            Some(Cause::Cancelled(reason)) => Ending::Cancelled(reason),
+            Some(Cause::TimedOut(words)) => Ending::TimedOut(words),
+            Some(Cause::Shutdown) | None => Ending::NotStarted,
+        }),
+        slot = core.slots.acquire() => slot.map_err(|_| Ending::NotStarted),
+    }
+}
+
+async fn begin(core: &Core, job: &Arc<Job>, payload: Option<Bytes>) -> (Ending, Option<String>) {
+    job.start();
+    let Some(handler) = core.handlers.get(&job.request.topic) else {
+        let words = format!("this worker has no handler for {}", job.request.topic);
+        return (Ending::Failed(JobError::fatal("no_handler", words)), None);
+    };
+    let span = tracing::info_span!(
+        "worker.run",
+        job_id = %job.id,
+        topic = job.request.topic,
+        attempt = job.request.dispatch.as_ref().map_or(0, |d| d.attempt),
+    );
+    if span.is_disabled() {
+        return (execute(core, job, handler, payload).await, None);
+    }
+    if let Some(parent) = &job.traceparent {
+        trace::follow(&span, parent);
+    }
+    let ending = execute(core, job, handler, payload)
+        .instrument(span.clone())
+        .await;
+    let traceparent = trace::current(&span);
+    (ending, traceparent)
+}
+
+async fn execute(core: &Core, job: &Arc<Job>, handler: &Handler, payload: Option<Bytes>) -> Ending {
+    let work = async {
+        let input = input(core, job, payload).await?;
+        handler::call(handler, JobContext::new(Arc::clone(job)), input).await
+    };
+    let answer = tokio::select! {
+        biased;
+        answer = work => Some(answer),
+        () = job.kill.notified() => None,
+    };
+    match judge(answer, job.cause()) {
+        Ok(content) => stage(core, job, content).await,
+        Err(ending) => ending,
+    }
+}
+
+/// What the handler's answer means, given that it may have been asked to end. `None` is
+/// a handler that was ended.
+fn judge(answer: Option<Answer>, cause: Option<Cause>) -> Result<Bytes, Ending> {
+    match (cause, answer) {
+        (Some(Cause::Cancelled(reason)), _) => Err(Ending::Cancelled(reason)),
+        (Some(Cause::TimedOut(words)), _) => Err(Ending::TimedOut(words)),
+        // A worker that leaves asks for haste; what was done in time counts.
+        (_, Some(Ok(content))) => Ok(content),
+        (None, Some(Err(error))) => Err(Ending::Failed(error)),
+        (Some(Cause::Shutdown), Some(Err(error))) => Err(left(error.message())),
+        (Some(Cause::Shutdown) | None, None) => Err(left("the worker left before it was done")),
+    }
+}
+
+fn left(words: &str) -> Ending {
+    Ending::Failed(JobError::retryable(words).with_code("worker_shutdown"))
+}
+
+/// The input: inline, by pointer, or none.
+async fn input(core: &Core, job: &Job, payload: Option<Bytes>) -> Result<Bytes, JobError> {
+    if let Some(payload) = payload {
+        return Ok(payload);
+    }
+    let pointer = job.request.context_ptr.as_str();
+    if pointer.is_empty() {
+        return Ok(NO_INPUT);
+    }
+    let Some(key) = keys::parse_pointer(pointer) else {
+        let words = format!("{pointer} is not a pointer this worker can follow");
+        return Err(JobError::fatal("invalid_pointer", words));
+    };
+    let found = patiently(|| core.guard.get(key)).await;
+    let unavailable = |words| Err(JobError::retryable(words).with_code("input_unavailable"));
+    match found {
+        Ok(Some(content)) => Ok(content),
+        // It is written anew at each dispatch, so another try may find it.
+        Ok(None) => unavailable(format!("{pointer} holds nothing")),
+        Err(error) => unavailable(format!("reading {pointer}: {error}")),
+    }
+}
+
+/// Puts the output where the scheduler finds it.
+async fn stage(core: &Core, job: &Job, content: Bytes) -> Ending {
+    let size = content.len();
+    if size <= core.inline_limit() {
+        return Ending::Succeeded(Output::Inline(content));
+    }
+    if size > LARGEST_OUTPUT {
+        let words = format!("the output has {size} bytes; at most {LARGEST_OUTPUT} are allowed");
+        return Ending::Failed(JobError::fatal("output_too_large", words));
+    }
+    let key = keys::result(&job.id);
+    let stored = patiently(|| core.guard.set(&key, content.clone(), RESULT_TTL)).await;
+    Ending::Succeeded(match stored {
+        Ok(()) => Output::Pointer(keys::pointer(&key)),
+        Err(_) if size <= core.largest_inline() => Output::Inline(content),
+        Err(error) => {
+            tracing::error!(job_id = %job.id, size, %error, "the result could not be stored");
+            Output::Lost(format!(
+                "the result of {size} bytes could not be stored: {error}"
+            ))
+        }
+    })
+}
+
+/// Asks Redis again while that may help, for a bounded time.
+async fn patiently<T, F, Fut>(mut ask: F) -> Result<T, airlock_guard::GuardError>
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<T, airlock_guard::GuardError>>,
+{
+    let give_up = Instant::now() + STORE_PATIENCE;
+    let mut pause = Duration::from_millis(50);
+    loop {
+        match ask().await {
+            Err(error) if error.is_retryable() && Instant::now() + pause < give_up => {
+                sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_secs(2));
+            }
+            answer => return answer,
+        }
+    }
+}
+
+/// Sees to it that the job gets a result even if the code above panics.
+struct Promise<'a> {
+    core: &'a Core,
+    job: &'a Job,
+    kept: bool,
+}
+
+impl Promise<'_> {
+    fn keep(&mut self, (ending, traceparent): (Ending, Option<String>)) {
+        self.kept = true;
+        self.core.complete(self.job, ending, traceparent);
+    }
+}
+
+impl Drop for Promise<'_> {
+    fn drop(&mut self) {
+        if !self.kept {
+            let error = JobError::failed("the job's task ended without a result");
+            let ending = Ending::Failed(error.with_code("panic"));
+            self.core.complete(self.job, ending, None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ok() -> Option<Answer> {
+        Some(Ok(NO_INPUT))
+    }
+
+    fn err() -> Option<Answer> {
+        Some(Err(JobError::fatal("code", "words")))
+    }
+
+    #[test]
+    fn a_cancel_or_timeout_is_the_result_whatever_the_handler_says() {
+        for answer in [ok(), err(), None] {
+            let cause = Some(Cause::Cancelled("stop".to_owned()));
+            assert!(matches!(judge(answer, cause), Err(Ending::Cancelled(r)) if r == "stop"));
+        }
+        for answer in [ok(), err(), None] {
+            let cause = Some(Cause::TimedOut("late".to_owned()));
+            assert!(matches!(judge(answer, cause), Err(Ending::TimedOut(_))));
+        }
+    }
+
+    #[test]
+    fn on_leaving_success_counts_and_all_else_is_tried_again() {
+        assert!(judge(ok(), Some(Cause::Shutdown)).is_ok());
+        for answer in [err(), None] {
+            let Err(Ending::Failed(error)) = judge(answer, Some(Cause::Shutdown)) else {
+                panic!("it failed");
+            };
+            assert_eq!(error.kind(), crate::JobErrorKind::Retryable);
+        }
+        assert!(judge(ok(), None).is_ok());
+        assert!(matches!(judge(err(), None), Err(Ending::Failed(e)) if e.code() == "code"));
+    }
+}

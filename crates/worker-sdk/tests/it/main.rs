@@ -1,0 +1,9 @@
+//! A real worker against real NATS and Redis, with the test as its scheduler.
+
+mod ends;
+mod fake;
+mod leaving;
+mod outages;
+mod payloads;
+mod speed;
+mod taking;

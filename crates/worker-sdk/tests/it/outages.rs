@@ -1,0 +1,130 @@
+//! Results survive what happens to NATS and to the scheduler.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use airlock_proto::cap::JobStatus;
+use airlock_testkit::{Seen, eventually};
+use airlock_worker::{Builder, JobContext};
+use tokio::sync::Notify;
+
+use crate::fake::{BOUND, Fake, status};
+
+/// Waits until the test lets it go on.
+fn gated(go_on: &Arc<Notify>) -> impl FnOnce(Builder) -> Builder + use<> {
+    let go_on = Arc::clone(go_on);
+    move |worker| {
+        worker.on("job.gated", move |_: JobContext, n: u32| {
+            let go_on = Arc::clone(&go_on);
+            async move {
+                go_on.notified().await;
+                Ok(n)
+            }
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_result_is_repeated_until_its_receipt() -> anyhow::Result<()> {
+    let mut fake = Fake::start().await?;
+    let go_on = Arc::new(Notify::new());
+    let worker = fake
+        .worker(|w| gated(&go_on)(w).receipt_within(Duration::from_millis(100)))
+        .await?;
+    let order = fake.send("job.gated", "1").await?;
+    go_on.notify_one();
+    for _ in 0..3 {
+        fake.result_of(&order).await?;
+    }
+    assert!(worker.stats.snapshot().results_repeated >= 2);
+    fake.receipt(&order).await?;
+    let inventory = fake.inventory().await?;
+    assert_eq!(inventory.finished_dispatch_ids, Vec::<String>::new());
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_inventory_tells_what_runs_and_what_has_no_receipt() -> anyhow::Result<()> {
+    let mut fake = Fake::start().await?;
+    let go_on = Arc::new(Notify::new());
+    let _worker = fake.worker(gated(&go_on)).await?;
+    let finished = fake.send("job.gated", "1").await?;
+    go_on.notify_one();
+    fake.result_of(&finished).await?;
+    let running = fake.send("job.gated", "2").await?;
+    fake.progress().await?;
+    let inventory = fake.inventory().await?;
+    assert_eq!(inventory.incarnation, fake.incarnation);
+    assert_eq!(inventory.running_dispatch_ids, [running.id.to_string()]);
+    assert_eq!(inventory.finished_dispatch_ids, [finished.id.to_string()]);
+    // Whoever asks has not got the result, so it comes again.
+    fake.result_of(&finished).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn nats_restarts_in_the_middle_of_a_job() -> anyhow::Result<()> {
+    let mut fake = Fake::start().await?;
+    let go_on = Arc::new(Notify::new());
+    let _worker = fake.worker(gated(&go_on)).await?;
+    let order = fake.send("job.gated", "1").await?;
+    fake.progress().await?;
+    fake.nats.kill()?;
+    // It ends while nobody can be told.
+    go_on.notify_one();
+    fake.nats.restart().await?;
+    let result = fake.result_of(&order).await?;
+    assert_eq!(status(&result), JobStatus::Succeeded);
+    // And it takes new work.
+    let order = fake.send_when_connected("job.gated", "2").await?;
+    go_on.notify_one();
+    fake.result_of(&order).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_wiped_nats_gets_the_results_again() -> anyhow::Result<()> {
+    let mut fake = Fake::start().await?;
+    let go_on = Arc::new(Notify::new());
+    // The repeat must come from noticing the loss, not from waiting.
+    let _worker = fake
+        .worker(|w| gated(&go_on)(w).receipt_within(Duration::from_secs(3_600)))
+        .await?;
+    let order = fake.send("job.gated", "1").await?;
+    go_on.notify_one();
+    fake.result_of(&order).await?;
+    fake.nats.wipe().await?;
+    fake.result_of(&order).await?;
+    let order = fake.send_when_connected("job.gated", "2").await?;
+    go_on.notify_one();
+    fake.result_of(&order).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn it_says_hello_again_after_an_outage() -> anyhow::Result<()> {
+    let mut fake = Fake::start().await?;
+    let go_on = Arc::new(Notify::new());
+    let _worker = fake
+        .worker(|w| gated(&go_on)(w).heartbeat_every(Duration::from_millis(50)))
+        .await?;
+    fake.nats.restart().await?;
+    // Core NATS: a hello sent before the test is connected again is lost, heartbeats
+    // go on; and asked for, the hello comes.
+    fake.heartbeat().await?;
+    eventually(BOUND, "the control to be sent", || async {
+        fake.control(airlock_proto::own::WorkerControl {
+            rehello: true,
+            ..Default::default()
+        })
+        .await?;
+        Ok(Seen::Done(()))
+    })
+    .await?;
+    let hello = fake.hello().await?;
+    assert_eq!(
+        hello.airlock.expect("a WorkerHello").incarnation,
+        fake.incarnation
+    );
+    Ok(())
+}
