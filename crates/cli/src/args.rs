@@ -40,9 +40,7 @@ pub enum Command {
     #[cfg(feature = "dev")]
     Dev(Dev),
     /// Prints a completion script for your shell
-    Completions {
-        shell: clap_complete::Shell,
-    },
+    Completions { shell: clap_complete::Shell },
 }
 
 #[derive(Debug, Args)]
@@ -206,7 +204,7 @@ fn duration(text: &str) -> Result<Duration, String> {
         text.strip_suffix('d')
             .and_then(|days| days.parse::<i64>().ok())
             .and_then(|days| days.checked_mul(24))
-            .and_then(|hours| jiff::SignedDuration::try_from_hours(hours))
+            .and_then(jiff::SignedDuration::try_from_hours)
             .ok_or_else(|| hint.to_owned())
     })?;
     Duration::try_from(span).map_err(|_| format!("must not be negative; {hint}"))
@@ -254,11 +252,35 @@ mod tests {
     #[test]
     fn everything_about_a_job_can_be_said() {
         let job = submit(&[
-            "--payload", "-5", "--priority", "batch", "--label", "team=a=b", "-l", "x=",
-            "--risk-tag", "destructive", "--requires", "gpu", "--requires", "net",
-            "--capability", "shell", "--delay", "1m30s", "--max-attempts", "2",
-            "--timeout", "500ms", "--idempotency-key", "k", "--workflow-id", "w",
-            "--tenant", "acme", "--wait=5s",
+            "--payload",
+            "-5",
+            "--priority",
+            "batch",
+            "--label",
+            "team=a=b",
+            "-l",
+            "x=",
+            "--risk-tag",
+            "destructive",
+            "--requires",
+            "gpu",
+            "--requires",
+            "net",
+            "--capability",
+            "shell",
+            "--delay",
+            "1m30s",
+            "--max-attempts",
+            "2",
+            "--timeout",
+            "500ms",
+            "--idempotency-key",
+            "k",
+            "--workflow-id",
+            "w",
+            "--tenant",
+            "acme",
+            "--wait=5s",
         ])
         .unwrap();
         assert_eq!(job.payload.as_deref(), Some("-5"));
@@ -308,13 +330,27 @@ mod tests {
 
     #[test]
     fn states_may_be_written_as_one_likes() {
-        let args = ["airlock", "job", "list", "--state", "approval-required,DENIED", "--state", "running"];
-        let Command::Job(Job { action: Action::List(list), .. }) =
-            Cli::try_parse_from(args).unwrap().command
+        let args = [
+            "airlock",
+            "job",
+            "list",
+            "--state",
+            "approval-required,DENIED",
+            "--state",
+            "running",
+        ];
+        let Command::Job(Job {
+            action: Action::List(list),
+            ..
+        }) = Cli::try_parse_from(args).unwrap().command
         else {
             panic!("not a list");
         };
-        let expected = [JobState::ApprovalRequired, JobState::Denied, JobState::Running];
+        let expected = [
+            JobState::ApprovalRequired,
+            JobState::Denied,
+            JobState::Running,
+        ];
         assert_eq!(list.states, expected);
     }
 

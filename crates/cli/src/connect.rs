@@ -70,7 +70,8 @@ impl Target {
 }
 
 fn same(a: &str, b: &str) -> bool {
-    a.trim_end_matches('/').eq_ignore_ascii_case(b.trim_end_matches('/'))
+    a.trim_end_matches('/')
+        .eq_ignore_ascii_case(b.trim_end_matches('/'))
 }
 
 /// What `./dev up` wrote down.
@@ -84,12 +85,18 @@ impl DevEnv {
     /// The file in `folder` or its nearest parent that has one. An unreadable file is
     /// like none: someone else's development is not ours.
     fn nearest(folder: &Path) -> Option<Self> {
-        folder.ancestors().find_map(|folder| Self::read(folder.join(FILE)))
+        folder
+            .ancestors()
+            .find_map(|folder| Self::read(folder.join(FILE)))
     }
 
     fn read(path: PathBuf) -> Option<Self> {
         let mut text = String::new();
-        File::open(&path).ok()?.take(MAX_FILE).read_to_string(&mut text).ok()?;
+        File::open(&path)
+            .ok()?
+            .take(MAX_FILE)
+            .read_to_string(&mut text)
+            .ok()?;
         Some(Self {
             url: variable(&text, "AIRLOCK_URL"),
             key: variable(&text, "AIRLOCK_API_KEY").map(SecretString::from),

@@ -50,7 +50,8 @@ pub fn explain(error: &ClientError, target: &Target) -> Explained {
         ClientError::Transport(cause) => Explained {
             text: format!("cannot reach the API at {url}: {}", innermost(cause)),
             hint: Some(
-                "is it running? try ./dev up; or say where it is with --url or AIRLOCK_URL".to_owned(),
+                "is it running? try ./dev up; or say where it is with --url or AIRLOCK_URL"
+                    .to_owned(),
             ),
             exit: Exit::Unreachable,
         },
@@ -173,7 +174,10 @@ mod tests {
     #[test]
     fn a_missing_key_and_a_wrong_one_are_told_apart() {
         let missing = explained(problem(401), None).hint.unwrap();
-        assert!(missing.contains("no key was given: set AIRLOCK_API_KEY"), "{missing}");
+        assert!(
+            missing.contains("no key was given: set AIRLOCK_API_KEY"),
+            "{missing}"
+        );
         let wrong = explained(problem(401), Some("hunter2")).hint.unwrap();
         assert!(wrong.contains("AIRLOCK_API_KEY"), "{wrong}");
         assert!(!wrong.contains("hunter2"));
@@ -190,7 +194,10 @@ mod tests {
             ..problem(400)
         };
         let text = explained(both, None).text;
-        assert_eq!(text, "Title (400): detail\n  topic: is wrong\n  labels.x: is wrong");
+        assert_eq!(
+            text,
+            "Title (400): detail\n  topic: is wrong\n  labels.x: is wrong"
+        );
     }
 
     #[tokio::test]

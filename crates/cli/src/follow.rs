@@ -1,7 +1,8 @@
 //! Following a job to its end.
 //!
 //! The job is asked for again and again, quickly while things happen and slowly while
-//! it waits. An API that goes away for a while is waited for: whoever follows a job
+//! it waits; each time the API may hold the question until the job ends, so that the
+//! end is seen at once. An API that goes away for a while is waited for: whoever follows a job
 //! through a restart wants to see its end.
 
 use std::time::Duration;
@@ -35,7 +36,16 @@ pub async fn follow(
     let mut last: Option<Job> = None;
     let mut heard = Instant::now();
     loop {
-        match client.get(id).await {
+        let asked = match &last {
+            None => client.get(id).await,
+            Some(_) => {
+                let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+                client
+                    .wait(id, left.map_or(pause, |left| left.min(pause)))
+                    .await
+            }
+        };
+        match asked {
             Ok(job) => {
                 heard = Instant::now();
                 pause = match see(&job) {
@@ -50,14 +60,12 @@ pub async fn follow(
             // A job that was never seen is a mistake more often than an outage.
             Err(error) if last.is_none() || !is_passing(&error) => return Err(error),
             Err(error) if heard.elapsed() >= PATIENCE => return Err(error),
-            Err(_) => pause = SLOW,
+            Err(_) => tokio::time::sleep(SLOW).await,
         }
-        let next = Instant::now() + pause;
         if let (Some(deadline), Some(job)) = (deadline, last.as_ref())
-            && next > deadline
+            && Instant::now() >= deadline
         {
             return Ok(job.clone());
         }
-        tokio::time::sleep_until(next).await;
     }
 }

@@ -22,7 +22,10 @@ const RETRIES: usize = 3;
 pub fn run(args: args::Job, terminal: Terminal) -> Exit {
     let folder = std::env::current_dir().unwrap_or_default();
     let target = Target::find(args.api.url, args.api.api_key, &folder);
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => {
             terminal.error(&format!("starting the runtime: {error}"));
@@ -107,8 +110,12 @@ impl Session {
             if self.json {
                 return self.print(&accepted);
             }
-            self.terminal.say(&format!("{id}  {}", self.terminal.out.state(accepted.state)));
-            self.terminal.hint(&format!("airlock job watch {id} follows it"));
+            self.terminal.say(&format!(
+                "{id}  {}",
+                self.terminal.out.state(accepted.state)
+            ));
+            self.terminal
+                .hint(&format!("airlock job watch {id} follows it"));
             return Ok(Exit::Done);
         };
         if !self.json {
@@ -141,7 +148,8 @@ impl Session {
     fn show(&self, page: &JobPage) {
         self.terminal.say(&render::list(page, &self.scene()));
         if let Some(cursor) = &page.next_cursor {
-            self.terminal.hint(&format!("there are more: --cursor {cursor}"));
+            self.terminal
+                .hint(&format!("there are more: --cursor {cursor}"));
         }
     }
 
@@ -262,8 +270,20 @@ mod tests {
         assert_eq!(json, r#"{"topic":"job.echo"}"#);
 
         let Action::Submit(full) = action(&[
-            "submit", "job.echo", "--payload", r#"{"n": 1e400}"#, "--priority", "critical",
-            "--label", "a=b", "--risk-tag", "r", "--delay", "5s", "--timeout", "1m",
+            "submit",
+            "job.echo",
+            "--payload",
+            r#"{"n": 1e400}"#,
+            "--priority",
+            "critical",
+            "--label",
+            "a=b",
+            "--risk-tag",
+            "r",
+            "--delay",
+            "5s",
+            "--timeout",
+            "1m",
         ]) else {
             panic!("not a submission");
         };

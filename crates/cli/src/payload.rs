@@ -52,7 +52,10 @@ fn bounded(
     failed: impl Fn(std::io::Error) -> PayloadError,
 ) -> Result<String, PayloadError> {
     let mut text = String::new();
-    let read = source.take(MAX + 1).read_to_string(&mut text).map_err(failed)?;
+    let read = source
+        .take(MAX + 1)
+        .read_to_string(&mut text)
+        .map_err(failed)?;
     if read as u64 > MAX {
         return Err(PayloadError::TooLarge);
     }

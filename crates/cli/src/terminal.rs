@@ -76,7 +76,8 @@ pub struct Terminal {
 
 impl Terminal {
     pub fn from_process() -> Self {
-        let no_color = std::env::var_os("NO_COLOR").map(|value| value.to_string_lossy().into_owned());
+        let no_color =
+            std::env::var_os("NO_COLOR").map(|value| value.to_string_lossy().into_owned());
         let term = std::env::var("TERM").ok();
         let paint = |terminal| Paint::of(terminal, no_color.as_deref(), term.as_deref());
         let person = std::io::stdout().is_terminal();

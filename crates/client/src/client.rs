@@ -49,7 +49,7 @@ struct BatchResponse {
 #[serde(untagged)]
 enum BatchItem {
     Accepted(SubmitResponse),
-    Refused { error: Problem },
+    Refused { error: Box<Problem> },
 }
 
 #[derive(Serialize)]
@@ -175,7 +175,7 @@ impl Client {
     pub async fn submit_batch(
         &self,
         requests: &[SubmitRequest],
-    ) -> Result<Vec<Result<SubmitResponse, Problem>>, ClientError> {
+    ) -> Result<Vec<Result<SubmitResponse, Box<Problem>>>, ClientError> {
         let body = if self.retries > 0 {
             let mut keyed = requests.to_vec();
             for request in &mut keyed {

@@ -205,7 +205,11 @@ impl Committer {
         let started = Instant::now();
         let deadline = started + self.retry_for;
         let mut outcomes = vec![Outcome::Unknown; jobs.len()];
-        let mut parts: Vec<Range<usize>> = vec![0..jobs.len()];
+        // What is still to be committed; halves of it after a refusal.
+        let mut parts = Vec::from([Range {
+            start: 0,
+            end: jobs.len(),
+        }]);
         while let Some(part) = parts.pop() {
             match submit(&ledger, &jobs[part.clone()], deadline).await {
                 Ok(found) => {

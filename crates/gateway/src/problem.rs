@@ -16,8 +16,14 @@ pub struct FieldProblem {
     pub message: String,
 }
 
+/// A problem. Boxed, because it is the error of nearly every function here and should
+/// not make their good results large.
 #[derive(Debug, Clone, Serialize)]
-pub struct Problem {
+#[serde(transparent)]
+pub struct Problem(Box<Content>);
+
+#[derive(Debug, Clone, Serialize)]
+struct Content {
     #[serde(rename = "type")]
     kind: String,
     title: &'static str,
@@ -41,7 +47,7 @@ pub struct Problem {
 
 impl Problem {
     fn new(status: StatusCode, slug: &str, title: &'static str, detail: impl Into<String>) -> Self {
-        Self {
+        Self(Box::new(Content {
             kind: format!("urn:airlock:problem:{slug}"),
             title,
             status: status.as_u16(),
@@ -52,7 +58,7 @@ impl Problem {
             state: None,
             trace_id: None,
             retry_after: None,
-        }
+        }))
     }
 
     /// A field of the request, a query parameter or a header is wrong.
@@ -155,52 +161,52 @@ impl Problem {
 
     fn naming(mut self, field: impl Into<String>, message: impl Into<String>) -> Self {
         let (field, message) = (field.into(), message.into());
-        self.detail = format!("{field}: {message}");
-        self.field = Some(field.clone());
-        self.errors = vec![FieldProblem { field, message }];
+        self.0.detail = format!("{field}: {message}");
+        self.0.field = Some(field.clone());
+        self.0.errors = vec![FieldProblem { field, message }];
         self
     }
 
     /// The same problem, of one item in a list of jobs.
     pub fn within(mut self, prefix: &str) -> Self {
-        if let Some(field) = self.field.take() {
+        if let Some(field) = self.0.field.take() {
             let full = format!("{prefix}.{field}");
-            for error in &mut self.errors {
+            for error in &mut self.0.errors {
                 error.field = format!("{prefix}.{}", error.field);
             }
-            self.detail = format!("{prefix}.{}", self.detail);
-            self.field = Some(full);
+            self.0.detail = format!("{prefix}.{}", self.0.detail);
+            self.0.field = Some(full);
         }
         self
     }
 
     pub fn of_job(mut self, id: impl ToString) -> Self {
-        self.job_id = Some(id.to_string());
+        self.0.job_id = Some(id.to_string());
         self
     }
 
     pub fn in_state(mut self, state: &'static str) -> Self {
-        self.state = Some(state);
+        self.0.state = Some(state);
         self
     }
 
     fn retry_in(mut self, seconds: u16) -> Self {
-        self.retry_after = Some(seconds);
+        self.0.retry_after = Some(seconds);
         self
     }
 
     pub fn traced(mut self, trace_id: &str) -> Self {
-        self.trace_id = Some(trace_id.to_owned());
+        self.0.trace_id = Some(trace_id.to_owned());
         self
     }
 
     pub fn status(&self) -> StatusCode {
-        StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+        StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
     /// The answer itself.
     pub fn render(mut self, trace_id: &str) -> Response {
-        self.trace_id.get_or_insert_with(|| trace_id.to_owned());
+        self.0.trace_id.get_or_insert_with(|| trace_id.to_owned());
         let status = self.status();
         let body = serde_json::to_vec(&self).unwrap_or_default();
         let mut response = (status, body).into_response();
@@ -209,7 +215,7 @@ impl Problem {
             CONTENT_TYPE,
             HeaderValue::from_static("application/problem+json"),
         );
-        if let Some(seconds) = self.retry_after {
+        if let Some(seconds) = self.0.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         if status == StatusCode::UNAUTHORIZED {

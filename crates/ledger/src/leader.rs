@@ -23,7 +23,6 @@ use crate::ts::Ts;
 use crate::{ChangePosition, Ledger, letters};
 
 /// The one connection that writes as the leader of a shard.
-#[derive(Debug)]
 pub struct LeaderWriter {
     conn: PgConnection,
     options: PgConnectOptions,
@@ -31,6 +30,17 @@ pub struct LeaderWriter {
     epoch: Epoch,
     op_timeout: Duration,
     broken: bool,
+}
+
+/// By hand, because the driver's options show their password.
+impl std::fmt::Debug for LeaderWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LeaderWriter")
+            .field("shard", &self.shard)
+            .field("epoch", &self.epoch)
+            .field("broken", &self.broken)
+            .finish_non_exhaustive()
+    }
 }
 
 const ASSIGN: &str = r#"

@@ -42,11 +42,20 @@ pub use submit::{NewJob, Submitted};
 use error::Doing;
 
 /// A handle on the ledger; cheap to clone.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Ledger {
     pool: PgPool,
     options: PgConnectOptions,
     op_timeout: Duration,
+}
+
+/// By hand, because the driver's options show their password.
+impl std::fmt::Debug for Ledger {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ledger")
+            .field("op_timeout", &self.op_timeout)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Ledger {

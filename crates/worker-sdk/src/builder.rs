@@ -102,7 +102,7 @@ impl Builder {
         self
     }
 
-    /// How many jobs it runs at once; by default 16.
+    /// How many jobs it runs at once; by default 16, at most 8192.
     pub fn max_parallel(mut self, jobs: usize) -> Self {
         self.draft.max_parallel = jobs;
         self

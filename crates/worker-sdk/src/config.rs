@@ -14,8 +14,10 @@ use airlock_model::{PoolName, Topic, WorkerId};
 use crate::error::WorkerError;
 use crate::outbox::Limits;
 
-/// More than this in one process is a mistake rather than a wish.
-const MOST_PARALLEL: usize = 100_000;
+/// Heartbeats and inventories name every job in one packet, which NATS takes up to 1 MiB
+/// by default. This many running and finished jobs, with those that queue, still fit.
+const MOST_PARALLEL: usize = 8_192;
+const MOST_RESULTS: usize = 12_000;
 
 /// What the builder collects, unchecked.
 #[derive(Debug, Clone)]
@@ -103,7 +105,7 @@ impl Settings {
         check(!topics.is_empty(), "there is no handler; add one with `on`");
         check(
             (1..=MOST_PARALLEL).contains(&draft.max_parallel),
-            "max_parallel must be between 1 and 100000",
+            "max_parallel must be between 1 and 8192",
         );
         check(
             draft.heartbeat_every >= Duration::from_millis(10),
@@ -154,7 +156,7 @@ impl Settings {
             shutdown_grace: draft.shutdown_grace,
             cancel_grace: draft.cancel_grace,
             outbox: Limits {
-                results: 50_000,
+                results: MOST_RESULTS,
                 bytes: 256 << 20,
                 receipt_within: draft.receipt_within,
             },

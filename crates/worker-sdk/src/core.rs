@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use airlock_bus::{Bus, subjects};
-use airlock_guard::Guard;
 use bytes::Bytes;
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -14,16 +13,20 @@ use crate::job::{self, Job, Note};
 use crate::outbox::Outbox;
 use crate::packets::{Ending, Phase, Speaker};
 use crate::stats::Stats;
+use crate::store::Store;
 use crate::table::Table;
 
 /// Room in a NATS message for everything that is not the payload.
 const PACKET_MARGIN: usize = 16 * 1024;
 
+/// How many dispatches may wait for a slot.
+const BACKLOG: usize = 1_024;
+
 pub(crate) struct Core {
     pub settings: Settings,
     pub speaker: Speaker,
     pub bus: Bus,
-    pub guard: Guard,
+    pub store: Store,
     pub handlers: Handlers,
     pub table: Table,
     outbox: Mutex<Outbox>,
@@ -47,7 +50,6 @@ impl Core {
         settings: Settings,
         incarnation: String,
         bus: Bus,
-        guard: Guard,
         handlers: Handlers,
         notes: mpsc::Sender<Note>,
         stats: Arc<Stats>,
@@ -59,6 +61,7 @@ impl Core {
                 incarnation,
             },
             outbox: Mutex::new(Outbox::new(settings.outbox)),
+            store: Store::new(settings.redis.clone()),
             slots: Semaphore::new(settings.max_parallel),
             unpublished: Notify::new(),
             receipted: Notify::new(),
@@ -66,7 +69,6 @@ impl Core {
             draining: CancellationToken::new(),
             beat: Notify::new(),
             bus,
-            guard,
             handlers,
             notes,
             stats,
@@ -81,8 +83,7 @@ impl Core {
     /// Whether another batch of dispatches may be taken. The scheduler never sends more
     /// than `max_parallel`; should it, some of it may queue here.
     pub fn has_room(&self) -> bool {
-        let most = self.settings.max_parallel * 2 + 256;
-        self.table.len() < most && !self.outbox().is_full()
+        self.table.len() < self.settings.max_parallel + BACKLOG && !self.outbox().is_full()
     }
 
     /// The largest output that travels in the packet.

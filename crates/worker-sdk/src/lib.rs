@@ -53,6 +53,7 @@ mod outbox;
 mod packets;
 mod run_job;
 mod stats;
+mod store;
 mod table;
 mod tasks;
 pub mod testing;

@@ -1,16 +1,22 @@
-//! How busy the machine is, in percent, for the scheduler's choice between workers.
+//! How busy this worker is, in percent, for the scheduler's choice between workers.
+//!
+//! The processor load is what this process uses of all the machine's cores, not what
+//! the machine is used for: a worker that shares its machine with a build or with the
+//! scheduler itself is slower there but not unfit, and a pool whose workers all sit on
+//! one busy machine would otherwise get no jobs at all.
 //!
 //! Read from `/proc`; where that is missing the load is told as 0, which CAP peers do too.
 
-/// Of the whole machine since the last look.
+/// Of this process since the last look.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
     before: Option<Cpu>,
 }
 
+/// Ticks: of this process, and of all cores together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cpu {
-    idle: u64,
+    own: u64,
     total: u64,
 }
 
@@ -24,7 +30,7 @@ pub(crate) struct Load {
 impl Meter {
     pub fn look(&mut self) -> Load {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-        let now = parse_cpu(&read("/proc/stat"));
+        let now = parse_cpu(&read("/proc/self/stat"), &read("/proc/stat"));
         let cpu = match (self.before, now) {
             (Some(before), Some(now)) => busy(before, now),
             _ => 0.0,
@@ -37,25 +43,29 @@ impl Meter {
     }
 }
 
-/// The first line: `cpu  user nice system idle iowait irq …`.
-fn parse_cpu(stat: &str) -> Option<Cpu> {
-    let mut words = stat.lines().next()?.split_whitespace();
+/// Our own line has user and system time as its 14th and 15th words, counted after the
+/// program's name, which may contain anything; the machine's first line is
+/// `cpu  user nice system idle iowait irq …`.
+fn parse_cpu(own: &str, machine: &str) -> Option<Cpu> {
+    let (_, after_name) = own.rsplit_once(')')?;
+    let mut words = after_name.split_whitespace().skip(11);
+    let user: u64 = words.next()?.parse().ok()?;
+    let system: u64 = words.next()?.parse().ok()?;
+    let mut words = machine.lines().next()?.split_whitespace();
     if words.next() != Some("cpu") {
         return None;
     }
     // Guest time, from the ninth number on, is contained in user time.
-    let numbers: Vec<u64> = words.take(8).map_while(|w| w.parse().ok()).collect();
-    let idle = numbers.get(3)? + numbers.get(4).unwrap_or(&0);
+    let total = words.take(8).map_while(|w| w.parse::<u64>().ok()).sum();
     Some(Cpu {
-        idle,
-        total: numbers.iter().sum(),
+        own: user + system,
+        total,
     })
 }
 
 fn busy(before: Cpu, now: Cpu) -> f32 {
     let total = now.total.saturating_sub(before.total);
-    let idle = now.idle.saturating_sub(before.idle).min(total);
-    percent(total - idle, total)
+    percent(now.own.saturating_sub(before.own).min(total), total)
 }
 
 fn parse_memory(meminfo: &str) -> Option<f32> {
@@ -87,18 +97,21 @@ mod tests {
 
     #[test]
     fn percentages_of_the_time_between() {
-        let before = parse_cpu("cpu  10 0 10 70 10 0 0 0 5 5\ncpu0 1 2 3").expect("a line");
-        let now = parse_cpu("cpu  40 0 30 100 30 0 0 0 9 9\n").expect("a line");
+        let machine = "cpu  10 0 10 70 10 0 0 0 5 5\ncpu0 1 2 3";
+        let own = "7 (a) b) S 1 2 3 4 5 6 7 8 9 10 30 20 0 0";
+        let before = parse_cpu(own, machine).expect("a line");
         assert_eq!(
             before,
             Cpu {
-                idle: 80,
+                own: 50,
                 total: 100
             }
         );
+        let later = "cpu  40 0 30 100 30 0 0 0 9 9\n";
+        let now = parse_cpu("7 (x) S 1 2 3 4 5 6 7 8 9 10 60 40 0 0", later).expect("a line");
         assert!((busy(before, now) - 50.0).abs() < 0.01);
         assert!(busy(now, now).abs() < 0.01);
-        assert_eq!(parse_cpu("intr 1 2"), None);
+        assert_eq!(parse_cpu(own, "intr 1 2"), None);
     }
 
     #[test]

@@ -9,7 +9,6 @@ use std::time::Duration;
 use airlock_guard::keys;
 use airlock_proto::trace;
 use bytes::Bytes;
-use tokio::time::{Instant, sleep};
 use tracing::Instrument;
 
 use crate::context::JobContext;
@@ -19,8 +18,6 @@ use crate::handler::{self, Answer, Handler, NO_INPUT};
 use crate::job::{Cause, Job};
 use crate::packets::{Ending, Output};
 
-/// How long an input or an output waits for Redis to come back.
-const STORE_PATIENCE: Duration = Duration::from_secs(15);
 /// How long a result is kept in Redis for the scheduler to copy.
 const RESULT_TTL: Duration = Duration::from_secs(24 * 3600);
 /// The largest output at all.
@@ -135,7 +132,7 @@ async fn input(core: &Core, job: &Job, payload: Option<Bytes>) -> Result<Bytes, 
         let words = format!("{pointer} is not a pointer this worker can follow");
         return Err(JobError::fatal("invalid_pointer", words));
     };
-    let found = patiently(|| core.guard.get(key)).await;
+    let found = core.store.get(key).await;
     let unavailable = |words| Err(JobError::retryable(words).with_code("input_unavailable"));
     match found {
         Ok(Some(content)) => Ok(content),
@@ -156,7 +153,7 @@ async fn stage(core: &Core, job: &Job, content: Bytes) -> Ending {
         return Ending::Failed(JobError::fatal("output_too_large", words));
     }
     let key = keys::result(&job.id);
-    let stored = patiently(|| core.guard.set(&key, content.clone(), RESULT_TTL)).await;
+    let stored = core.store.set(&key, content.clone(), RESULT_TTL).await;
     Ending::Succeeded(match stored {
         Ok(()) => Output::Pointer(keys::pointer(&key)),
         Err(_) if size <= core.largest_inline() => Output::Inline(content),
@@ -167,25 +164,6 @@ async fn stage(core: &Core, job: &Job, content: Bytes) -> Ending {
             ))
         }
     })
-}
-
-/// Asks Redis again while that may help, for a bounded time.
-async fn patiently<T, F, Fut>(mut ask: F) -> Result<T, airlock_guard::GuardError>
-where
-    F: FnMut() -> Fut,
-    Fut: Future<Output = Result<T, airlock_guard::GuardError>>,
-{
-    let give_up = Instant::now() + STORE_PATIENCE;
-    let mut pause = Duration::from_millis(50);
-    loop {
-        match ask().await {
-            Err(error) if error.is_retryable() && Instant::now() + pause < give_up => {
-                sleep(pause).await;
-                pause = (pause * 2).min(Duration::from_secs(2));
-            }
-            answer => return answer,
-        }
-    }
 }
 
 /// Sees to it that the job gets a result even if the code above panics.

@@ -30,6 +30,14 @@ const PUBLISH_BATCH: usize = 1_024;
 /// A heartbeat this late means that somebody blocks the executor.
 const BLOCKED: Duration = Duration::from_secs(1);
 
+/// Connects to Redis ahead of the first job that needs it.
+pub(crate) async fn redis(core: Arc<Core>) {
+    if let Err(error) = core.store.connect().await {
+        tracing::warn!(%error, "jobs whose payloads are in Redis will fail");
+    }
+    std::future::pending().await
+}
+
 /// Tells every few seconds what runs and how busy the machine is.
 pub(crate) async fn heartbeats(core: Arc<Core>) {
     let mut meter = Meter::default();

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use airlock_bus::{Bus, subjects};
-use airlock_guard::{Guard, GuardError};
 use airlock_model::Incarnation;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -42,14 +41,7 @@ pub(crate) async fn run(
 ) -> Result<(), WorkerError> {
     let incarnation = Incarnation::new(Uuid::new_v4().to_string())
         .map_err(|e| WorkerError::Config(e.to_string()))?;
-    // At once, so that an absent Redis does not delay the hello.
-    let (bus, guard) = tokio::try_join!(
-        async {
-            let bus = Bus::connect(&settings.bus, settings.id.as_str()).await;
-            bus.map_err(WorkerError::Bus)
-        },
-        async { Guard::connect(&settings.redis).await.map_err(redis) },
-    )?;
+    let bus = Bus::connect(&settings.bus, settings.id.as_str()).await?;
     // Before the first look at the link, so that no change of it is missed.
     let (connected, lost) = (bus.connected(), bus.stream_lost());
     let control = bus
@@ -63,7 +55,6 @@ pub(crate) async fn run(
         settings,
         incarnation.to_string(),
         bus,
-        guard,
         handlers,
         sender,
         stats,
@@ -114,6 +105,11 @@ pub(crate) async fn run(
     );
     let reconnects = tasks::reconnects(Arc::clone(&core), connected, lost);
     spawn(&mut parts, reconnects, ended("reconnect watch"));
+    spawn(
+        &mut parts,
+        tasks::redis(Arc::clone(&core)),
+        ended("connection to Redis"),
+    );
     let intake = Arc::clone(&core);
     parts.spawn(async move { intake::take_in(intake, consumer).await.into() });
 
@@ -130,10 +126,6 @@ pub(crate) async fn run(
     }
     drain(&core).await;
     broken.map_or(Ok(()), Err)
-}
-
-fn redis(error: GuardError) -> WorkerError {
-    WorkerError::Config(error.to_string())
 }
 
 fn spawn(

@@ -54,16 +54,18 @@ impl House {
         }
         let tasks = self.services.iter_mut().map(|hosted| &mut hosted.task);
         let (ended, index, _) = select_all(tasks).await;
-        let name = self.services.remove(index).ctx.name().to_owned();
-        match flatten(ended) {
-            Ok(()) => anyhow!("{name} ended by itself"),
-            Err(error) => error.context(format!("{name} ended")),
+        let hosted = self.services.remove(index);
+        match outcome(&hosted, ended) {
+            Ok(()) => anyhow!("{} ended by itself", hosted.ctx.name()),
+            Err(error) => error,
         }
     }
 
     /// Stops what runs, newest first. The first thing that goes wrong is the answer.
     pub async fn stop(&mut self) -> anyhow::Result<()> {
-        let count = u32::try_from(self.services.len()).unwrap_or(u32::MAX).max(1);
+        let count = u32::try_from(self.services.len())
+            .unwrap_or(u32::MAX)
+            .max(1);
         let total = self.grace.saturating_sub(RESERVE);
         let deadline = Instant::now() + total;
         let mut result = Ok(());
@@ -72,13 +74,13 @@ impl House {
             hosted.ctx.shutdown.cancel();
             let turn = Instant::now() + total / count;
             match tokio::time::timeout_at(turn.min(deadline), &mut hosted.task).await {
-                Ok(ended) => result = result.and(named(&hosted, ended)),
+                Ok(ended) => result = result.and(outcome(&hosted, ended)),
                 Err(_) => overdue.push(hosted),
             }
         }
         for mut hosted in overdue {
             match tokio::time::timeout_at(deadline, &mut hosted.task).await {
-                Ok(ended) => result = result.and(named(&hosted, ended)),
+                Ok(ended) => result = result.and(outcome(&hosted, ended)),
                 Err(_) => {
                     hosted.task.abort();
                     let tasks = hosted.ctx.tasks.live().join(", ");
@@ -93,14 +95,11 @@ impl House {
     }
 }
 
-type Ended = Result<anyhow::Result<()>, JoinError>;
-
-fn flatten(ended: Ended) -> anyhow::Result<()> {
-    ended.unwrap_or_else(|error| Err(error.into()))
-}
-
-fn named(hosted: &Hosted, ended: Ended) -> anyhow::Result<()> {
-    flatten(ended).with_context(|| format!("stopping {}", hosted.ctx.name()))
+/// A service's own error names it already; a panic does not.
+fn outcome(hosted: &Hosted, ended: Result<anyhow::Result<()>, JoinError>) -> anyhow::Result<()> {
+    let name = hosted.ctx.name();
+    tracing::info!(service = name, "stopped");
+    ended.with_context(|| format!("{name} ended in the middle"))?
 }
 
 #[cfg(test)]
@@ -134,13 +133,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failure_names_the_service_and_the_rest_still_stops() {
+    async fn a_failure_is_the_answer_and_the_rest_still_stops() {
         let mut house = House::new(Duration::from_secs(60));
         let seen = Arc::default();
         add_witness(&mut house, "kernel", &seen);
-        house.add(Context::for_host("scheduler"), async { Err(anyhow!("lost the lease")) });
+        house.add(Context::for_host("scheduler"), async {
+            Err(anyhow!("lost the lease"))
+        });
         let failure = format!("{:#}", house.first_end().await);
-        assert_eq!(failure, "scheduler ended: lost the lease");
+        assert_eq!(failure, "the scheduler lost its lease");
         house.stop().await.unwrap();
         assert_eq!(*seen.lock().unwrap(), ["kernel"]);
     }
@@ -149,9 +150,17 @@ mod tests {
     async fn an_early_end_and_a_panic_are_failures() {
         let mut house = House::new(Duration::from_secs(60));
         house.add(Context::for_host("gateway"), async { Ok(()) });
-        assert_eq!(house.first_end().await.to_string(), "gateway ended by itself");
+        assert_eq!(
+            house.first_end().await.to_string(),
+            "gateway ended by itself"
+        );
         house.add(Context::for_host("gateway"), async { panic!("oops") });
-        assert!(format!("{:#}", house.first_end().await).contains("panicked"));
+        let failure = format!("{:#}", house.first_end().await);
+        assert!(
+            failure.starts_with("gateway ended in the middle"),
+            "{failure}"
+        );
+        assert!(failure.contains("panicked"), "{failure}");
     }
 
     #[tokio::test]
@@ -163,7 +172,10 @@ mod tests {
         house.add(Context::for_host("scheduler"), std::future::pending());
         let start = Instant::now();
         let error = house.stop().await.unwrap_err().to_string();
-        assert!(error.starts_with("scheduler did not stop in time"), "{error}");
+        assert!(
+            error.starts_with("scheduler did not stop in time"),
+            "{error}"
+        );
         assert!(start.elapsed() >= grace - RESERVE);
         assert_eq!(*seen.lock().unwrap(), ["kernel"]);
     }

@@ -9,7 +9,9 @@ const EVERY: Duration = Duration::from_millis(250);
 /// Shows each of `others` in `gateway` as it is now.
 pub fn once(others: &[Context], gateway: &Context) {
     for other in others {
-        gateway.health.set(other.name(), status(&other.health.report()));
+        gateway
+            .health
+            .set(other.name(), status(&other.health.report()));
     }
 }
 
@@ -34,7 +36,10 @@ pub async fn always(others: &[Context], gateway: &Context) {
 
 fn status(report: &HealthReport) -> Status {
     if !report.ready {
-        let reason = report.reason.clone().unwrap_or_else(|| "not ready".to_owned());
+        let reason = report
+            .reason
+            .clone()
+            .unwrap_or_else(|| "not ready".to_owned());
         return Status::Down(reason);
     }
     let degraded: Vec<String> = report
@@ -70,12 +75,16 @@ mod tests {
         assert_eq!(reason.as_deref(), Some("safety-kernel is down: starting"));
 
         others[1].health.declare_ready();
-        others[1].health.degraded("policy", "the old one stays in force");
+        others[1]
+            .health
+            .degraded("policy", "the old one stays in force");
         once(&others, &gateway);
         assert!(gateway.health.is_ready());
         assert_eq!(
             gateway.health.component("safety-kernel"),
-            Some(Status::Degraded("policy: the old one stays in force".to_owned()))
+            Some(Status::Degraded(
+                "policy: the old one stays in force".to_owned()
+            ))
         );
 
         others[0].health.down("ledger", "gone");

@@ -19,6 +19,7 @@ use airlock_safety_kernel::Prepared;
 use airlock_scheduler::Scheduler;
 use airlock_service::config::Sources;
 use airlock_service::{Context, OnFailure, Service, host, ops, telemetry};
+use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -48,7 +49,10 @@ pub fn run(args: &args::Dev, terminal: Terminal) -> Exit {
             return Exit::Usage;
         }
     };
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => {
             terminal.error(&format!("starting the runtime: {error}"));
@@ -74,7 +78,10 @@ async fn serve(plan: Plan, terminal: Terminal) -> anyhow::Result<()> {
     let telemetry = telemetry::init("dev", plan.telemetry())?;
     let stop = CancellationToken::new();
     // Heard from before anything starts until after everything has stopped.
-    let signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let signals = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
     tokio::spawn(obey(signals, stop.clone(), terminal));
 
     let mut house = House::new(plan.grace());
@@ -108,13 +115,19 @@ async fn start(plan: &Plan, house: &mut House) -> anyhow::Result<Context> {
         let served = prepared.serve().await;
         ctx.shutdown.cancel();
         let drained = ctx.tasks.drain(grace).await;
-        served?;
-        drained.map_err(|tasks| anyhow::anyhow!("still running: {}", tasks.join(", ")))
+        served.context("safety-kernel failed")?;
+        drained.map_err(|tasks| {
+            let tasks = tasks.join(", ");
+            anyhow::anyhow!("safety-kernel did not stop in time; still running: {tasks}")
+        })
     });
 
     let scheduler = Context::for_host(Scheduler::NAME);
     let config = plan.scheduler(asked_at)?;
-    house.add(scheduler.clone(), hosted::<Scheduler>(config, scheduler.clone()));
+    house.add(
+        scheduler.clone(),
+        hosted::<Scheduler>(config, scheduler.clone()),
+    );
 
     let gateway = Context::for_host(Gateway::NAME);
     let others = [kernel, scheduler];
@@ -131,9 +144,11 @@ async fn start(plan: &Plan, house: &mut House) -> anyhow::Result<Context> {
     // Before the gateway can declare itself ready, so that it is never ready alone.
     mirror::once(&others, &gateway);
     let mirrored = gateway.clone();
-    gateway.tasks.spawn("mirror", OnFailure::StopService, async move {
-        mirror::always(&others, &mirrored).await;
-    });
+    gateway
+        .tasks
+        .spawn("mirror", OnFailure::StopService, async move {
+            mirror::always(&others, &mirrored).await;
+        });
     house.add(
         gateway.clone(),
         hosted::<Gateway>(plan.gateway.clone(), gateway.clone()),
@@ -171,7 +186,11 @@ async fn announce(gateway: &Context, terminal: Terminal) -> std::convert::Infall
 }
 
 /// The first signal stops in order, the second exits without looking back.
-async fn obey((mut terminate, mut interrupt): (Signal, Signal), stop: CancellationToken, terminal: Terminal) {
+async fn obey(
+    (mut terminate, mut interrupt): (Signal, Signal),
+    stop: CancellationToken,
+    terminal: Terminal,
+) {
     let mut next = async || {
         tokio::select! {
             _ = terminate.recv() => "SIGTERM",

@@ -21,7 +21,7 @@ const ANY_PORT: &str = "127.0.0.1:0";
 const EXTRA: u64 = 1;
 const SERVICES: u64 = 3;
 
-#[derive(Debug)]
+/// Not `Debug`: the environment in it holds keys and passwords.
 pub struct Plan {
     pub gateway: GatewayConfig,
     pub kernel: KernelConfig,
@@ -192,7 +192,7 @@ mod tests {
     fn every_mistake_is_told_at_once() {
         let mut env = sources(&[("SCHED_SHUTDOWN_GRACE_SECONDS", "soon")]);
         env.env.remove("AIRLOCK_API_KEY");
-        let problems = Plan::load(env, Some("nowhere")).unwrap_err();
+        let problems = Plan::load(env, Some("nowhere")).err().unwrap();
         let services: Vec<_> = problems.iter().map(|problem| problem.service).collect();
         assert_eq!(services, ["gateway", "safety-kernel", "scheduler"]);
     }

@@ -23,7 +23,10 @@ pub fn step(entry: &HistoryEntry, before: Option<Timestamp>, scene: &Scene) -> S
         (Some(before), Some(at)) => format!("+{}", time::span(at.since(before))),
         (None, _) | (_, None) => String::new(),
     };
-    let line = format!("  {state}{pad}  {clock}  {span:<SPAN_WIDTH$}{}", remark(entry));
+    let line = format!(
+        "  {state}{pad}  {clock}  {span:<SPAN_WIDTH$}{}",
+        remark(entry)
+    );
     line.trim_end().to_owned()
 }
 

@@ -40,7 +40,10 @@ pub fn job(job: &Job, scene: &Scene) -> String {
         one_line(&job.topic),
     )];
     for (name, value) in facts(job, scene) {
-        lines.push(format!("  {} {value}", scene.paint.dim(&format!("{name:<10}"))));
+        lines.push(format!(
+            "  {} {value}",
+            scene.paint.dim(&format!("{name:<10}"))
+        ));
     }
     if !job.history.is_empty() {
         lines.push(scene.paint.dim("  history"));
@@ -68,12 +71,24 @@ fn facts(job: &Job, scene: &Scene) -> Vec<(&'static str, String)> {
     ];
     let mut add = |name, value: Option<String>| facts.extend(value.map(|value| (name, value)));
     add("due", job.due_at.as_deref().map(moment));
-    let took = took(job).map(|took| format!(", after {took}")).unwrap_or_default();
-    add("ended", job.finished_at.as_deref().map(|at| moment(at) + &took));
+    let took = took(job)
+        .map(|took| format!(", after {took}"))
+        .unwrap_or_default();
+    add(
+        "ended",
+        job.finished_at.as_deref().map(|at| moment(at) + &took),
+    );
     add("priority", Some(job.priority.as_str().to_owned()));
     add("attempts", attempts(job));
     add("worker", job.worker_id.as_deref().map(one_line));
-    add("labels", join(job.labels.iter().map(|(key, value)| format!("{key}={value}"))));
+    add(
+        "labels",
+        join(
+            job.labels
+                .iter()
+                .map(|(key, value)| format!("{key}={value}")),
+        ),
+    );
     add("risk tags", join(job.risk_tags.iter().cloned()));
     add("workflow", job.workflow_id.as_deref().map(one_line));
     add("decision", job.decision.as_ref().map(decision));
@@ -135,18 +150,19 @@ pub fn result(job: &Job, scene: &Scene) -> Option<String> {
     }
 }
 
-/// How a job came out, after its states were shown.
+/// How a job came out, after its states were shown: what they did not tell yet.
 pub fn outcome(job: &Job, scene: &Scene) -> String {
     let mut lines = Vec::new();
-    // A history may tell the reason already, but not the code that scripts know.
     if job.state != JobState::Succeeded {
-        let dim = |name: &str| scene.paint.dim(&format!("  {name:<10}"));
-        lines.extend(reason(job).map(|text| format!("{} {text}", dim("reason"))));
-        lines.extend(
-            job.decision
-                .as_ref()
-                .map(|found| format!("{} {}", dim("decision"), decision(found))),
-        );
+        let told = job.history.last().and_then(|last| last.reason.as_ref());
+        let reason = job
+            .failure_reason
+            .as_ref()
+            .filter(|reason| told != Some(reason));
+        for (name, text) in [("reason", reason), ("code", job.error_code.as_ref())] {
+            let name = scene.paint.dim(&format!("  {name:<10}"));
+            lines.extend(text.map(|text| format!("{name} {}", one_line(text))));
+        }
     }
     lines.extend(result(job, scene));
     lines.join("\n")
@@ -184,7 +200,11 @@ pub fn list(page: &JobPage, scene: &Scene) -> String {
             None => line.to_owned(),
         }
     });
-    header.into_iter().chain(rows).collect::<Vec<_>>().join("\n")
+    header
+        .into_iter()
+        .chain(rows)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// Without the margin that tables have.

@@ -70,10 +70,16 @@ j-1  SUCCEEDED  job.echo
 
 #[test]
 fn what_others_wrote_stays_on_its_line_and_moves_no_cursor() {
-    let text = outcome(&denied(), &scene());
-    let expected = "  reason     too risky\u{fffd}[2J (safety_denied)\n  \
-                    decision   ALLOW by rule r1: no risk";
+    let mut job = denied();
+    let text = outcome(&job, &scene());
+    let expected = "  reason     too risky\u{fffd}[2J\n  code       safety_denied";
     assert_eq!(text, expected);
+
+    // What the last line of the history said is not said again.
+    if let Some(last) = job.history.last_mut() {
+        last.reason.clone_from(&job.failure_reason);
+    }
+    assert_eq!(outcome(&job, &scene()), "  code       safety_denied");
 }
 
 #[test]
@@ -129,13 +135,19 @@ fn each_state_is_news_once_however_late_it_becomes_known() {
     let lines = news.of(&seen, &scene());
     assert_eq!(
         lines,
-        ["  PENDING             03:04:00.000", "  waits: no worker in pool default"]
+        [
+            "  PENDING             03:04:00.000",
+            "  waits: no worker in pool default"
+        ]
     );
     assert!(news.of(&seen, &scene()).is_empty());
 
     // The middle ones come together with the end.
     let lines = news.of(&whole, &scene());
-    let states: Vec<&str> = lines.iter().filter_map(|line| line.split_whitespace().next()).collect();
+    let states: Vec<&str> = lines
+        .iter()
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
     assert_eq!(states, ["SCHEDULED", "DISPATCHED", "RUNNING", "SUCCEEDED"]);
     assert!(lines[3].ends_with("+2.01 s"), "{}", lines[3]);
     assert!(news.of(&whole, &scene()).is_empty());
@@ -151,7 +163,11 @@ fn a_second_attempt_is_news() {
     let mut news = News::default();
     let lines = news.of(&job, &scene());
     assert_eq!(lines.len(), 6);
-    assert!(lines[5].ends_with("+7.98 s     on w-1, attempt 2"), "{}", lines[5]);
+    assert!(
+        lines[5].ends_with("+7.98 s     on w-1, attempt 2"),
+        "{}",
+        lines[5]
+    );
 }
 
 #[test]
@@ -159,7 +175,10 @@ fn results_that_are_no_json_or_are_gone_are_told() {
     let mut job = succeeded();
     job.result = None;
     job.result_base64 = Some("/w==".to_owned());
-    assert_eq!(result(&job, &scene()).unwrap(), "  result     /w== (base64)");
+    assert_eq!(
+        result(&job, &scene()).unwrap(),
+        "  result     /w== (base64)"
+    );
     job.result_base64 = None;
     job.result_missing = true;
     assert!(result(&job, &scene()).unwrap().contains("lost"));

@@ -4,8 +4,8 @@ use std::process::{Command, Output};
 
 /// A port that nothing listens on: it was ours a moment ago.
 fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("its address").port()
 }
 
 fn airlock(folder: &std::path::Path, args: &[&str]) -> Output {
@@ -15,7 +15,7 @@ fn airlock(folder: &std::path::Path, args: &[&str]) -> Output {
         .env_remove("AIRLOCK_URL")
         .env_remove("AIRLOCK_API_KEY")
         .output()
-        .unwrap()
+        .expect("running airlock")
 }
 
 fn stderr(output: &Output) -> String {
@@ -33,7 +33,12 @@ fn wrong_arguments_are_2_and_help_is_0() {
         &["fly"],
     ] {
         let output = airlock(folder.path(), args);
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
+        assert_eq!(
+            output.status.code(),
+            Some(2),
+            "{args:?}: {}",
+            stderr(&output)
+        );
         assert!(output.stdout.is_empty(), "{args:?}");
     }
     let help = airlock(folder.path(), &["job", "submit", "--help"]);
@@ -55,7 +60,10 @@ fn an_api_that_is_away_is_3_and_says_what_to_do() {
         let text = stderr(&output);
         assert_eq!(output.status.code(), Some(3), "{args:?}: {text}");
         assert!(text.contains(&url) && text.contains("./dev up"), "{text}");
-        assert!(output.stdout.is_empty() && !text.contains('\u{1b}'), "{text}");
+        assert!(
+            output.stdout.is_empty() && !text.contains('\u{1b}'),
+            "{text}"
+        );
     }
 }
 
@@ -78,6 +86,9 @@ fn completions_name_the_commands() {
     for shell in ["bash", "zsh", "fish"] {
         let output = airlock(folder.path(), &["completions", shell]);
         assert_eq!(output.status.code(), Some(0));
-        assert!(String::from_utf8_lossy(&output.stdout).contains("submit"), "{shell}");
+        assert!(
+            String::from_utf8_lossy(&output.stdout).contains("submit"),
+            "{shell}"
+        );
     }
 }

@@ -129,20 +129,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_that_is_too_long_is_refused_whole() {
-        let read = |text: &'static str| {
-            read(&HeaderMap::new(), Body::from(text), 4, "payload").map_err_status()
+        let headers = HeaderMap::new();
+        let read = async |text: &'static str| {
+            let whole = read(&headers, Body::from(text), 4, "payload").await;
+            whole.map_err(|p| p.status().as_u16())
         };
         assert_eq!(read("1234").await, Ok(Bytes::from_static(b"1234")));
         assert_eq!(read("12345").await, Err(413));
-    }
-
-    trait Status<T> {
-        fn map_err_status(self) -> impl Future<Output = Result<T, u16>>;
-    }
-    impl<T, F: Future<Output = Result<T, Problem>>> Status<T> for F {
-        async fn map_err_status(self) -> Result<T, u16> {
-            self.await.map_err(|p| p.status().as_u16())
-        }
     }
 
     #[test]

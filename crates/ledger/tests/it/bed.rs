@@ -63,7 +63,12 @@ impl Bed {
         self.accept(ids).await?;
         let mut writer = self.lead().await?;
         let assign = (1..).zip(ids).map(|(n, i)| assign(i, 1, n)).collect();
-        let done = writer.commit(&Commit { assign, ..Commit::default() }).await?;
+        let done = writer
+            .commit(&Commit {
+                assign,
+                ..Commit::default()
+            })
+            .await?;
         anyhow::ensure!(done.assigned.len() == ids.len(), "{done:?}");
         Ok(writer)
     }
@@ -228,19 +233,34 @@ pub struct One;
 
 impl One {
     pub fn assign(x: Assign) -> Commit {
-        Commit { assign: vec![x], ..Commit::default() }
+        Commit {
+            assign: vec![x],
+            ..Commit::default()
+        }
     }
     pub fn refuse(x: Refuse) -> Commit {
-        Commit { refuse: vec![x], ..Commit::default() }
+        Commit {
+            refuse: vec![x],
+            ..Commit::default()
+        }
     }
     pub fn finish(x: Finish) -> Commit {
-        Commit { finish: vec![x], ..Commit::default() }
+        Commit {
+            finish: vec![x],
+            ..Commit::default()
+        }
     }
     pub fn requeue(x: Requeue) -> Commit {
-        Commit { requeue: vec![x], ..Commit::default() }
+        Commit {
+            requeue: vec![x],
+            ..Commit::default()
+        }
     }
     pub fn mark(x: Mark) -> Commit {
-        Commit { mark: vec![x], ..Commit::default() }
+        Commit {
+            mark: vec![x],
+            ..Commit::default()
+        }
     }
 }
 

@@ -54,9 +54,14 @@ async fn one_transaction_writes_every_kind() -> anyhow::Result<()> {
     assert_eq!(denied.decision, Some(Decision::Deny));
     assert_eq!(denied.rule_id.as_deref(), Some("rule-1"));
     assert_eq!(denied.reason_code.as_deref(), Some("code"));
-    assert_eq!(bed.number("SELECT count(*) FROM job_stray_result").await?, 1);
+    assert_eq!(
+        bed.number("SELECT count(*) FROM job_stray_result").await?,
+        1
+    );
     assert_eq!(bed.ledger.letters(None, None, 9).await?.len(), 1);
-    let open = bed.number("SELECT count(*) FROM job_state WHERE open").await?;
+    let open = bed
+        .number("SELECT count(*) FROM job_state WHERE open")
+        .await?;
     assert_eq!(open, 3, "ended jobs are no longer open");
     Ok(())
 }
@@ -82,7 +87,9 @@ async fn an_assignment_needs_a_pending_job_and_the_next_attempt() -> anyhow::Res
     assert_eq!(bed.state("j2").await?, JobState::Pending);
     let other_shard = airlock_model::Shard(3);
     let mut lease = bed.ledger.lease_connection("s3").await?;
-    let epoch = lease.raise_epoch(other_shard, "s3", crate::bed::BOUND).await?;
+    let epoch = lease
+        .raise_epoch(other_shard, "s3", crate::bed::BOUND)
+        .await?;
     let mut stranger = bed.ledger.leader_writer(other_shard, epoch).await?;
     let written = stranger.commit(&One::assign(assign("j2", 1, 9))).await?;
     assert_eq!(moved(&written), 0, "another shard's leader has no say");
@@ -113,7 +120,9 @@ async fn a_result_counts_once_and_only_for_its_dispatch() -> anyhow::Result<()> 
         .commit(&One::refuse(refuse("j1", JobState::Failed, None)))
         .await?;
     assert_eq!(moved(&late), 0);
-    writer.commit(&One::mark(mark("j1", 1, Some(1), Some(2)))).await?;
+    writer
+        .commit(&One::mark(mark("j1", 1, Some(1), Some(2))))
+        .await?;
     let view = bed.job("j1").await?;
     assert_eq!((view.state, view.attempt), (JobState::Succeeded, 1));
     assert_eq!(view.result_ptr.as_deref(), Some("res:j1"));
@@ -132,7 +141,11 @@ async fn refusals_go_where_the_table_says() -> anyhow::Result<()> {
         refuse: vec![
             refuse("late", JobState::Timeout, None),
             refuse("failed", JobState::Failed, None),
-            refuse("held", JobState::ApprovalRequired, Some(Decision::RequireApproval)),
+            refuse(
+                "held",
+                JobState::ApprovalRequired,
+                Some(Decision::RequireApproval),
+            ),
             refuse("flying", JobState::Timeout, None),
         ],
         ..Commit::default()
@@ -141,8 +154,17 @@ async fn refusals_go_where_the_table_says() -> anyhow::Result<()> {
     assert_eq!(written.refused.len(), 3, "{written:?}");
     assert_eq!(bed.state("flying").await?, JobState::Scheduled);
     let held = bed.job("held").await?;
-    assert_eq!((held.state, held.finished_at), (JobState::ApprovalRequired, None));
-    assert_eq!(bed.ledger.open_jobs(crate::bed::SHARD, None, 9).await?.len(), 2);
+    assert_eq!(
+        (held.state, held.finished_at),
+        (JobState::ApprovalRequired, None)
+    );
+    assert_eq!(
+        bed.ledger
+            .open_jobs(crate::bed::SHARD, None, 9)
+            .await?
+            .len(),
+        2
+    );
     // A held job is not assigned, and is denied by nobody but a human; its deadline
     // still counts.
     let miss = writer.commit(&One::assign(assign("held", 1, 9))).await?;
@@ -151,7 +173,11 @@ async fn refusals_go_where_the_table_says() -> anyhow::Result<()> {
     assert_eq!(moved(&writer.commit(&One::refuse(expired)).await?), 1);
     let held = bed.job("held").await?;
     assert_eq!(held.state, JobState::Timeout);
-    assert_eq!(held.decision, Some(Decision::RequireApproval), "the decision stays");
+    assert_eq!(
+        held.decision,
+        Some(Decision::RequireApproval),
+        "the decision stays"
+    );
     Ok(())
 }
 
@@ -159,20 +185,40 @@ async fn refusals_go_where_the_table_says() -> anyhow::Result<()> {
 async fn marks_only_lead_forward() -> anyhow::Result<()> {
     let bed = Bed::start().await?;
     let mut writer = bed.scheduled(&["j1", "j2"]).await?;
-    writer.commit(&One::mark(mark("j1", 7, Some(1), Some(1)))).await?;
-    assert_eq!(bed.state("j1").await?, JobState::Scheduled, "not that dispatch");
-    writer.commit(&One::mark(mark("j1", 1, Some(11), None))).await?;
+    writer
+        .commit(&One::mark(mark("j1", 7, Some(1), Some(1))))
+        .await?;
+    assert_eq!(
+        bed.state("j1").await?,
+        JobState::Scheduled,
+        "not that dispatch"
+    );
+    writer
+        .commit(&One::mark(mark("j1", 1, Some(11), None)))
+        .await?;
     assert_eq!(bed.state("j1").await?, JobState::Dispatched);
-    writer.commit(&One::mark(mark("j1", 1, None, Some(12)))).await?;
+    writer
+        .commit(&One::mark(mark("j1", 1, None, Some(12))))
+        .await?;
     assert_eq!(bed.state("j1").await?, JobState::Running);
-    writer.commit(&One::mark(mark("j1", 1, Some(50), None))).await?;
+    writer
+        .commit(&One::mark(mark("j1", 1, Some(50), None)))
+        .await?;
     let loaded = &bed.ledger.load(&[id("j1")], 0).await?[0];
     assert_eq!(loaded.state, JobState::Running);
-    assert_eq!((loaded.dispatched_at, loaded.running_at), (Some(t(11)), Some(t(12))));
+    assert_eq!(
+        (loaded.dispatched_at, loaded.running_at),
+        (Some(t(11)), Some(t(12)))
+    );
     // The worker's word may be heard before the bus's acknowledgement.
-    writer.commit(&One::mark(mark("j2", 2, None, Some(12)))).await?;
+    writer
+        .commit(&One::mark(mark("j2", 2, None, Some(12))))
+        .await?;
     let loaded = &bed.ledger.load(&[id("j2")], 0).await?[0];
-    assert_eq!((loaded.dispatched_at, loaded.running_at), (Some(t(12)), Some(t(12))));
+    assert_eq!(
+        (loaded.dispatched_at, loaded.running_at),
+        (Some(t(12)), Some(t(12)))
+    );
     Ok(())
 }
 
@@ -223,7 +269,11 @@ async fn a_repeat_of_the_taken_result_is_no_stray() -> anyhow::Result<()> {
         why: "late".to_owned(),
     };
     let commit = Commit {
-        stray: vec![stray("j1", 1, "w1"), stray("j1", 1, "w2"), stray("j2", 2, "w1")],
+        stray: vec![
+            stray("j1", 1, "w1"),
+            stray("j1", 1, "w2"),
+            stray("j2", 2, "w1"),
+        ],
         ..Commit::default()
     };
     writer.commit(&commit).await?;

@@ -25,7 +25,10 @@ async fn a_job_is_accepted_and_stored_as_it_came() -> anyhow::Result<()> {
     assert_eq!((view.state, view.attempt), (JobState::Pending, 0));
     assert_eq!(view.payload.as_deref(), Some(payload));
     assert_eq!((view.spec, view.tenant), (new.spec, tenant("acme")));
-    assert_eq!((view.created_at, view.trace_id.as_str()), (at, "trace-of-j1"));
+    assert_eq!(
+        (view.created_at, view.trace_id.as_str()),
+        (at, "trace-of-j1")
+    );
     assert_eq!(bed.number("SELECT count(*) FROM job_due").await?, 0);
     assert!(bed.ledger.submit(&[]).await?.is_empty());
     Ok(())
@@ -72,13 +75,20 @@ async fn one_batch_may_hold_the_same_key_or_id_twice() -> anyhow::Result<()> {
         .filter(|d| matches!(d, Submitted::Accepted { .. }));
     assert_eq!(winner.count(), 1, "{done:?}");
     assert!(
-        done[..2].iter().any(|d| matches!(d, Submitted::Existing { .. })),
+        done[..2]
+            .iter()
+            .any(|d| matches!(d, Submitted::Existing { .. })),
         "{done:?}"
     );
     // Of one id, the first request is the job.
     assert!(matches!(done[2], Submitted::Accepted { .. }), "{done:?}");
     assert!(matches!(&done[3], Submitted::Existing { job_id, .. } if *job_id == id("twice")));
-    assert_eq!(done[4], Submitted::Conflict { job_id: id("twice") });
+    assert_eq!(
+        done[4],
+        Submitted::Conflict {
+            job_id: id("twice")
+        }
+    );
     assert!(matches!(done[5], Submitted::Accepted { .. }), "{done:?}");
     let stored = bed.job("twice").await?.payload;
     assert_eq!(stored.as_deref(), Some(&b"first"[..]));
@@ -100,7 +110,12 @@ async fn an_id_is_used_once_and_tells_other_tenants_nothing() -> anyhow::Result<
     }
     let theirs = bed.ledger.job(Some(&tenant("globex")), &id("j1")).await?;
     assert!(theirs.is_none());
-    assert!(bed.ledger.job(Some(&tenant("acme")), &id("j1")).await?.is_some());
+    assert!(
+        bed.ledger
+            .job(Some(&tenant("acme")), &id("j1"))
+            .await?
+            .is_some()
+    );
     Ok(())
 }
 
@@ -134,7 +149,12 @@ async fn only_a_future_due_time_makes_a_job_wait() -> anyhow::Result<()> {
     let hour = Timestamp(now.0 + 3_600_000_000);
     let at = |due: Due| move |s: &mut airlock_model::JobSpec| s.due = Some(due);
     let jobs = [
-        job_with("past", "acme", None, at(Due::At(Timestamp(now.0 - 1_000_000)))),
+        job_with(
+            "past",
+            "acme",
+            None,
+            at(Due::At(Timestamp(now.0 - 1_000_000))),
+        ),
         job_with("none", "acme", None, at(Due::After(0))),
         job_with("hour", "acme", None, at(Due::At(hour))),
         job_with("minute", "acme", None, at(Due::After(60_000))),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use airlock_proto::cap::JobStatus;
-use airlock_testkit::{Seen, eventually};
+use airlock_testkit::{Proxy, Seen, eventually};
 use airlock_worker::{Builder, JobContext};
 use tokio::sync::Notify;
 
@@ -102,29 +102,38 @@ async fn a_wiped_nats_gets_the_results_again() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn it_says_hello_again_after_an_outage() -> anyhow::Result<()> {
+async fn cut_off_it_works_on_and_registers_again() -> anyhow::Result<()> {
     let mut fake = Fake::start().await?;
+    let proxy = Proxy::start(fake.nats.addr()).await?;
+    let url = proxy.rewrite(&fake.nats.url())?;
     let go_on = Arc::new(Notify::new());
-    let _worker = fake
-        .worker(|w| gated(&go_on)(w).heartbeat_every(Duration::from_millis(50)))
-        .await?;
-    fake.nats.restart().await?;
-    // Core NATS: a hello sent before the test is connected again is lost, heartbeats
-    // go on; and asked for, the hello comes.
-    fake.heartbeat().await?;
-    eventually(BOUND, "the control to be sent", || async {
-        fake.control(airlock_proto::own::WorkerControl {
-            rehello: true,
-            ..Default::default()
+    let worker = fake
+        .worker(|w| {
+            gated(&go_on)(w)
+                .nats_url(url)
+                .receipt_within(Duration::from_secs(3_600))
         })
         .await?;
-        Ok(Seen::Done(()))
+    let order = fake.send("job.gated", "1").await?;
+    fake.progress().await?;
+    proxy.refuse().await;
+    go_on.notify_one();
+    eventually(BOUND, "the job to end", || async {
+        let done = worker.stats.snapshot().succeeded;
+        Ok(Seen::when(done == 1, done))
     })
     .await?;
-    let hello = fake.hello().await?;
+    // Sent to it while it is away.
+    let next = fake.send("job.gated", "2").await?;
+    proxy.heal().await?;
+    let hello = fake.hello().await?.airlock.expect("a WorkerHello");
     assert_eq!(
-        hello.airlock.expect("a WorkerHello").incarnation,
-        fake.incarnation
+        hello.incarnation, fake.incarnation,
+        "it is the same process"
     );
+    assert!(!hello.goodbye && !hello.draining);
+    assert_eq!(status(&fake.result_of(&order).await?), JobStatus::Succeeded);
+    go_on.notify_one();
+    assert_eq!(status(&fake.result_of(&next).await?), JobStatus::Succeeded);
     Ok(())
 }

@@ -101,3 +101,15 @@ async fn with_redis_away_inputs_wait_for_it() -> anyhow::Result<()> {
     assert_eq!(status(&result), JobStatus::Succeeded, "{result:?}");
     Ok(())
 }
+
+#[tokio::test]
+async fn it_registers_and_works_without_redis() -> anyhow::Result<()> {
+    let mut fake = Fake::start().await?;
+    fake.redis.stop()?;
+    let _worker = fake.worker(echo).await?;
+    let order = fake.send("job.echo", "1").await?;
+    let result = fake.result_of(&order).await?;
+    assert_eq!(status(&result), JobStatus::Succeeded);
+    fake.redis.cont()?;
+    Ok(())
+}

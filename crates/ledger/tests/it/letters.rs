@@ -1,0 +1,46 @@
+//! Dead letters.
+
+use airlock_ledger::NewDeadLetter;
+use bytes::Bytes;
+
+use crate::bed::{Bed, tenant};
+
+#[tokio::test]
+async fn letters_are_kept_whole_and_listed_newest_first() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    let of = |name: Option<&str>, code: &str| NewDeadLetter {
+        tenant: name.map(str::to_owned),
+        reason_code: code.to_owned(),
+        reason: "no\0pe".to_owned(),
+        attempts: 3,
+        last_state: Some("PENDING".to_owned()),
+        subject: Some("a.subject".to_owned()),
+        packet: Some(Bytes::from_static(b"\0\xff")),
+        ..NewDeadLetter::default()
+    };
+    bed.ledger.put_letters(&[]).await?;
+    bed.ledger
+        .put_letters(&[of(Some("acme"), "one"), of(Some("globex"), "two")])
+        .await?;
+    bed.ledger
+        .put_letters(&[of(Some("acme"), "three"), of(None, "four")])
+        .await?;
+    let codes = |letters: &[airlock_ledger::DeadLetter]| -> Vec<String> {
+        letters.iter().map(|l| l.reason_code.clone()).collect()
+    };
+    let all = bed.ledger.letters(None, None, 10).await?;
+    assert_eq!(codes(&all), ["four", "three", "two", "one"]);
+    assert_eq!(
+        (all[0].reason.as_str(), all[0].attempts),
+        ("no\u{fffd}pe", 3)
+    );
+    let mine = bed.ledger.letters(Some(&tenant("acme")), None, 10).await?;
+    assert_eq!(codes(&mine), ["three", "one"]);
+    let page = bed.ledger.letters(None, Some(all[1].id), 1).await?;
+    assert_eq!(codes(&page), ["two"]);
+    let packets = bed
+        .number("SELECT count(*) FROM dead_letter WHERE packet = '\\x00ff'")
+        .await?;
+    assert_eq!(packets, 4);
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! Migrations: once, by one of many, and never over a changed past.
+
+use airlock_ledger::{Failure, Ledger, LedgerConfig, LedgerError};
+use airlock_model::{Epoch, Shard};
+use airlock_testkit::Postgres;
+
+use crate::bed::Bed;
+
+#[tokio::test]
+async fn migrating_again_changes_nothing() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    bed.accept(&["j1"]).await?;
+    let before = bed.number("SELECT count(*) FROM airlock_migration").await?;
+    bed.ledger.migrate().await?;
+    assert_eq!(
+        bed.number("SELECT count(*) FROM airlock_migration").await?,
+        before
+    );
+    assert_eq!(bed.number("SELECT count(*) FROM job_state").await?, 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn many_may_migrate_at_once() -> anyhow::Result<()> {
+    let postgres = Postgres::start().await?;
+    let ledger = Ledger::connect(&LedgerConfig::at(&postgres.url()), "test").await?;
+    let all = (0..6).map(|_| ledger.migrate());
+    futures::future::try_join_all(all).await?;
+    ledger.settle_shards(1).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_changed_or_newer_past_is_refused() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    bed.postgres
+        .query("INSERT INTO airlock_migration (version, checksum) VALUES (9999, 'x')")
+        .await?;
+    let newer = bed.ledger.migrate().await.expect_err("a newer ledger");
+    assert!(
+        matches!(newer, LedgerError::TooNew { found: 9999, .. }),
+        "{newer}"
+    );
+    bed.postgres
+        .query("DELETE FROM airlock_migration WHERE version = 9999")
+        .await?;
+    bed.postgres
+        .query("UPDATE airlock_migration SET checksum = 'edited' WHERE version = 1")
+        .await?;
+    let changed = bed.ledger.migrate().await.expect_err("a changed migration");
+    assert!(
+        matches!(changed, LedgerError::ChangedMigration { version: 1 }),
+        "{changed}"
+    );
+    assert_eq!(changed.failure(), Failure::Fatal);
+    Ok(())
+}
+
+#[tokio::test]
+async fn passwords_never_show() -> anyhow::Result<()> {
+    let mut config = LedgerConfig::at("postgres://airlock:hunter2@127.0.0.1:1/airlock");
+    config.acquire_timeout_ms = 200;
+    assert!(!format!("{config:?}").contains("hunter2"));
+    assert!(!serde_json::to_string(&config)?.contains("hunter2"));
+    let error = Ledger::connect(&config, "test")
+        .await
+        .expect_err("nobody listens");
+    assert!(
+        !format!("{error:?} {error}").contains("hunter2"),
+        "{error:?}"
+    );
+    let postgres = Postgres::start().await?;
+    let url = postgres.url().replace("airlock@", "airlock:hunter2@");
+    let ledger = Ledger::connect(&LedgerConfig::at(&url), "test").await?;
+    let lease = ledger.lease_connection("test").await?;
+    let writer = ledger.leader_writer(Shard(0), Epoch(1)).await?;
+    let shown = format!("{ledger:?} {lease:?} {writer:?}");
+    assert!(!shown.contains("hunter2"), "{shown}");
+    Ok(())
+}

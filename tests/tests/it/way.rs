@@ -1,0 +1,158 @@
+//! The way of a job, from REST to its end, on the real binaries.
+
+use std::time::Duration;
+
+use airlock_client::SubmitRequest;
+use airlock_testkit::Stack;
+use anyhow::{Result, ensure};
+use serde_json::json;
+
+use crate::support::client;
+
+const WAIT: Duration = Duration::from_secs(30);
+
+#[tokio::test]
+async fn a_job_runs_and_every_state_has_its_time() -> Result<()> {
+    let stack = Stack::start().await?;
+    let client = client(&stack)?;
+    let request = SubmitRequest::new("job.sleep").payload(&json!({"ms": 2000}))?;
+    let job = client.submit(&request).await?;
+    // While it runs it is seen dispatched or running, not only afterwards.
+    let seen = airlock_testkit::eventually(WAIT, "the job on its way", || async {
+        let job = client.get(&job.job_id).await?;
+        let state = job.state.to_string();
+        Ok(match state.as_str() {
+            "DISPATCHED" | "RUNNING" => airlock_testkit::Seen::Done(state),
+            "PENDING" | "SCHEDULED" => airlock_testkit::Seen::NotYet(state),
+            _ => airlock_testkit::Seen::Never(state),
+        })
+    })
+    .await?;
+    ensure!(!seen.is_empty());
+    let job = client.wait(&job.job_id, WAIT).await?;
+    let states: Vec<String> = job.history.iter().map(|h| h.state.to_string()).collect();
+    assert_eq!(
+        states,
+        ["PENDING", "SCHEDULED", "DISPATCHED", "RUNNING", "SUCCEEDED"]
+    );
+    let times: Vec<_> = job.history.iter().map(|h| h.at.clone()).collect();
+    let mut sorted = times.clone();
+    sorted.sort();
+    assert_eq!(times, sorted, "states are in the order of their times");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_a_job_says_comes_back() -> Result<()> {
+    let stack = Stack::start().await?;
+    let client = client(&stack)?;
+    let payloads = [
+        json!(null),
+        json!({"text": "a\u{0000}b", "n": 9_007_199_254_740_993_i64, "deep": [[["x"]]]}),
+        json!("x".repeat(700_000)),
+    ];
+    for payload in payloads {
+        let request = SubmitRequest::new("job.echo").payload(&payload)?;
+        let job = client.submit_wait(&request, WAIT).await?;
+        ensure!(job.state.to_string() == "SUCCEEDED", "{job:?}");
+        let back: serde_json::Value = match &job.result {
+            Some(raw) => serde_json::from_str(raw.get())?,
+            None => serde_json::Value::Null,
+        };
+        assert_eq!(back, payload);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn failures_end_as_they_say() -> Result<()> {
+    let stack = Stack::start().await?;
+    let client = client(&stack)?;
+    let cases = [
+        (json!({"kind": "plain"}), "FAILED", 1),
+        (json!({"kind": "fatal"}), "FAILED", 1),
+        (json!({"kind": "panic"}), "FAILED", 1),
+        (json!({"kind": "retryable"}), "FAILED", 2),
+    ];
+    for (payload, state, attempts) in cases {
+        let mut request = SubmitRequest::new("job.fail").payload(&payload)?;
+        request.max_attempts = Some(2);
+        let job = client.submit_wait(&request, WAIT).await?;
+        ensure!(job.state.to_string() == state, "{payload}: {job:?}");
+        ensure!(job.attempts == attempts, "{payload}: {} attempts", job.attempts);
+    }
+    let letters = stack
+        .postgres()
+        .query("SELECT count(*)::text FROM dead_letter")
+        .await?;
+    assert_eq!(letters[0][0].as_deref(), Some("4"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_policy_is_asked_first() -> Result<()> {
+    let stack = Stack::start().await?;
+    let client = client(&stack)?;
+    let mut request = SubmitRequest::new("job.echo").payload(&json!({"a": 1}))?;
+    request.risk_tags = vec!["destructive".to_owned()];
+    let job = client.submit_wait(&request, WAIT).await?;
+    ensure!(job.state.to_string() == "DENIED", "{job:?}");
+    ensure!(job.error_code.as_deref() == Some("safety_denied"), "{job:?}");
+    ensure!(stack.journal()?.is_empty(), "a denied job ran");
+    let letter = stack
+        .postgres()
+        .query("SELECT reason_code FROM dead_letter")
+        .await?;
+    assert_eq!(letter[0][0].as_deref(), Some("safety_denied"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_running_job_is_cancelled_at_its_worker() -> Result<()> {
+    let stack = Stack::start().await?;
+    let client = client(&stack)?;
+    let request = SubmitRequest::new("job.sleep").payload(&json!({"ms": 60_000}))?;
+    let job = client.submit(&request).await?;
+    airlock_testkit::eventually(WAIT, "the job running", || async {
+        let job = client.get(&job.job_id).await?;
+        Ok(airlock_testkit::Seen::when(
+            job.state.to_string() == "RUNNING",
+            job.state.to_string(),
+        ))
+    })
+    .await?;
+    client.cancel(&job.job_id, Some("no longer needed")).await?;
+    let ended = client.wait(&job.job_id, WAIT).await?;
+    ensure!(ended.state.to_string() == "CANCELLED", "{ended:?}");
+    // The slot is free again long before the minute is over: the worker was told.
+    let log = stack.worker(0).log();
+    airlock_testkit::eventually(WAIT, "an idle worker", || async {
+        let metrics = airlock_testkit::http_get(stack.scheduler(0).http_addr(), "/metrics").await?;
+        let assigned = metrics
+            .body
+            .lines()
+            .find(|l| l.starts_with("cordum_scheduler_assigned "))
+            .unwrap_or_default()
+            .to_owned();
+        Ok(airlock_testkit::Seen::when(assigned.ends_with(" 0"), assigned))
+    })
+    .await?;
+    drop(log);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_delayed_job_waits_for_its_time() -> Result<()> {
+    let stack = Stack::start().await?;
+    let client = client(&stack)?;
+    let mut request = SubmitRequest::new("job.echo");
+    request.delay_ms = Some(1500);
+    let job = client.submit_wait(&request, WAIT).await?;
+    ensure!(job.state.to_string() == "SUCCEEDED", "{job:?}");
+    let early = stack
+        .postgres()
+        .query("SELECT count(*)::text FROM job_state WHERE scheduled_at < due_at")
+        .await?;
+    assert_eq!(early[0][0].as_deref(), Some("0"));
+    Ok(())
+}
