@@ -45,9 +45,12 @@ async fn phases(args: &Args, dir: &TestDir, report: &mut Report) -> anyhow::Resu
         note("starting Postgres, Redis, NATS, the services and a worker");
         let stack = BenchStack::start(dir).await?;
         report.durability = Some(Durability::ask(stack.postgres()).await?);
-        on_stack(args, &sizes, &stack, report)
-            .await
-            .with_context(|| stack.last_words())?;
+        let done = on_stack(args, &sizes, &stack, report).await;
+        if done.is_err() {
+            // Before the error, so that the error is what one reads last.
+            note(&stack.last_words());
+        }
+        done?;
     }
     if args.wants(Phase::Floor) {
         note("starting Postgres, Redis and NATS for the floor");

@@ -14,6 +14,15 @@ pub fn decode<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T, Problem> {
     serde_json::from_slice(text).map_err(|error| explain::<T>(text, &error))
 }
 
+/// Like [`decode`], for what must be an object. The readers that serde derives take a
+/// list of a struct's fields as well, which nobody means to send.
+pub fn decode_object<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T, Problem> {
+    if text.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'[') {
+        return Err(Problem::field("body", "must be an object, not a list"));
+    }
+    decode(text)
+}
+
 fn explain<'de, T: Deserialize<'de>>(text: &'de [u8], error: &serde_json::Error) -> Problem {
     match error.classify() {
         Category::Syntax | Category::Eof | Category::Io => {
@@ -58,7 +67,7 @@ mod tests {
     use crate::body::SubmitBody;
 
     fn refused(text: &str) -> serde_json::Value {
-        let problem = decode::<SubmitBody<'_>>(text.as_bytes()).unwrap_err();
+        let problem = decode_object::<SubmitBody<'_>>(text.as_bytes()).unwrap_err();
         serde_json::to_value(problem).unwrap()
     }
 
@@ -106,7 +115,7 @@ mod tests {
             "{",
             "",
             "{\"topic\": \"job.a\",}",
-            "{} x",
+            "{\"topic\": \"job.a\"} x",
             "{\"topic\": \"\u{1}\"}",
         ] {
             let json = refused(text);

@@ -17,6 +17,7 @@ use crate::error::JobError;
 use crate::handler::{self, Answer, Handler, NO_INPUT};
 use crate::job::{Cause, Job};
 use crate::packets::{Ending, Output};
+use crate::store::PATIENCE;
 
 /// How long a result is kept in Redis for the scheduler to copy.
 const RESULT_TTL: Duration = Duration::from_secs(24 * 3600);
@@ -152,11 +153,17 @@ async fn stage(core: &Core, job: &Job, content: Bytes) -> Ending {
         let words = format!("the output has {size} bytes; at most {LARGEST_OUTPUT} are allowed");
         return Ending::Failed(JobError::fatal("output_too_large", words));
     }
+    let fits = size <= core.largest_inline();
+    let patience = if fits { Duration::ZERO } else { PATIENCE };
     let key = keys::result(&job.id);
-    let stored = core.store.set(&key, content.clone(), RESULT_TTL).await;
+    let stored = core
+        .store
+        .set(&key, content.clone(), RESULT_TTL, patience)
+        .await;
     Ending::Succeeded(match stored {
         Ok(()) => Output::Pointer(keys::pointer(&key)),
-        Err(_) if size <= core.largest_inline() => Output::Inline(content),
+        // Larger than it likes, but it arrives.
+        Err(_) if fits => Output::Inline(content),
         Err(error) => {
             tracing::error!(job_id = %job.id, size, %error, "the result could not be stored");
             Output::Lost(format!(

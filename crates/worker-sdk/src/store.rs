@@ -11,7 +11,7 @@ use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep};
 
 /// How long an input or an output waits for Redis to come back.
-const PATIENCE: Duration = Duration::from_secs(15);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 const SLOWEST: Duration = Duration::from_secs(2);
 
 pub(crate) struct Store {
@@ -35,11 +35,17 @@ impl Store {
     }
 
     pub async fn get(&self, key: &str) -> Result<Option<Bytes>, GuardError> {
-        patiently(|| async { self.connect().await?.get(key).await }).await
+        patiently(PATIENCE, || async { self.connect().await?.get(key).await }).await
     }
 
-    pub async fn set(&self, key: &str, content: Bytes, ttl: Duration) -> Result<(), GuardError> {
-        patiently(|| async {
+    pub async fn set(
+        &self,
+        key: &str,
+        content: Bytes,
+        ttl: Duration,
+        patience: Duration,
+    ) -> Result<(), GuardError> {
+        patiently(patience, || async {
             let guard = self.connect().await?;
             guard.set(key, content.clone(), ttl).await
         })
@@ -48,12 +54,12 @@ impl Store {
 }
 
 /// Asks again while that may help, for a bounded time.
-async fn patiently<T, F, Fut>(ask: F) -> Result<T, GuardError>
+async fn patiently<T, F, Fut>(patience: Duration, ask: F) -> Result<T, GuardError>
 where
     F: Fn() -> Fut,
     Fut: Future<Output = Result<T, GuardError>>,
 {
-    let give_up = Instant::now() + PATIENCE;
+    let give_up = Instant::now() + patience;
     let mut pause = Duration::from_millis(50);
     loop {
         match ask().await {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::support::{all_final, check, stack, submit_load, under_way};
+use crate::support::{all_final, ask_scheduler, check, stack, submit_load, under_way};
 
 const BOUND: Duration = Duration::from_secs(45);
 
@@ -30,8 +30,10 @@ async fn a_standby_takes_over() -> Result<()> {
     under_way(&stack).await?;
     let mut leader = 0;
     for i in 0..2 {
-        let reply = airlock_testkit::http_get(stack.scheduler(i).http_addr(), "/health/leader").await?;
-        if reply.body.contains("\"leading\":true") {
+        if ask_scheduler(&stack, i, "/health/leader")
+            .await?
+            .contains("\"leading\":true")
+        {
             leader = i;
         }
     }

@@ -173,7 +173,8 @@ fn each_driver_has_one_home() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a string literal of `what` looks like, and which crates may hold one.
+/// What a string literal of `what` looks like, and which crates may hold one; the first
+/// surely does.
 struct Rule {
     what: &'static str,
     homes: &'static [&'static str],
@@ -183,8 +184,9 @@ struct Rule {
 const RULES: &[Rule] = &[
     Rule {
         what: "SQL",
-        // The testkit makes databases before there is a ledger.
-        homes: &["ledger", "testkit"],
+        // The testkit makes databases before there is a ledger, and the bench looks at
+        // the ledger past the code whose speed it measures.
+        homes: &["ledger", "testkit", "bench"],
         matches: is_sql,
     },
     Rule {
@@ -256,9 +258,8 @@ fn each_language_is_written_in_one_crate() -> anyhow::Result<()> {
                     if !(rule.matches)(&literal) {
                         continue;
                     }
-                    if rule.homes.contains(&name.as_str()) {
-                        *seen = true;
-                    } else {
+                    *seen |= rule.homes.first() == Some(&name.as_str());
+                    if !rule.homes.contains(&name.as_str()) {
                         let file = file.strip_prefix(repository_root()).unwrap_or(&file);
                         let what = rule.what;
                         wrong.push(format!("{}:{line}: {what}: {literal:?}", file.display()));

@@ -31,7 +31,11 @@ pub async fn submit_load(stack: &Stack) -> Result<BTreeSet<String>> {
     for _ in 0..JOBS / 100 {
         let batch = vec![request.clone(); 100];
         for outcome in client.submit_batch(&batch).await? {
-            ids.insert(outcome.map_err(|p| anyhow::anyhow!("refused: {p:?}"))?.job_id);
+            ids.insert(
+                outcome
+                    .map_err(|p| anyhow::anyhow!("refused: {p:?}"))?
+                    .job_id,
+            );
         }
     }
     ensure!(ids.len() == JOBS, "{} ids for {JOBS} jobs", ids.len());
@@ -61,12 +65,19 @@ fn count(states: &BTreeMap<String, usize>, wanted: impl Fn(i16) -> bool) -> usiz
 
 /// Waits until the load is well under way: a fault counts only when it hits work.
 pub async fn under_way(stack: &Stack) -> Result<()> {
-    eventually(Duration::from_secs(60), "100 jobs in flight and some done", || async {
-        let states = states(stack).await?;
-        let flying = count(&states, |s| (2..=4).contains(&s));
-        let done = count(&states, |s| s >= 10);
-        Ok(Seen::when(flying >= 100 && done >= 50, format!("{states:?}")))
-    })
+    eventually(
+        Duration::from_secs(60),
+        "100 jobs in flight and some done",
+        || async {
+            let states = states(stack).await?;
+            let flying = count(&states, |s| (2..=4).contains(&s));
+            let done = count(&states, |s| s >= 10);
+            Ok(Seen::when(
+                flying >= 100 && done >= 50,
+                format!("{states:?}"),
+            ))
+        },
+    )
     .await
 }
 
@@ -99,11 +110,23 @@ pub async fn check(stack: &Stack, ids: &BTreeSet<String>) -> Result<()> {
         known.insert(text(row, 1), text(row, 2));
     }
     let mut last: HashMap<String, (String, String)> = HashMap::new();
-    ensure!(rows.len() == ids.len(), "{} rows for {} jobs", rows.len(), ids.len());
+    ensure!(
+        rows.len() == ids.len(),
+        "{} rows for {} jobs",
+        rows.len(),
+        ids.len()
+    );
     for row in &rows {
         let id = text(row, 0);
-        ensure!(ids.contains(&id), "the ledger has {id}, which nobody was told of");
-        ensure!(text(row, 1) == "10", "job {id} ended in state {}", text(row, 1));
+        ensure!(
+            ids.contains(&id),
+            "the ledger has {id}, which nobody was told of"
+        );
+        ensure!(
+            text(row, 1) == "10",
+            "job {id} ended in state {}",
+            text(row, 1)
+        );
         known.insert(text(row, 3), text(row, 2));
         last.insert(id, (text(row, 2), text(row, 3)));
     }
@@ -112,7 +135,12 @@ pub async fn check(stack: &Stack, ids: &BTreeSet<String>) -> Result<()> {
     for line in stack.journal()? {
         let n = runs.entry(line.dispatch_id.clone()).or_default();
         *n += 1;
-        ensure!(*n == 1, "dispatch {} of job {} ran twice", line.dispatch_id, line.job_id);
+        ensure!(
+            *n == 1,
+            "dispatch {} of job {} ran twice",
+            line.dispatch_id,
+            line.job_id
+        );
         let attempt = known
             .get(&line.dispatch_id)
             .with_context(|| format!("a worker ran {line:?}, which the ledger does not know"))?;
@@ -120,7 +148,10 @@ pub async fn check(stack: &Stack, ids: &BTreeSet<String>) -> Result<()> {
             *attempt == line.attempt.to_string(),
             "the ledger calls {line:?} attempt {attempt}"
         );
-        if last.get(&line.job_id).is_some_and(|(_, d)| *d == line.dispatch_id) {
+        if last
+            .get(&line.job_id)
+            .is_some_and(|(_, d)| *d == line.dispatch_id)
+        {
             ran_last.insert(line.job_id.clone());
         }
     }
@@ -131,4 +162,13 @@ pub async fn check(stack: &Stack, ids: &BTreeSet<String>) -> Result<()> {
         ids.len()
     );
     Ok(())
+}
+
+/// What a scheduler says at one of its own addresses.
+pub async fn ask_scheduler(stack: &Stack, i: usize, path: &str) -> Result<String> {
+    let addr = stack
+        .scheduler(i)
+        .http_addr()
+        .context("a scheduler serves its health")?;
+    Ok(airlock_testkit::http_get(addr, path).await?.body)
 }

@@ -7,7 +7,7 @@ use airlock_testkit::Stack;
 use anyhow::{Result, ensure};
 use serde_json::json;
 
-use crate::support::client;
+use crate::support::{ask_scheduler, client};
 
 const WAIT: Duration = Duration::from_secs(30);
 
@@ -79,7 +79,11 @@ async fn failures_end_as_they_say() -> Result<()> {
         request.max_attempts = Some(2);
         let job = client.submit_wait(&request, WAIT).await?;
         ensure!(job.state.to_string() == state, "{payload}: {job:?}");
-        ensure!(job.attempts == attempts, "{payload}: {} attempts", job.attempts);
+        ensure!(
+            job.attempts == attempts,
+            "{payload}: {} attempts",
+            job.attempts
+        );
     }
     let letters = stack
         .postgres()
@@ -97,7 +101,10 @@ async fn the_policy_is_asked_first() -> Result<()> {
     request.risk_tags = vec!["destructive".to_owned()];
     let job = client.submit_wait(&request, WAIT).await?;
     ensure!(job.state.to_string() == "DENIED", "{job:?}");
-    ensure!(job.error_code.as_deref() == Some("safety_denied"), "{job:?}");
+    ensure!(
+        job.error_code.as_deref() == Some("safety_denied"),
+        "{job:?}"
+    );
     ensure!(stack.journal()?.is_empty(), "a denied job ran");
     let letter = stack
         .postgres()
@@ -125,19 +132,19 @@ async fn a_running_job_is_cancelled_at_its_worker() -> Result<()> {
     let ended = client.wait(&job.job_id, WAIT).await?;
     ensure!(ended.state.to_string() == "CANCELLED", "{ended:?}");
     // The slot is free again long before the minute is over: the worker was told.
-    let log = stack.worker(0).log();
     airlock_testkit::eventually(WAIT, "an idle worker", || async {
-        let metrics = airlock_testkit::http_get(stack.scheduler(0).http_addr(), "/metrics").await?;
+        let metrics = ask_scheduler(&stack, 0, "/metrics").await?;
         let assigned = metrics
-            .body
             .lines()
             .find(|l| l.starts_with("cordum_scheduler_assigned "))
             .unwrap_or_default()
             .to_owned();
-        Ok(airlock_testkit::Seen::when(assigned.ends_with(" 0"), assigned))
+        Ok(airlock_testkit::Seen::when(
+            assigned.ends_with(" 0"),
+            assigned,
+        ))
     })
     .await?;
-    drop(log);
     Ok(())
 }
 

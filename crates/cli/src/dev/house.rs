@@ -138,7 +138,7 @@ mod tests {
         let seen = Arc::default();
         add_witness(&mut house, "kernel", &seen);
         house.add(Context::for_host("scheduler"), async {
-            Err(anyhow!("lost the lease"))
+            Err(anyhow!("the scheduler lost its lease"))
         });
         let failure = format!("{:#}", house.first_end().await);
         assert_eq!(failure, "the scheduler lost its lease");

@@ -60,9 +60,9 @@ j-1  SUCCEEDED  job.echo
   trace      abc
   history
     PENDING             03:04:00.000
-    SCHEDULED           03:04:00.004  +4 ms       on w-1
-    DISPATCHED          03:04:00.005  +1 ms
-    RUNNING             03:04:00.007  +2 ms
+    SCHEDULED           03:04:00.004  +4.0 ms     on w-1
+    DISPATCHED          03:04:00.005  +1.0 ms
+    RUNNING             03:04:00.007  +2.0 ms
     SUCCEEDED           03:04:02.017  +2.01 s
   result     {\"n\":  12345678901234567890123}";
     assert_eq!(text, expected);

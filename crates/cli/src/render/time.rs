@@ -5,12 +5,13 @@ use std::time::Duration;
 use airlock_model::Timestamp;
 use jiff::tz::TimeZone;
 
-/// How long something took: `4 ms`, `1.25 s`, `2 min 5 s`, `3 h 4 min`, `2 d 3 h`.
+/// How long something took: `4.2 ms`, `1.25 s`, `2 min 5 s`, `3 h 4 min`, `2 d 3 h`.
 pub fn span(duration: Duration) -> String {
     let millis = duration.as_millis();
     let seconds = duration.as_secs();
     match seconds {
-        0 if millis == 0 && !duration.is_zero() => "<1 ms".to_owned(),
+        0 if duration.is_zero() => "0 ms".to_owned(),
+        0 if millis < 10 => format!("{:.1} ms", duration.as_secs_f64() * 1_000.0),
         0 => format!("{millis} ms"),
         1..10 => format!("{:.2} s", duration.as_secs_f64()),
         10..60 => format!("{:.1} s", duration.as_secs_f64()),
@@ -83,8 +84,9 @@ mod tests {
     fn spans_have_about_three_digits() {
         for (micros, text) in [
             (0, "0 ms"),
-            (300, "<1 ms"),
-            (4_200, "4 ms"),
+            (300, "0.3 ms"),
+            (4_200, "4.2 ms"),
+            (42_000, "42 ms"),
             (999_999, "999 ms"),
             (1_250_000, "1.25 s"),
             (12_340_000, "12.3 s"),

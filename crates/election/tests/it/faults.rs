@@ -62,12 +62,8 @@ async fn a_frozen_postgres_loses_the_lease_after_the_misses() -> anyhow::Result<
     let frozen = tokio::time::Instant::now();
     bed.postgres.stop()?;
     lost(&first).await?;
-    // Three time-outs of 200 ms must have passed: one or two lose nothing.
-    assert!(
-        frozen.elapsed().as_millis() >= 550,
-        "{:?}",
-        frozen.elapsed()
-    );
+    // More than two time-outs of 500 ms must have passed: one or two lose nothing.
+    assert!(frozen.elapsed().as_secs() >= 1, "{:?}", frozen.elapsed());
     bed.postgres.cont()?;
     // The session was given up, so nobody is kept from leading.
     let second = bed.lead("b").await?;
@@ -88,7 +84,7 @@ async fn a_short_freeze_loses_nothing() -> anyhow::Result<()> {
     let leader = crate::won(elector.acquire(&CancellationToken::new())).await?;
     bed.postgres.stop()?;
     // Long enough for at least one miss; the pings after it find the session again.
-    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    tokio::time::sleep(std::time::Duration::from_millis(1_200)).await;
     bed.postgres.cont()?;
     let before = bed.ledger.ping().await?;
     airlock_testkit::eventually(crate::BOUND, "a renewal after the freeze", || async {

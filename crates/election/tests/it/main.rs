@@ -19,7 +19,7 @@ fn config() -> ElectionConfig {
     ElectionConfig {
         retry_ms: 20,
         ping_interval_ms: 100,
-        ping_timeout_ms: 200,
+        ping_timeout_ms: 500,
         ..ElectionConfig::default()
     }
 }

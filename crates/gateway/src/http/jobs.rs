@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::{Answer, App, admission};
 use crate::cursor;
-use crate::decode::decode;
+use crate::decode::decode_object;
 use crate::problem::Problem;
 use crate::query;
 use crate::retry::{problem, retrying};
@@ -145,7 +145,7 @@ pub async fn cancel(State(app): State<Arc<App>>, path: JobPath, request: Request
         CancelBody::default()
     } else {
         admission::check_content_type(&parts.headers)?;
-        decode(&text)?
+        decode_object(&text)?
     };
     let reason = body.reason.unwrap_or_default();
     if reason.len() > MAX_REASON {

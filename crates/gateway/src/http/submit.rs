@@ -19,7 +19,7 @@ use uuid::Uuid;
 use super::{Answer, App, admission, jobs};
 use crate::body::SubmitBody;
 use crate::commit::Outcome;
-use crate::decode::decode;
+use crate::decode::{decode, decode_object};
 use crate::problem::Problem;
 use crate::query;
 use crate::trace::{self, JobTrace};
@@ -53,7 +53,7 @@ impl App {
         header_key: Option<&str>,
         incoming: Option<&str>,
     ) -> Result<Draft, Problem> {
-        let body: SubmitBody<'_> = decode(text)?;
+        let body: SubmitBody<'_> = decode_object(text)?;
         let asked = body.asked(whole, header_key, self.limits.payload_bytes)?;
         let job_id = JobId::from_uuid(Uuid::now_v7());
         let trace = self.tracing.begin(incoming);

@@ -74,21 +74,45 @@ async fn a_commit_whose_answer_is_lost_makes_one_job() -> anyhow::Result<()> {
     let (postgres, nats) = servers().await?;
     let proxy = Proxy::start(postgres.addr()).await?;
     let mut config = config(&proxy.rewrite(&postgres.url())?, &nats.url());
-    config.database.op_timeout_ms = 500;
     config.submit.retry_for = Duration::from_secs(20);
+    config.database.max_connections = 1;
     let gateway = Running::with(config, postgres, nats).await?;
     gateway.until_ready().await?;
-    // Prepares the statement, so that the next one is executed by one message.
+    // From now on the one connection knows the statement, and one message runs it.
     assert_eq!(gateway.submit(BODY).await?.status, 202);
 
-    proxy.cut_one_way(Direction::ToClient);
-    let pending = tokio::spawn(reply(gateway.request("/api/v1/jobs", ADMIN, BODY)));
-    eventually(BOUND, "the job to be committed unheard", || async {
-        let stored = gateway.stored().await?;
-        Ok(Seen::when(stored == 2, format!("{stored} stored")))
-    })
-    .await?;
-    proxy.heal();
+    // Somebody holds the table for two seconds, so that the submission is surely inside
+    // the server when its way back is cut.
+    let hold = gateway
+        .postgres
+        .query("BEGIN; LOCK TABLE job_request IN EXCLUSIVE MODE; SELECT pg_sleep(2); COMMIT");
+    let submit = async {
+        let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+        let holds = "SELECT count(*) FROM pg_locks WHERE mode = 'ExclusiveLock' \
+                     AND relation = 'job_request'::regclass";
+        let counted = async |sql: &str, what: &str| {
+            eventually(BOUND, what, || async {
+                let rows = gateway.postgres.query(sql).await?;
+                Ok(Seen::when(rows[0][0].as_deref() != Some("0"), "nobody"))
+            })
+            .await
+        };
+        counted(holds, "the table to be held").await?;
+        let pending = tokio::spawn(reply(gateway.request("/api/v1/jobs", ADMIN, BODY)));
+        counted(waits, "the submission to wait inside the server").await?;
+        proxy.cut_one_way(Direction::ToClient);
+        eventually(BOUND, "the job to be committed unheard", || async {
+            let stored = gateway.stored().await?;
+            Ok(Seen::when(stored == 2, format!("{stored} stored")))
+        })
+        .await?;
+        proxy.reset();
+        proxy.heal().await?;
+        anyhow::Ok(pending)
+    };
+    let (held, pending) = tokio::join!(hold, submit);
+    held?;
+    let pending = pending?;
     let answer = pending.await??;
     assert_eq!(answer.status, 202, "{}", answer.text);
     assert_eq!(gateway.stored().await?, 2);

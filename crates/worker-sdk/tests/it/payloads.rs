@@ -110,6 +110,10 @@ async fn it_registers_and_works_without_redis() -> anyhow::Result<()> {
     let order = fake.send("job.echo", "1").await?;
     let result = fake.result_of(&order).await?;
     assert_eq!(status(&result), JobStatus::Succeeded);
+    // What would rather go through Redis goes inline while NATS takes it.
+    let order = fake.send("job.fill", "5000").await?;
+    let result = fake.result_of(&order).await?;
+    assert_eq!(detail(&result).payload.map(|p| p.len()), Some(5_002));
     fake.redis.cont()?;
     Ok(())
 }
