@@ -230,7 +230,7 @@ mod tests {
         let second = waiting.register(&id).unwrap_or_else(|_| panic!("a place"));
         assert!(waiting.register(&id).is_err());
         drop(second);
-        assert_eq!(waiting.job_ids(), [id.clone()]);
+        assert_eq!(waiting.job_ids().len(), 1);
         waiting.wake("j");
         first.woken().await;
         drop(first);

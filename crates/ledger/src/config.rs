@@ -33,8 +33,24 @@ impl Default for LedgerConfig {
     }
 }
 
-fn masked<S: Serializer>(_: &SecretString, s: S) -> Result<S::Ok, S::Error> {
-    s.serialize_str("***")
+/// The URL without its password: also what a default is layered from, so what has no
+/// secret in it must stay as it is.
+fn masked<S: Serializer>(url: &SecretString, s: S) -> Result<S::Ok, S::Error> {
+    s.serialize_str(&without_password(url.expose_secret()))
+}
+
+fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return "***".to_owned();
+    };
+    // The last @ ends the credentials: a password may contain one.
+    match rest.rsplit_once('@') {
+        None => url.to_owned(),
+        Some((credentials, host)) => match credentials.split_once(':') {
+            None => url.to_owned(),
+            Some((user, _)) => format!("{scheme}://{user}:***@{host}"),
+        },
+    }
 }
 
 impl LedgerConfig {
@@ -74,9 +90,12 @@ impl LedgerConfig {
             .expose_secret()
             .parse()
             .doing("reading the database URL")?;
+        // Jobs are looked up by key; a plan made while a table was small must not scan
+        // it for ever after.
         Ok(options
             .application_name(&format!("airlock-{who}"))
-            .statement_cache_capacity(256))
+            .statement_cache_capacity(256)
+            .options([("enable_seqscan", "off"), ("jit", "off")]))
     }
 
     pub(crate) fn acquire_timeout(&self) -> Duration {
@@ -85,5 +104,19 @@ impl LedgerConfig {
 
     pub(crate) fn op_timeout(&self) -> Duration {
         Duration::from_millis(self.op_timeout_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_password_is_masked() {
+        let plain = "postgres://airlock@127.0.0.1:5432/airlock";
+        assert_eq!(without_password(plain), plain);
+        let secret = "postgres://u:p@ss@h/db?sslmode=require";
+        assert_eq!(without_password(secret), "postgres://u:***@h/db?sslmode=require");
+        assert_eq!(without_password("nonsense"), "***");
     }
 }

@@ -164,10 +164,12 @@ impl Ledger {
 }
 
 /// Plans are pinned to index look-ups: a plan made while the table was empty would
-/// otherwise scan it for ever. A leader that hangs in a transaction is ended by the
+/// otherwise scan it for ever, and one made for the arrays at hand (custom) walks the
+/// table and searches the arrays, which is quadratic. A leader that hangs in a transaction is ended by the
 /// server, so that it holds up nobody.
 async fn open(options: &PgConnectOptions, limit: Duration) -> Result<PgConnection, LedgerError> {
     let options = options.clone().options([
+        ("plan_cache_mode", "force_generic_plan"),
         ("enable_seqscan", "off"),
         ("enable_hashjoin", "off"),
         ("enable_mergejoin", "off"),

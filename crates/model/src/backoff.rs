@@ -24,11 +24,14 @@ impl Backoff {
 
     /// The delay after `tries` earlier ones. `random` is any 64 random bits.
     pub fn delay(&self, tries: u32, random: u64) -> Duration {
-        let doubled = u32::checked_pow(2, tries).map_or(self.max, |f| {
-            self.base.checked_mul(f).unwrap_or(self.max)
-        });
+        let doubled = u32::checked_pow(2, tries)
+            .map_or(self.max, |f| self.base.checked_mul(f).unwrap_or(self.max));
         let jitter_us = u64::try_from(self.jitter.as_micros()).unwrap_or(u64::MAX);
-        let jitter = if jitter_us == 0 { 0 } else { random % jitter_us };
+        let jitter = if jitter_us == 0 {
+            0
+        } else {
+            random % jitter_us
+        };
         doubled
             .saturating_add(Duration::from_micros(jitter))
             .min(self.max)

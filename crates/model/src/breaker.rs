@@ -169,7 +169,10 @@ mod tests {
         }
         assert_eq!(b.admit(at(30)), Admission::Refused);
         b.succeeded();
-        assert!(matches!(b.circuit(), Circuit::HalfOpen { successes: 1, .. }));
+        assert!(matches!(
+            b.circuit(),
+            Circuit::HalfOpen { successes: 1, .. }
+        ));
         b.succeeded();
         assert_eq!(b.circuit(), Circuit::Closed { failures: 0 });
     }

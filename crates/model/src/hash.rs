@@ -98,7 +98,9 @@ mod tests {
     fn leaves_reserved_labels_out() {
         let (t, s) = base();
         let mut approved = s.clone();
-        approved.labels.insert("approval_granted".into(), "true".into());
+        approved
+            .labels
+            .insert("approval_granted".into(), "true".into());
         assert_eq!(job_hash(&t, &approved, None), job_hash(&t, &s, None));
     }
 }

@@ -308,9 +308,12 @@ impl Shard {
         if shards <= 1 {
             return Self(0);
         }
-        let hash = job.as_str().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| {
-            (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)
-        });
+        let hash = job
+            .as_str()
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |h, b| {
+                (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)
+            });
         // The remainder is below `shards`, so it fits.
         Self(u16::try_from(hash % u64::from(shards)).unwrap_or(0))
     }
@@ -335,7 +338,10 @@ mod tests {
         ));
         assert!(matches!(JobId::new(""), Err(IdError::Empty { .. })));
         for bad in ["a b", "a\n", "ü", "\0"] {
-            assert!(matches!(JobId::new(bad), Err(IdError::BadChar { .. })), "{bad:?}");
+            assert!(
+                matches!(JobId::new(bad), Err(IdError::BadChar { .. })),
+                "{bad:?}"
+            );
         }
         assert!(WorkerId::new("a*").is_err() && WorkerId::new("a>").is_err());
     }
@@ -345,7 +351,9 @@ mod tests {
         for good in ["job.echo", "job.a.b-c_d", "job.x1"] {
             assert!(Topic::new(good).is_ok(), "{good}");
         }
-        for bad in ["", "job", "job.", "job..a", "job.a.", "echo", "job.a b", "job.*", "job.>"] {
+        for bad in [
+            "", "job", "job.", "job..a", "job.a.", "echo", "job.a b", "job.*", "job.>",
+        ] {
             assert!(Topic::new(bad).is_err(), "{bad}");
         }
     }

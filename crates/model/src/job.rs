@@ -92,7 +92,9 @@ impl std::str::FromStr for Priority {
         Self::ALL
             .into_iter()
             .find(|p| p.as_str().eq_ignore_ascii_case(s))
-            .ok_or_else(|| format!("unknown priority {s:?}; expected INTERACTIVE, BATCH or CRITICAL"))
+            .ok_or_else(|| {
+                format!("unknown priority {s:?}; expected INTERACTIVE, BATCH or CRITICAL")
+            })
     }
 }
 
@@ -318,7 +320,10 @@ fn check_budget(field: &str, b: &Budget) -> Result<(), FieldError> {
 
 fn check_text(field: &str, value: &str, max: usize) -> Result<(), FieldError> {
     if value.is_empty() {
-        return Err(FieldError::new(field, "must not be empty; leave it out instead"));
+        return Err(FieldError::new(
+            field,
+            "must not be empty; leave it out instead",
+        ));
     }
     if value.len() > max {
         return Err(FieldError::new(
@@ -328,7 +333,10 @@ fn check_text(field: &str, value: &str, max: usize) -> Result<(), FieldError> {
     }
     // Postgres cannot store NUL in text, and other control characters only hide things.
     if value.chars().any(char::is_control) {
-        return Err(FieldError::new(field, "must not contain control characters"));
+        return Err(FieldError::new(
+            field,
+            "must not contain control characters",
+        ));
     }
     Ok(())
 }
@@ -337,7 +345,11 @@ fn check_tags(field: &str, tags: &[String]) -> Result<(), FieldError> {
     if tags.len() > limits::TAGS {
         return Err(FieldError::new(
             field,
-            format!("{} entries; at most {} are allowed", tags.len(), limits::TAGS),
+            format!(
+                "{} entries; at most {} are allowed",
+                tags.len(),
+                limits::TAGS
+            ),
         ));
     }
     for (i, tag) in tags.iter().enumerate() {
@@ -350,7 +362,11 @@ fn check_map(field: &str, map: &BTreeMap<String, String>) -> Result<(), FieldErr
     if map.len() > limits::LABELS {
         return Err(FieldError::new(
             field,
-            format!("{} entries; at most {} are allowed", map.len(), limits::LABELS),
+            format!(
+                "{} entries; at most {} are allowed",
+                map.len(),
+                limits::LABELS
+            ),
         ));
     }
     for (key, value) in map {
@@ -358,11 +374,18 @@ fn check_map(field: &str, map: &BTreeMap<String, String>) -> Result<(), FieldErr
         if value.len() > limits::LABEL_VALUE {
             return Err(FieldError::new(
                 format!("{field}.{key}"),
-                format!("is {} bytes long; at most {} are allowed", value.len(), limits::LABEL_VALUE),
+                format!(
+                    "is {} bytes long; at most {} are allowed",
+                    value.len(),
+                    limits::LABEL_VALUE
+                ),
             ));
         }
         if value.contains('\0') {
-            return Err(FieldError::new(format!("{field}.{key}"), "must not contain NUL"));
+            return Err(FieldError::new(
+                format!("{field}.{key}"),
+                "must not contain NUL",
+            ));
         }
     }
     Ok(())
@@ -440,7 +463,12 @@ mod tests {
 
     #[test]
     fn reserved_labels_are_refused_by_name() {
-        for key in ["approval_granted", "saga_compensation", "is_compensation", "Approval_X"] {
+        for key in [
+            "approval_granted",
+            "saga_compensation",
+            "is_compensation",
+            "Approval_X",
+        ] {
             let mut s = spec();
             s.labels.insert(key.into(), "true".into());
             assert_eq!(s.validate().unwrap_err().field, format!("labels.{key}"));
@@ -466,7 +494,11 @@ mod tests {
     #[test]
     fn only_allowing_decisions_allow() {
         assert!(Decision::Allow.allows() && Decision::AllowWithConstraints.allows());
-        for d in [Decision::Deny, Decision::RequireApproval, Decision::Throttle] {
+        for d in [
+            Decision::Deny,
+            Decision::RequireApproval,
+            Decision::Throttle,
+        ] {
             assert!(!d.allows());
             assert_eq!(Decision::from_code(d.code()), Some(d));
         }

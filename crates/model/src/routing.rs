@@ -152,6 +152,11 @@ impl Worker {
             || self.gpu_utilization >= 90.0
     }
 
+    /// Whether it may be given a job.
+    pub fn is_open(&self) -> bool {
+        !self.draining && self.has_room() && !self.is_overloaded()
+    }
+
     pub fn score(&self) -> f64 {
         f64::from(self.reported_active)
             + f64::from(self.in_flight)
@@ -297,11 +302,20 @@ mod tests {
         b.cpu_load = 50.0;
         let mut c = worker("c");
         c.cpu_load = 90.0;
-        assert_eq!(pick_id(&spec(), &[a.clone(), b.clone(), c.clone()]), Ok("b".into()));
+        assert_eq!(
+            pick_id(&spec(), &[a.clone(), b.clone(), c.clone()]),
+            Ok("b".into())
+        );
         b.gpu_utilization = 90.0;
-        assert_eq!(pick_id(&spec(), &[a.clone(), b.clone(), c.clone()]), Ok("a".into()));
+        assert_eq!(
+            pick_id(&spec(), &[a.clone(), b.clone(), c.clone()]),
+            Ok("a".into())
+        );
         a.reported_active = 9;
-        assert_eq!(pick_id(&spec(), &[a, b, c]), Err(WaitReason::PoolOverloaded));
+        assert_eq!(
+            pick_id(&spec(), &[a, b, c]),
+            Err(WaitReason::PoolOverloaded)
+        );
         assert_eq!(pick_id(&spec(), &[]), Err(WaitReason::NoWorkers));
     }
 
@@ -327,7 +341,8 @@ mod tests {
         let mut s = spec();
         s.labels.insert("preferred_worker_id".into(), "gpu".into());
         assert_eq!(pick_id(&s, &all), Ok("gpu".into()));
-        s.labels.insert("preferred_worker_id".into(), "nobody".into());
+        s.labels
+            .insert("preferred_worker_id".into(), "nobody".into());
         assert!(pick_id(&s, &all).is_ok());
         s.labels.insert("preferred_pool".into(), "other".into());
         assert_eq!(pick_id(&s, &all), Err(WaitReason::NoPoolMapping));

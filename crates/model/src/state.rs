@@ -256,16 +256,32 @@ mod tests {
                 E::GiveUp => Some(S::Failed),
                 E::Expire => Some(S::Timeout),
                 E::Cancel => Some(S::Cancelled),
-                E::Approve | E::Reject | E::Publish | E::Unpublish | E::Start | E::Succeed
-                | E::Fail | E::Requeue | E::Quarantine => None,
+                E::Approve
+                | E::Reject
+                | E::Publish
+                | E::Unpublish
+                | E::Start
+                | E::Succeed
+                | E::Fail
+                | E::Requeue
+                | E::Quarantine => None,
             },
             S::ApprovalRequired => match on {
                 E::Approve => Some(S::Pending),
                 E::Reject => Some(S::Denied),
                 E::Expire => Some(S::Timeout),
                 E::Cancel => Some(S::Cancelled),
-                E::Assign | E::Hold | E::Deny | E::GiveUp | E::Publish | E::Unpublish
-                | E::Start | E::Succeed | E::Fail | E::Requeue | E::Quarantine => None,
+                E::Assign
+                | E::Hold
+                | E::Deny
+                | E::GiveUp
+                | E::Publish
+                | E::Unpublish
+                | E::Start
+                | E::Succeed
+                | E::Fail
+                | E::Requeue
+                | E::Quarantine => None,
             },
             S::Scheduled | S::Dispatched | S::Running => match on {
                 E::Publish => (from == S::Scheduled).then_some(S::Dispatched),
@@ -281,8 +297,19 @@ mod tests {
             },
             S::Succeeded => match on {
                 E::Quarantine => Some(S::OutputQuarantined),
-                E::Assign | E::Hold | E::Deny | E::GiveUp | E::Approve | E::Reject | E::Publish
-                | E::Unpublish | E::Start | E::Succeed | E::Fail | E::Requeue | E::Expire
+                E::Assign
+                | E::Hold
+                | E::Deny
+                | E::GiveUp
+                | E::Approve
+                | E::Reject
+                | E::Publish
+                | E::Unpublish
+                | E::Start
+                | E::Succeed
+                | E::Fail
+                | E::Requeue
+                | E::Expire
                 | E::Cancel => None,
             },
             S::Failed | S::Timeout | S::Cancelled | S::Denied | S::OutputQuarantined => None,
@@ -302,7 +329,9 @@ mod tests {
     fn the_table_has_no_pair_twice() {
         for (i, (from, on, _)) in TRANSITIONS.iter().enumerate() {
             assert!(
-                !TRANSITIONS[..i].iter().any(|(f, o, _)| f == from && o == on),
+                !TRANSITIONS[..i]
+                    .iter()
+                    .any(|(f, o, _)| f == from && o == on),
                 "{from} on {on:?} stands twice"
             );
         }

@@ -62,14 +62,20 @@ impl fmt::Debug for Timestamp {
 impl Add<Duration> for Timestamp {
     type Output = Self;
     fn add(self, d: Duration) -> Self {
-        Self(self.0.saturating_add(i64::try_from(d.as_micros()).unwrap_or(i64::MAX)))
+        Self(
+            self.0
+                .saturating_add(i64::try_from(d.as_micros()).unwrap_or(i64::MAX)),
+        )
     }
 }
 
 impl Sub<Duration> for Timestamp {
     type Output = Self;
     fn sub(self, d: Duration) -> Self {
-        Self(self.0.saturating_sub(i64::try_from(d.as_micros()).unwrap_or(i64::MAX)))
+        Self(
+            self.0
+                .saturating_sub(i64::try_from(d.as_micros()).unwrap_or(i64::MAX)),
+        )
     }
 }
 

@@ -9,6 +9,7 @@
 #![expect(
     clippy::allow_attributes,
     clippy::allow_attributes_without_reason,
+    clippy::large_enum_variant,
     reason = "generated code"
 )]
 

@@ -169,16 +169,28 @@ mod tests {
     fn what_we_seal_opens() {
         let (packet, payload) = round(Payload::JobRequest(request())).unwrap();
         assert_eq!(packet.sender_id, "me");
-        assert_eq!(packet.created_at.map(|t| from_proto(&t)), Some(Timestamp(1_500_000)));
+        assert_eq!(
+            packet.created_at.map(|t| from_proto(&t)),
+            Some(Timestamp(1_500_000))
+        );
         assert!(matches!(payload, Payload::JobRequest(r) if r.job_id == "j"));
     }
 
     #[test]
     fn what_cap_peers_drop_is_refused_with_a_reason() {
         let broken = [
-            Payload::JobRequest(JobRequest { topic: String::new(), ..request() }),
-            Payload::JobRequest(JobRequest { priority: 9, ..request() }),
-            Payload::JobRequest(JobRequest { step_index: -1, ..request() }),
+            Payload::JobRequest(JobRequest {
+                topic: String::new(),
+                ..request()
+            }),
+            Payload::JobRequest(JobRequest {
+                priority: 9,
+                ..request()
+            }),
+            Payload::JobRequest(JobRequest {
+                step_index: -1,
+                ..request()
+            }),
             Payload::JobResult(JobResult {
                 job_id: "j".into(),
                 worker_id: "someone else".into(),

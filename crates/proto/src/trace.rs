@@ -4,9 +4,7 @@
 //! A job has a trace id from the moment it is accepted, whether or not anything
 //! collects traces; spans hang below it only when a collector is configured.
 
-use opentelemetry::trace::{
-    SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState,
-};
+use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState};
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 use uuid::Uuid;
@@ -56,7 +54,8 @@ fn parse(s: &str) -> Option<SpanContext> {
         return None;
     }
     let mut parts = s.split('-');
-    let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    let (version, trace, span, flags) =
+        (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
     if version != "00" || trace.len() != 32 || span.len() != 16 || flags.len() != 2 {
         return None;
     }
@@ -83,7 +82,13 @@ mod tests {
 
     #[test]
     fn nonsense_is_not_a_trace() {
-        for bad in ["", "00", "zz-zz-zz-zz", "00-0-0-00", &format!("00-{}-{}-00", "0".repeat(32), "0".repeat(16))] {
+        for bad in [
+            "",
+            "00",
+            "zz-zz-zz-zz",
+            "00-0-0-00",
+            &format!("00-{}-{}-00", "0".repeat(32), "0".repeat(16)),
+        ] {
             assert_eq!(trace_id(bad), None, "{bad}");
         }
     }

@@ -208,9 +208,8 @@ impl ServiceConfig for Config {
             );
         }
         if k.tls_required && k.tls_ca.is_none() {
-            problems.push(
-                "kernel.tls_required needs kernel.tls_ca (SAFETY_KERNEL_TLS_CA)".to_owned(),
-            );
+            problems
+                .push("kernel.tls_required needs kernel.tls_ca (SAFETY_KERNEL_TLS_CA)".to_owned());
         }
         if k.tls_ca.is_none() && !k.insecure {
             problems.push(

@@ -26,7 +26,7 @@ use crate::snapshot;
 use crate::term::{Batch, Content, Done, Term, ToCore, random};
 
 /// Batches taken into one round.
-const ROUND: usize = 32;
+const ROUND: usize = 8;
 
 /// Payloads kept for jobs that wait for a worker; beyond it they are read again.
 const PAYLOAD_CACHE: usize = 64 * 1024 * 1024;
@@ -50,7 +50,9 @@ impl Core {
         let mut gathered = Vec::new();
         loop {
             let wake = self.engine.next_deadline().map(|at| {
-                let wait = at.since(self.term.clock.now()).max(Duration::from_millis(1));
+                let wait = at
+                    .since(self.term.clock.now())
+                    .max(Duration::from_millis(1));
                 wait.min(Duration::from_secs(1))
             });
             tokio::select! {
@@ -92,7 +94,10 @@ impl Core {
 
     /// Forgotten jobs, unless they are in our hands.
     fn take_up(&self, ids: Vec<JobId>) {
-        let ids: Vec<JobId> = ids.into_iter().filter(|id| !self.engine.knows(id)).collect();
+        let ids: Vec<JobId> = ids
+            .into_iter()
+            .filter(|id| !self.engine.knows(id))
+            .collect();
         if ids.is_empty() {
             return;
         }
@@ -128,7 +133,8 @@ impl Core {
             if missed.is_empty() {
                 written
             } else {
-                self.reconcile(&mut plan, written, missed, &mut followup).await?
+                self.reconcile(&mut plan, written, missed, &mut followup)
+                    .await?
             }
         };
         self.count(&plan, &written);
@@ -253,7 +259,10 @@ impl Core {
                 }
                 plan.assigned.remove(&id);
             }
-            let ours = plan.ended.iter().any(|e| e.job.id == id && e.to == row.state);
+            let ours = plan
+                .ended
+                .iter()
+                .any(|e| e.job.id == id && e.to == row.state);
             if !ours {
                 plan.ended.retain(|e| e.job.id != id);
             }
@@ -378,7 +387,12 @@ async fn events(term: &Term, plan: &Plan, written: &Written) {
             };
             letters.push(Outgoing {
                 subject: subjects::JOB_DLQ.to_owned(),
-                payload: packet::seal(&term.instance, &e.job.trace_id, now, Payload::DeadLetter(letter)),
+                payload: packet::seal(
+                    &term.instance,
+                    &e.job.trace_id,
+                    now,
+                    Payload::DeadLetter(letter),
+                ),
                 msg_id: None,
                 traceparent: None,
             });
@@ -422,7 +436,12 @@ pub fn pack_events(term: &Term, events: Vec<own::JobEvent>) -> Vec<Outgoing> {
 async fn control(term: &Term, plan: Plan, inbox: &str) {
     let now = term.clock.now();
     let message = |control: own::WorkerControl| {
-        packet::seal(&term.instance, "control", now, Payload::WorkerControl(control))
+        packet::seal(
+            &term.instance,
+            "control",
+            now,
+            Payload::WorkerControl(control),
+        )
     };
     for (worker, receipts) in plan.receipts {
         let payload = message(own::WorkerControl {
@@ -430,7 +449,11 @@ async fn control(term: &Term, plan: Plan, inbox: &str) {
             receipts,
             ..own::WorkerControl::default()
         });
-        tell(term.bus.send(&subjects::worker_control(&worker), payload, None).await);
+        tell(
+            term.bus
+                .send(&subjects::worker_control(&worker), payload, None)
+                .await,
+        );
     }
     for worker in plan.hello {
         let payload = message(own::WorkerControl {
@@ -438,7 +461,11 @@ async fn control(term: &Term, plan: Plan, inbox: &str) {
             rehello: true,
             ..own::WorkerControl::default()
         });
-        tell(term.bus.send(&subjects::worker_control(&worker), payload, None).await);
+        tell(
+            term.bus
+                .send(&subjects::worker_control(&worker), payload, None)
+                .await,
+        );
     }
     for worker in plan.inventory {
         ask_inventory(term, &worker, inbox).await;
@@ -469,7 +496,12 @@ pub async fn ask_inventory(term: &Term, worker: &airlock_model::WorkerId, inbox:
         ..own::WorkerControl::default()
     };
     let now = term.clock.now();
-    let payload = packet::seal(&term.instance, "control", now, Payload::WorkerControl(control));
+    let payload = packet::seal(
+        &term.instance,
+        "control",
+        now,
+        Payload::WorkerControl(control),
+    );
     let subject = subjects::worker_control(worker);
     tell(term.bus.send_with_reply(&subject, inbox, payload).await);
 }

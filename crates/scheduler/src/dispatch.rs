@@ -52,7 +52,10 @@ pub async fn publish(
         let (job, id) = (dispatch.job.id.clone(), dispatch.assignment.dispatch);
         match ack {
             Ok(()) => {
-                by_topic(&term.metrics.jobs_dispatched, dispatch.job.spec.topic.as_str());
+                by_topic(
+                    &term.metrics.jobs_dispatched,
+                    dispatch.job.spec.topic.as_str(),
+                );
                 inputs.push(Input::Published { job, dispatch: id });
             }
             Err(error) => {
@@ -151,9 +154,13 @@ fn outgoing_of(term: &Term, now: Timestamp, d: &Dispatch, payload: Option<Bytes>
             accept_by_ms: a.accept_by.as_millis(),
             incarnation: a.incarnation.to_string(),
             payload: payload.filter(|_| inline),
-            timeout_ms: spec.timeout_ms.map_or(0, |ms| i64::try_from(ms).unwrap_or(0)),
+            timeout_ms: spec
+                .timeout_ms
+                .map_or(0, |ms| i64::try_from(ms).unwrap_or(0)),
             deadline_ms: job.deadline_at.map_or(0, Timestamp::as_millis),
-            max_attempts: spec.max_attempts.map_or(0, |n| i32::try_from(n).unwrap_or(0)),
+            max_attempts: spec
+                .max_attempts
+                .map_or(0, |n| i32::try_from(n).unwrap_or(0)),
             constraints: None,
         }),
         ..cap::JobRequest::default()
@@ -162,7 +169,12 @@ fn outgoing_of(term: &Term, now: Timestamp, d: &Dispatch, payload: Option<Bytes>
     // it, and so tell their attempts apart. The W3C trace travels in the header.
     Outgoing {
         subject: subjects::worker_jobs(&a.worker),
-        payload: packet::seal(&term.instance, &dispatch_id, now, Payload::JobRequest(request)),
+        payload: packet::seal(
+            &term.instance,
+            &dispatch_id,
+            now,
+            Payload::JobRequest(request),
+        ),
         msg_id: Some(if d.again {
             format!("{dispatch_id}-{}", now.as_micros())
         } else {

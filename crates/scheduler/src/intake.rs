@@ -58,13 +58,23 @@ async fn take_submissions(term: &Term, settler: Settler, deliveries: Vec<Deliver
         match packet::open(delivery.payload.clone()) {
             Ok((envelope, Payload::JobRequest(request))) => match JobId::new(&request.job_id) {
                 Ok(id) => good.push((delivery, id, envelope, request)),
-                Err(e) => bad.push((delivery, Outcome::Poison { reason: e.to_string() })),
+                Err(e) => bad.push((
+                    delivery,
+                    Outcome::Poison {
+                        reason: e.to_string(),
+                    },
+                )),
             },
             Ok(_) => {
                 let reason = "not a job request".to_owned();
                 bad.push((delivery, Outcome::Poison { reason }));
             }
-            Err(e) => bad.push((delivery, Outcome::Poison { reason: e.to_string() })),
+            Err(e) => bad.push((
+                delivery,
+                Outcome::Poison {
+                    reason: e.to_string(),
+                },
+            )),
         }
     }
     if !bad.is_empty() {
@@ -86,7 +96,9 @@ async fn take_submissions(term: &Term, settler: Settler, deliveries: Vec<Deliver
         Err(error) => {
             tracing::warn!(%error, jobs = ids.len(), "submissions wait for the ledger");
             term.locks.unlock(&ids).await;
-            let again = good.into_iter().map(|(d, ..)| (d, Outcome::Retry(RETRY_STORE)));
+            let again = good
+                .into_iter()
+                .map(|(d, ..)| (d, Outcome::Retry(RETRY_STORE)));
             settler.settle(again.collect(), &term.letters).await;
             return;
         }
@@ -158,7 +170,8 @@ async fn ask(term: &Term, mut jobs: Vec<KnownJob>) -> Vec<Input> {
     // Each job's span covers the decision; kernel and worker hang below it.
     let mut spans = Vec::with_capacity(jobs.len());
     for job in &mut jobs {
-        let span = tracing::info_span!("scheduler.schedule", job_id = %job.id, topic = %job.spec.topic);
+        let span =
+            tracing::info_span!("scheduler.schedule", job_id = %job.id, topic = %job.spec.topic);
         trace::follow(&span, &job.traceparent);
         if let Some(traceparent) = trace::current(&span) {
             job.traceparent = traceparent;

@@ -39,16 +39,20 @@ struct State {
 
 impl Kernel {
     /// Connects lazily: a kernel that is away is a reason to wait, not to fail.
-    pub async fn new(config: &KernelConfig, clock: Clock, metrics: Metrics) -> anyhow::Result<Self> {
+    pub async fn new(
+        config: &KernelConfig,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> anyhow::Result<Self> {
         let mut endpoint = Endpoint::from_shared(config.url.clone())?
             .connect_timeout(config.timeout)
             .tcp_nodelay(true)
             .http2_keep_alive_interval(Duration::from_secs(10))
             .keep_alive_while_idle(true);
         if let Some(path) = &config.tls_ca {
-            let pem = tokio::fs::read(path).await.map_err(|e| {
-                anyhow::anyhow!("reading the kernel's CA certificate {path}: {e}")
-            })?;
+            let pem = tokio::fs::read(path)
+                .await
+                .map_err(|e| anyhow::anyhow!("reading the kernel's CA certificate {path}: {e}"))?;
             endpoint = endpoint
                 .tls_config(ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)))?;
         }
@@ -249,7 +253,10 @@ fn verdict(r: cap::PolicyCheckResponse, now: Timestamp) -> Verdict {
         Ok(D::Deny) => (Decision::Deny, r.reason),
         Ok(D::Unspecified | D::Quarantine | D::Redact) | Err(_) => (
             Decision::Deny,
-            format!("the safety kernel answered with an unknown decision ({})", r.decision),
+            format!(
+                "the safety kernel answered with an unknown decision ({})",
+                r.decision
+            ),
         ),
     };
     Verdict {

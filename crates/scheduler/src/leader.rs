@@ -191,6 +191,10 @@ async fn recover(
         }
         after = Some(last);
     }
-    tracing::info!(open = total, undecided = pending.len(), "recovered from the ledger");
+    tracing::info!(
+        open = total,
+        undecided = pending.len(),
+        "recovered from the ledger"
+    );
     Ok(pending)
 }

@@ -53,8 +53,8 @@ impl Service for Scheduler {
     type Config = Config;
 
     async fn run(config: Config, ctx: Context) -> anyhow::Result<()> {
-        let pool = PoolName::new(&config.scheduler.default_pool)
-            .context("scheduler.default_pool")?;
+        let pool =
+            PoolName::new(&config.scheduler.default_pool).context("scheduler.default_pool")?;
         let metrics = metrics::Metrics::new(&ctx.metrics);
         let Some(stores) = connect(&config, &ctx).await? else {
             return Ok(());
@@ -83,7 +83,16 @@ impl Service for Scheduler {
         ctx.health.fact("leader", instance.clone());
         ctx.health.fact("epoch", leadership.epoch().0);
         metrics.leader.set(1);
-        let led = leader::lead(&config, &ctx, &stores, &metrics, &leadership, &instance, pool).await;
+        let led = leader::lead(
+            &config,
+            &ctx,
+            &stores,
+            &metrics,
+            &leadership,
+            &instance,
+            pool,
+        )
+        .await;
         metrics.leader.set(0);
         leadership.release().await;
         led
@@ -152,7 +161,11 @@ fn instance() -> String {
         .take(40)
         .collect();
     let host = if host.is_empty() { "scheduler" } else { &host };
-    format!("{host}-{}-{:08x}", std::process::id(), term::random() as u32)
+    format!(
+        "{host}-{}-{:08x}",
+        std::process::id(),
+        term::random() as u32
+    )
 }
 
 /// `/health/leader`: who leads, since when, in which term.
@@ -185,7 +198,9 @@ fn count_tasks(ctx: &Context, metrics: &metrics::Metrics) {
     let (ctx_, gauge) = (ctx.clone(), metrics.active_goroutines.clone());
     ctx.tasks.spawn("count-tasks", OnFailure::Log, async move {
         loop {
-            let alive = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+            let alive = tokio::runtime::Handle::current()
+                .metrics()
+                .num_alive_tasks();
             gauge.set(i64::try_from(alive).unwrap_or(i64::MAX));
             tokio::select! {
                 () = ctx_.shutdown.cancelled() => return,

@@ -60,22 +60,74 @@ impl Metrics {
         };
         let name = |n: &str| format!("cordum_scheduler_{n}");
         registry.with_registry(|r| {
-            r.register(name("jobs_received"), "Jobs that reached the scheduler", m.jobs_received.clone());
-            r.register(name("jobs_dispatched"), "Dispatches put on the wire", m.jobs_dispatched.clone());
-            r.register(name("jobs_completed"), "Jobs that ended", m.jobs_completed.clone());
-            r.register(name("safety_denied"), "Jobs the policy denied", m.safety_denied.clone());
-            r.register(name("safety_unavailable"), "Checks the kernel did not answer", m.safety_unavailable.clone());
-            r.register(name("input_fail_open"), "Jobs let through unasked, by fail mode", m.input_fail_open.clone());
-            r.register(name("orphan_replayed"), "Forgotten jobs taken up again", m.orphan_replayed.clone());
-            r.register(name("safety_checks"), "Jobs the kernel was asked about", m.safety_checks.clone());
-            r.register(name("safety_batches"), "Calls to the kernel", m.safety_batches.clone());
+            r.register(
+                name("jobs_received"),
+                "Jobs that reached the scheduler",
+                m.jobs_received.clone(),
+            );
+            r.register(
+                name("jobs_dispatched"),
+                "Dispatches put on the wire",
+                m.jobs_dispatched.clone(),
+            );
+            r.register(
+                name("jobs_completed"),
+                "Jobs that ended",
+                m.jobs_completed.clone(),
+            );
+            r.register(
+                name("safety_denied"),
+                "Jobs the policy denied",
+                m.safety_denied.clone(),
+            );
+            r.register(
+                name("safety_unavailable"),
+                "Checks the kernel did not answer",
+                m.safety_unavailable.clone(),
+            );
+            r.register(
+                name("input_fail_open"),
+                "Jobs let through unasked, by fail mode",
+                m.input_fail_open.clone(),
+            );
+            r.register(
+                name("orphan_replayed"),
+                "Forgotten jobs taken up again",
+                m.orphan_replayed.clone(),
+            );
+            r.register(
+                name("safety_checks"),
+                "Jobs the kernel was asked about",
+                m.safety_checks.clone(),
+            );
+            r.register(
+                name("safety_batches"),
+                "Calls to the kernel",
+                m.safety_batches.clone(),
+            );
             r.register(name("commits"), "Leader's transactions", m.commits.clone());
-            r.register(name("committed"), "Rows written in them", m.committed.clone());
-            r.register(name("waiting"), "Jobs in the ready queue", m.waiting.clone());
+            r.register(
+                name("committed"),
+                "Rows written in them",
+                m.committed.clone(),
+            );
+            r.register(
+                name("waiting"),
+                "Jobs in the ready queue",
+                m.waiting.clone(),
+            );
             r.register(name("assigned"), "Jobs with workers", m.assigned.clone());
             r.register(name("workers"), "Workers known", m.workers.clone());
-            r.register(name("leader"), "1 while this process leads", m.leader.clone());
-            r.register(name("active_goroutines"), "Live tasks of this process", m.active_goroutines.clone());
+            r.register(
+                name("leader"),
+                "1 while this process leads",
+                m.leader.clone(),
+            );
+            r.register(
+                name("active_goroutines"),
+                "Live tasks of this process",
+                m.active_goroutines.clone(),
+            );
         });
         m
     }

@@ -235,10 +235,34 @@ impl Plan {
         let c = &self.commit;
         let mut ids: Vec<JobId> = Vec::new();
         let lost = |id: &JobId, set: &std::collections::HashSet<JobId>| !set.contains(id);
-        ids.extend(c.assign.iter().map(|x| &x.job_id).filter(|id| lost(id, &written.assigned)).cloned());
-        ids.extend(c.refuse.iter().map(|x| &x.job_id).filter(|id| lost(id, &written.refused)).cloned());
-        ids.extend(c.finish.iter().map(|x| &x.job_id).filter(|id| lost(id, &written.finished)).cloned());
-        ids.extend(c.requeue.iter().map(|x| &x.job_id).filter(|id| lost(id, &written.requeued)).cloned());
+        ids.extend(
+            c.assign
+                .iter()
+                .map(|x| &x.job_id)
+                .filter(|id| lost(id, &written.assigned))
+                .cloned(),
+        );
+        ids.extend(
+            c.refuse
+                .iter()
+                .map(|x| &x.job_id)
+                .filter(|id| lost(id, &written.refused))
+                .cloned(),
+        );
+        ids.extend(
+            c.finish
+                .iter()
+                .map(|x| &x.job_id)
+                .filter(|id| lost(id, &written.finished))
+                .cloned(),
+        );
+        ids.extend(
+            c.requeue
+                .iter()
+                .map(|x| &x.job_id)
+                .filter(|id| lost(id, &written.requeued))
+                .cloned(),
+        );
         ids
     }
 }

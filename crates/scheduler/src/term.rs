@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use airlock_bus::{BoxError, Bus, DeadLetters, DeadMessage, Delivery, MessageKey, Outcome, Settler};
+use airlock_bus::{
+    BoxError, Bus, DeadLetters, DeadMessage, Delivery, MessageKey, Outcome, Settler,
+};
 use airlock_guard::{Guard, JobLocks};
 use airlock_ledger::{ChangePosition, Ledger, NewDeadLetter};
 use airlock_model::engine::{Input, KnownJob};

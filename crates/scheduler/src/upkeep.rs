@@ -156,7 +156,11 @@ pub async fn tail(term: Arc<Term>) -> anyhow::Result<()> {
             reached = change.position;
         }
         if reached != at {
-            match term.ledger.advance_cursor(term.shard, term.epoch, reached).await {
+            match term
+                .ledger
+                .advance_cursor(term.shard, term.epoch, reached)
+                .await
+            {
                 Ok(()) => at = reached,
                 Err(error) => tracing::warn!(%error, "moving the change cursor"),
             }
@@ -208,7 +212,8 @@ fn event(job: LoadedJob) -> own::JobEvent {
 pub async fn confirm(term: Arc<Term>) -> anyhow::Result<()> {
     loop {
         if let Some(snapshot) = term.kernel.snapshot().await {
-            term.hand_in(Batch::of(vec![Input::Confirmed { snapshot }])).await;
+            term.hand_in(Batch::of(vec![Input::Confirmed { snapshot }]))
+                .await;
         }
         if !pause(&term, CONFIRM_POLL).await {
             return Ok(());

@@ -3,4 +3,5 @@
 mod faults;
 mod layout;
 mod support;
+mod trace;
 mod way;

@@ -14,8 +14,10 @@ use crate::harness::{ADMIN, BOUND, Running, assert_problem, reply};
 #[tokio::test]
 async fn an_accepted_job_is_announced_and_a_delayed_one_is_not() -> anyhow::Result<()> {
     let gateway = Running::start().await?;
-    let mut config = airlock_bus::BusConfig::default();
-    config.url = gateway.nats.url().into();
+    let config = airlock_bus::BusConfig {
+        url: gateway.nats.url().into(),
+        ..airlock_bus::BusConfig::default()
+    };
     let bus = Bus::connect(&config, "test").await?;
     let mut submits = bus.subscribe(subjects::JOB_SUBMIT, None).await?;
 

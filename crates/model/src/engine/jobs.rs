@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::ready::Place;
 use super::{Effect, Engine};
 use crate::ids::{Attempt, DispatchId, Incarnation, JobId, TenantId, WorkerId};
 use crate::job::{Decision, JobSpec, Verdict};
@@ -67,9 +68,14 @@ pub enum Phase {
         tries: u32,
         since: Timestamp,
         retry_at: Timestamp,
+        /// Scheduled tries so far, counted or not: they become rarer.
+        rounds: u32,
     },
     /// To be asked about again later.
-    Sleeping { until: Timestamp, reason: WaitReason },
+    Sleeping {
+        until: Timestamp,
+        reason: WaitReason,
+    },
     /// A human is asked.
     Held,
     Assigned(Assignment),
@@ -79,9 +85,22 @@ pub enum Phase {
 pub(super) struct Job {
     pub known: Arc<KnownJob>,
     pub phase: Phase,
+    /// Where it stands in the ready queue, while it waits.
+    pub place: Option<Place>,
+    /// The one timer of this job that counts; others in the heap are left over.
+    pub armed: Option<Timestamp>,
 }
 
 impl Job {
+    pub fn new(known: Arc<KnownJob>, phase: Phase) -> Self {
+        Self {
+            known,
+            phase,
+            place: None,
+            armed: None,
+        }
+    }
+
     pub fn assignment(&self) -> Option<&Assignment> {
         match &self.phase {
             Phase::Assigned(a) => Some(a),
@@ -98,19 +117,22 @@ impl Job {
 }
 
 impl Engine {
-    /// The kernel has spoken. A job that is in flight already (its submission came
-    /// twice) or held is left as it is.
+    /// The kernel has spoken about a job that was PENDING when it was asked. One that is
+    /// in flight or waiting by now (its submission came twice) is left as it is; one that
+    /// was held has been approved.
     pub(super) fn decided(
         &mut self,
         now: Timestamp,
-        known: KnownJob,
+        mut known: KnownJob,
         verdict: Verdict,
         out: &mut Vec<Effect>,
     ) {
         if let Some(job) = self.jobs.get(&known.id) {
             match &job.phase {
-                Phase::Assigned(_) | Phase::Held | Phase::Waiting { .. } => return,
-                Phase::Checking | Phase::Sleeping { .. } => {}
+                Phase::Assigned(_) | Phase::Waiting { .. } => return,
+                Phase::Checking | Phase::Sleeping { .. } | Phase::Held => {
+                    keep_ours(&mut known, &job.known);
+                }
             }
         }
         let id = known.id.clone();
@@ -130,7 +152,10 @@ impl Engine {
             Decision::Allow | Decision::AllowWithConstraints | Decision::FailOpen => {
                 // A verdict names the snapshot it was made with: that is a confirmation.
                 if verdict.decision != Decision::FailOpen
-                    && self.confirmed.as_ref().is_none_or(|(_, at)| *at <= verdict.decided_at)
+                    && self
+                        .confirmed
+                        .as_ref()
+                        .is_none_or(|(_, at)| *at <= verdict.decided_at)
                 {
                     self.confirmed = Some((verdict.snapshot.clone(), verdict.decided_at));
                 }
@@ -140,19 +165,18 @@ impl Engine {
                 }
                 self.wait(now, known, verdict);
             }
+            // What is not let through leaves its slot to others that wait.
             Decision::Throttle => {
+                self.capacity_changed = true;
                 let until = now + self.settings.throttle_delay;
                 self.sleep((*known).clone(), until, WaitReason::Throttled);
             }
             Decision::RequireApproval => {
                 let reason = verdict.reason.clone();
-                self.jobs.insert(
-                    id,
-                    Job {
-                        known: known.clone(),
-                        phase: Phase::Held,
-                    },
-                );
+                self.capacity_changed = true;
+                self.jobs
+                    .insert(id.clone(), Job::new(known.clone(), Phase::Held));
+                self.arm(None, &id);
                 out.push(Effect::Refuse {
                     job: known,
                     to: JobState::ApprovalRequired,
@@ -162,6 +186,7 @@ impl Engine {
                 });
             }
             Decision::Deny => {
+                self.capacity_changed = true;
                 self.jobs.remove(&id);
                 let reason = verdict.reason.clone();
                 out.push(Effect::Refuse {
@@ -179,43 +204,35 @@ impl Engine {
     fn wait(&mut self, now: Timestamp, known: Arc<KnownJob>, verdict: Verdict) {
         let id = known.id.clone();
         let retry_at = now + self.settings.retry_delay_no_workers;
-        self.ready.push(&known);
-        if let Some(at) = known.deadline_at {
-            self.arm(at, &id);
-        }
-        self.jobs.insert(
-            id,
-            Job {
-                known,
-                phase: Phase::Waiting {
-                    verdict,
-                    tries: 0,
-                    since: now,
-                    retry_at,
-                },
-            },
-        );
+        let place = self.ready.push(&known);
+        let phase = Phase::Waiting {
+            verdict,
+            tries: 0,
+            since: now,
+            retry_at,
+            rounds: 0,
+        };
+        let mut job = Job::new(known, phase);
+        job.place = Some(place);
+        self.jobs.insert(id.clone(), job);
+        self.arm(Some(retry_at), &id);
     }
 
-    /// Not now: ask again at `until`.
-    pub(super) fn sleep(&mut self, known: KnownJob, until: Timestamp, reason: WaitReason) {
+    /// Not now: ask again at `until`. A job that waits with a verdict keeps waiting.
+    pub(super) fn sleep(&mut self, mut known: KnownJob, until: Timestamp, reason: WaitReason) {
         let id = known.id.clone();
-        if let Some(job) = self.jobs.get(&id)
-            && matches!(job.phase, Phase::Assigned(_) | Phase::Held)
-        {
-            return;
+        if let Some(job) = self.jobs.get(&id) {
+            match &job.phase {
+                Phase::Assigned(_) | Phase::Waiting { .. } => return,
+                Phase::Checking | Phase::Sleeping { .. } | Phase::Held => {
+                    keep_ours(&mut known, &job.known);
+                }
+            }
         }
-        if let Some(at) = known.deadline_at {
-            self.arm(at, &id);
-        }
-        self.arm(until, &id);
-        self.jobs.insert(
-            id,
-            Job {
-                known: Arc::new(known),
-                phase: Phase::Sleeping { until, reason },
-            },
-        );
+        let phase = Phase::Sleeping { until, reason };
+        self.jobs
+            .insert(id.clone(), Job::new(Arc::new(known), phase));
+        self.arm(Some(until), &id);
     }
 
     /// The ledger's word replaces ours.
@@ -228,48 +245,25 @@ impl Engine {
                 if let Some(until) = known.not_before.filter(|at| *at > now) {
                     self.sleep((*known).clone(), until, WaitReason::Backoff);
                 } else {
-                    self.jobs.insert(
-                        id,
-                        Job {
-                            known: known.clone(),
-                            phase: Phase::Checking,
-                        },
-                    );
+                    self.jobs
+                        .insert(id, Job::new(known.clone(), Phase::Checking));
                     out.push(Effect::Recheck(known));
                 }
             }
             (JobState::ApprovalRequired, _) => {
-                if let Some(at) = known.deadline_at {
-                    self.arm(at, &id);
-                }
-                self.jobs.insert(
-                    id,
-                    Job {
-                        known,
-                        phase: Phase::Held,
-                    },
-                );
+                self.jobs.insert(id.clone(), Job::new(known, Phase::Held));
+                self.arm(None, &id);
             }
-            (
-                JobState::Scheduled | JobState::Dispatched | JobState::Running,
-                Some(assignment),
-            ) => {
+            (JobState::Scheduled | JobState::Dispatched | JobState::Running, Some(assignment)) => {
                 if let Some(w) = self.workers.get_mut(&assignment.worker)
                     && w.incarnation == assignment.incarnation
                 {
                     w.in_flight += 1;
                 }
-                self.arm(assignment.accept_by, &id);
-                if let Some(at) = known.deadline_at {
-                    self.arm(at, &id);
-                }
-                self.jobs.insert(
-                    id,
-                    Job {
-                        known,
-                        phase: Phase::Assigned(assignment),
-                    },
-                );
+                let accept_by = assignment.accept_by;
+                self.jobs
+                    .insert(id.clone(), Job::new(known, Phase::Assigned(assignment)));
+                self.arm(Some(accept_by), &id);
             }
             // In flight without saying where cannot be written; final ones are done.
             (JobState::Scheduled | JobState::Dispatched | JobState::Running, None)
@@ -297,4 +291,11 @@ impl Engine {
             });
         }
     }
+}
+
+/// An answer about a job carries the job as it was when the question was put. What we
+/// did to it since then counts: its attempts never fall back, nor its backoff away.
+fn keep_ours(said: &mut KnownJob, ours: &KnownJob) {
+    said.attempt = ours.attempt;
+    said.not_before = ours.not_before;
 }

@@ -16,15 +16,15 @@ mod workers;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet, VecDeque};
 use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use jobs::{Assignment, KnownJob, Phase, ReloadedJob};
-pub use workers::cap_incarnation;
 use jobs::Job;
+pub use jobs::{Assignment, KnownJob, Phase, ReloadedJob};
 use ready::Ready;
+pub use workers::cap_incarnation;
 
 use crate::backoff::Backoff;
 use crate::ids::{Attempt, DispatchId, Incarnation, JobId, PoolName, WorkerId};
@@ -140,7 +140,10 @@ pub struct Beat {
 #[derive(Debug, Clone)]
 pub enum Input {
     /// The kernel answered about a job that is PENDING in the ledger.
-    Decided { job: Box<KnownJob>, verdict: Verdict },
+    Decided {
+        job: Box<KnownJob>,
+        verdict: Verdict,
+    },
     /// The kernel could not be asked, or asked us to wait.
     Undecided {
         job: Box<KnownJob>,
@@ -150,7 +153,10 @@ pub enum Input {
     /// The job as the ledger has it: on take-over, and after a miss.
     Reloaded(Box<ReloadedJob>),
     /// The job is final or gone in the ledger, by someone else's hand.
-    Ended { job: JobId, state: JobState },
+    Ended {
+        job: JobId,
+        state: JobState,
+    },
     Hello(Box<Worker>),
     Beat(Beat),
     Goodbye {
@@ -163,8 +169,14 @@ pub enum Input {
         running: HashSet<DispatchId>,
         finished: HashSet<DispatchId>,
     },
-    Published { job: JobId, dispatch: DispatchId },
-    PublishFailed { job: JobId, dispatch: DispatchId },
+    Published {
+        job: JobId,
+        dispatch: DispatchId,
+    },
+    PublishFailed {
+        job: JobId,
+        dispatch: DispatchId,
+    },
     Started {
         job: JobId,
         dispatch: String,
@@ -173,7 +185,9 @@ pub enum Input {
     },
     Result(ResultReport),
     /// The kernel's policy has this snapshot now.
-    Confirmed { snapshot: String },
+    Confirmed {
+        snapshot: String,
+    },
     /// No sign of life can reach us while the bus is away, so nobody dies of that.
     BusDown,
     BusUp,
@@ -218,9 +232,15 @@ pub enum Effect {
         reason: String,
     },
     /// Commit DISPATCHED or RUNNING.
-    Mark { job: JobId, assignment: Assignment },
+    Mark {
+        job: JobId,
+        assignment: Assignment,
+    },
     /// Record a result that changes nothing.
-    Stray { report: ResultReport, why: String },
+    Stray {
+        report: ResultReport,
+        why: String,
+    },
     /// Ask the kernel (again).
     Recheck(Arc<KnownJob>),
     /// Put the same dispatch on the wire again.
@@ -235,10 +255,17 @@ pub enum Effect {
         reason: String,
     },
     /// Tell the worker that its result is in the ledger.
-    Receipt { worker: WorkerId, dispatch: String },
-    AskInventory { worker: WorkerId },
+    Receipt {
+        worker: WorkerId,
+        dispatch: String,
+    },
+    AskInventory {
+        worker: WorkerId,
+    },
     /// Ask an unknown worker to introduce itself.
-    AskHello { worker: WorkerId },
+    AskHello {
+        worker: WorkerId,
+    },
 }
 
 /// How many wait, and for what: for metrics and `explain`.
@@ -262,7 +289,7 @@ pub struct Engine {
     /// Assignments with a time that is not in the ledger yet.
     unmarked: VecDeque<(Timestamp, JobId, DispatchId)>,
     confirmed: Option<(String, Timestamp)>,
-    bus_up: bool,
+    bus_down_since: Option<Timestamp>,
     capacity_changed: bool,
     next_worker_sweep: Timestamp,
     taken: Remembered,
@@ -302,7 +329,7 @@ impl Engine {
             timers: BinaryHeap::new(),
             unmarked: VecDeque::new(),
             confirmed: None,
-            bus_up: true,
+            bus_down_since: None,
             capacity_changed: false,
             next_worker_sweep: Timestamp(0),
             taken: Remembered::default(),
@@ -334,7 +361,10 @@ impl Engine {
             Input::Ended { job, state } => self.ended(&job, state, out),
             Input::Hello(worker) => self.hello(now, *worker, random, out),
             Input::Beat(beat) => self.beat(now, beat, random, out),
-            Input::Goodbye { worker, incarnation } => {
+            Input::Goodbye {
+                worker,
+                incarnation,
+            } => {
                 self.goodbye(now, &worker, incarnation.as_ref(), random, out);
             }
             Input::Inventory {
@@ -358,22 +388,34 @@ impl Engine {
                 }
                 self.confirmed = Some((snapshot, now));
             }
-            Input::BusDown => self.bus_up = false,
-            Input::BusUp => {
-                self.bus_up = true;
-                for worker in self.workers.values_mut() {
-                    worker.last_seen = now;
-                }
+            Input::BusDown => {
+                self.bus_down_since.get_or_insert(now);
             }
+            Input::BusUp => self.bus_up(now),
             Input::Tick => {}
         }
     }
 
-    /// When the next timer is due.
+    /// The time without the bus is nobody's silence.
+    fn bus_up(&mut self, now: Timestamp) {
+        let Some(since) = self.bus_down_since.take() else {
+            return;
+        };
+        for worker in self.workers.values_mut() {
+            worker.last_seen = now;
+        }
+        for a in self.jobs.values_mut().filter_map(Job::assignment_mut) {
+            a.last_sign = a.last_sign + now.since(since.max(a.last_sign));
+        }
+    }
+
+    /// When the next timer is due. In the past only before [`Engine::handle`] has run.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let mark = self.unmarked.front().map(|(at, _, _)| *at);
-        let sweep = (!self.workers.is_empty()).then_some(self.next_worker_sweep);
+        let sweeping = self.bus_down_since.is_none()
+            && !(self.workers.is_empty() && self.jobs.is_empty());
+        let sweep = sweeping.then_some(self.next_worker_sweep);
         [timer, mark, sweep].into_iter().flatten().min()
     }
 
@@ -408,6 +450,12 @@ impl Engine {
         let age = now.since(verdict.decided_at);
         match verdict.decision {
             Decision::Allow | Decision::AllowWithConstraints => {
+                let replaced = self.confirmed.as_ref().is_some_and(|(snapshot, at)| {
+                    *snapshot != verdict.snapshot && *at > verdict.decided_at
+                });
+                if replaced {
+                    return false;
+                }
                 age <= self.settings.confirm_within
                     || self.confirmed.as_ref().is_some_and(|(snapshot, at)| {
                         *snapshot == verdict.snapshot
@@ -423,8 +471,20 @@ impl Engine {
         job.spec.max_attempts.unwrap_or(self.settings.max_attempts)
     }
 
-    fn arm(&mut self, at: Timestamp, job: &JobId) {
-        self.timers.push(Reverse((at, job.clone())));
+    /// Sees to it that this job is looked at by `at`, or by its deadline if that comes
+    /// first. A job has one timer that counts, so that one that is put off again and
+    /// again does not leave a timer for each time.
+    fn arm(&mut self, at: Option<Timestamp>, id: &JobId) {
+        let Some(job) = self.jobs.get_mut(id) else {
+            return;
+        };
+        let Some(at) = [at, job.known.deadline_at].into_iter().flatten().min() else {
+            return;
+        };
+        if job.armed.is_none_or(|armed| at < armed) {
+            job.armed = Some(at);
+            self.timers.push(Reverse((at, id.clone())));
+        }
     }
 
     /// Gives waiting jobs to workers until either runs out.
@@ -476,6 +536,7 @@ impl Engine {
     fn recheck(&mut self, id: &JobId, out: &mut Vec<Effect>) {
         if let Some(job) = self.jobs.get_mut(id) {
             job.phase = Phase::Checking;
+            job.place = None;
             out.push(Effect::Recheck(job.known.clone()));
         }
     }
@@ -513,22 +574,22 @@ impl Engine {
             accept_by: now + self.settings.accept_within,
         };
         job.phase = Phase::Assigned(assignment.clone());
+        job.place = None;
         let (known, accept_by) = (job.known.clone(), assignment.accept_by);
-        let deadline = known.deadline_at;
         out.push(Effect::Assign {
             job: known,
             assignment,
             verdict,
         });
-        self.arm(accept_by, id);
-        if let Some(at) = deadline {
-            self.arm(at, id);
-        }
+        self.arm(Some(accept_by), id);
     }
 
     /// Takes a job off the books and frees its slot.
     fn forget(&mut self, id: &JobId) -> Option<Job> {
         let job = self.jobs.remove(id)?;
+        if let Some(place) = job.place {
+            self.ready.remove(&job.known, place);
+        }
         if let Some(a) = job.assignment() {
             self.free_slot(&a.worker.clone(), &a.incarnation.clone());
         }
@@ -540,7 +601,10 @@ impl Engine {
             && w.incarnation == *incarnation
         {
             w.in_flight = w.in_flight.saturating_sub(1);
-            w.reported_active = w.reported_active.saturating_sub(1);
+            // Others' jobs do not end with ours; a CAP worker counts all of them as one.
+            if !w.sdk {
+                w.reported_active = w.reported_active.saturating_sub(1);
+            }
             self.capacity_changed = true;
         }
     }

@@ -34,7 +34,7 @@ impl Engine {
             rearm = true;
         }
         if rearm {
-            self.arm(again, id);
+            self.arm(Some(again), id);
         }
     }
 
@@ -92,7 +92,10 @@ impl Engine {
             return;
         };
         if a.worker != report.worker || !is_dispatch(a, &report.dispatch) {
-            let why = format!("the job is with worker {} as dispatch {}", a.worker, a.dispatch);
+            let why = format!(
+                "the job is with worker {} as dispatch {}",
+                a.worker, a.dispatch
+            );
             out.push(Effect::Stray { report, why });
             return;
         }
@@ -129,10 +132,22 @@ impl Engine {
                 format!("attempt {} was the last: {detail}", assignment.attempt),
             ),
             Outcome::FailedRetryable => {
-                self.retry_or_fail(now, &report.job, true, "failed_retryable", detail, random, out);
+                self.retry_or_fail(
+                    now,
+                    &report.job,
+                    true,
+                    "failed_retryable",
+                    detail,
+                    random,
+                    out,
+                );
                 return;
             }
             Outcome::NotStarted => {
+                // It would hand the next one back as well, until it says otherwise.
+                if let Some(w) = self.workers.get_mut(&report.worker) {
+                    w.draining = true;
+                }
                 let reason = "handed back by a draining worker".to_owned();
                 self.retry_or_fail(now, &report.job, false, "not_started", reason, random, out);
                 return;
@@ -207,13 +222,8 @@ impl Engine {
             Some(until) => self.sleep(known, until, WaitReason::Backoff),
             None => {
                 let known = std::sync::Arc::new(known);
-                self.jobs.insert(
-                    id.clone(),
-                    Job {
-                        known: known.clone(),
-                        phase: Phase::Checking,
-                    },
-                );
+                self.jobs
+                    .insert(id.clone(), Job::new(known.clone(), Phase::Checking));
                 out.push(Effect::Recheck(known));
             }
         }

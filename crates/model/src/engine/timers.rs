@@ -9,21 +9,33 @@ use crate::routing::WaitReason;
 use crate::state::JobState;
 use crate::time::Timestamp;
 
+/// Timers that are kept without asking whether they still count.
+const TIMERS_KEPT: usize = 1024;
+
+/// While the bus is away nobody can show life: look again after this long.
+const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
+
 impl Engine {
-    pub(super) fn run_timers(
-        &mut self,
-        now: Timestamp,
-        random: Random<'_>,
-        out: &mut Vec<Effect>,
-    ) {
+    pub(super) fn run_timers(&mut self, now: Timestamp, random: Random<'_>, out: &mut Vec<Effect>) {
         self.sweep_workers(now, random, out);
         while let Some(Reverse((at, _))) = self.timers.peek() {
             if *at > now {
                 break;
             }
-            if let Some(Reverse((_, id))) = self.timers.pop() {
+            if let Some(Reverse((at, id))) = self.timers.pop()
+                && let Some(job) = self.jobs.get_mut(&id)
+                && job.armed == Some(at)
+            {
+                job.armed = None;
                 self.timer(now, &id, random, out);
             }
+        }
+        // Most jobs end long before their timer: those left over are thrown out when
+        // they are the most of them.
+        if self.timers.len() > TIMERS_KEPT + 4 * self.jobs.len() {
+            let jobs = &self.jobs;
+            self.timers
+                .retain(|Reverse((at, id))| jobs.get(id).is_some_and(|j| j.armed == Some(*at)));
         }
         self.flush_marks(now, out);
     }
@@ -33,21 +45,26 @@ impl Engine {
     fn timer(&mut self, now: Timestamp, id: &JobId, random: Random<'_>, out: &mut Vec<Effect>) {
         let Some(job) = self.jobs.get(id) else { return };
         if job.known.deadline_at.is_some_and(|at| at <= now) {
-            self.expire(id, "deadline_exceeded", "its deadline passed".to_owned(), out);
+            self.expire(
+                id,
+                "deadline_exceeded",
+                "its deadline passed".to_owned(),
+                out,
+            );
             return;
         }
         match &job.phase {
-            Phase::Checking | Phase::Held => {}
-            Phase::Sleeping { until, .. } => {
-                if *until <= now {
-                    self.recheck(id, out);
-                }
-            }
-            Phase::Waiting { retry_at, .. } => {
-                if *retry_at <= now {
-                    self.scheduled_try(now, id, random, out);
-                }
-            }
+            // The answer, when it comes, looks at the deadline too.
+            Phase::Checking => {}
+            Phase::Held => self.arm(None, id),
+            Phase::Sleeping { until, .. } => match *until {
+                until if until <= now => self.recheck(id, out),
+                until => self.arm(Some(until), id),
+            },
+            Phase::Waiting { retry_at, .. } => match *retry_at {
+                retry_at if retry_at <= now => self.scheduled_try(now, id, random, out),
+                retry_at => self.arm(Some(retry_at), id),
+            },
             Phase::Assigned(_) => self.watch(now, id, out),
         }
     }
@@ -103,7 +120,9 @@ impl Engine {
             return;
         };
         let known = job.known.clone();
-        let Some(a) = job.assignment_mut() else { return };
+        let Some(a) = job.assignment_mut() else {
+            return;
+        };
         let limit = if a.accepted {
             self.settings.running_timeout
         } else {
@@ -113,7 +132,7 @@ impl Engine {
             .spec
             .timeout_ms
             .map_or(limit, |ms| limit.max(std::time::Duration::from_millis(ms)));
-        if self.bus_up && now.since(a.last_sign) >= limit {
+        if self.bus_down_since.is_none() && now.since(a.last_sign) >= limit {
             let code = if a.accepted {
                 "running_timeout"
             } else {
@@ -148,7 +167,12 @@ impl Engine {
                 again = again.min(a.accept_by);
             }
         }
-        self.arm(again.max(now + std::time::Duration::from_millis(1)), id);
+        // Never at once: what could be done now has been done.
+        let soonest = match self.bus_down_since {
+            Some(_) => now + LOOK_AGAIN,
+            None => now + std::time::Duration::from_millis(1),
+        };
+        self.arm(Some(again.max(soonest)), id);
     }
 
     fn expire(&mut self, id: &JobId, code: &'static str, reason: String, out: &mut Vec<Effect>) {

@@ -21,7 +21,14 @@ impl Engine {
         let known = self.workers.get(&worker.id).map(|w| w.incarnation.clone());
         if known.as_ref() != Some(&worker.incarnation) {
             let reason = "its worker was replaced by a new process";
-            self.lose_worker(now, &worker.id, Some(&worker.incarnation), reason, random, out);
+            self.lose_worker(
+                now,
+                &worker.id,
+                Some(&worker.incarnation),
+                reason,
+                random,
+                out,
+            );
         }
         worker.in_flight = self.count_held(&worker.id, &worker.incarnation);
         self.workers.insert(worker.id.clone(), worker);
@@ -68,7 +75,7 @@ impl Engine {
             out.push(Effect::AskHello { worker: id });
             return;
         }
-        let was_full = w.is_overloaded() || w.draining;
+        let was_open = w.is_open();
         w.last_seen = now;
         w.cpu_load = beat.cpu_load;
         w.gpu_utilization = beat.gpu_utilization;
@@ -81,7 +88,7 @@ impl Engine {
             0
         };
         w.reported_active = beat.active_jobs.saturating_sub(ours);
-        if was_full && !w.is_overloaded() {
+        if !was_open && w.is_open() {
             self.capacity_changed = true;
         }
         if beat.active.is_empty() {
@@ -133,9 +140,17 @@ impl Engine {
         random: Random<'_>,
         out: &mut Vec<Effect>,
     ) {
+        let known = self.workers.get(worker).map(|w| &w.incarnation);
+        if known.is_some_and(|i| i != incarnation) {
+            // From a process that is gone already.
+            return;
+        }
+        // Taken over from an earlier leader, who gave it to an earlier process.
+        let reason = "its worker was replaced by a new process";
+        self.lose_worker(now, worker, Some(incarnation), reason, random, out);
         self.signs_of_life(now, worker, running);
         self.signs_of_life(now, worker, finished);
-        let absent: Vec<JobId> = self
+        let mut absent: Vec<JobId> = self
             .jobs
             .iter()
             .filter(|(_, j)| {
@@ -149,6 +164,7 @@ impl Engine {
             })
             .map(|(id, _)| id.clone())
             .collect();
+        absent.sort_unstable();
         for id in absent {
             let Some(job) = self.jobs.get_mut(&id) else {
                 continue;
@@ -163,7 +179,7 @@ impl Engine {
                 a.recovered = false;
                 a.accept_by = now + self.settings.accept_within;
                 let assignment = a.clone();
-                self.arm(assignment.accept_by, &id);
+                self.arm(Some(assignment.accept_by), &id);
                 out.push(Effect::Republish {
                     job: known,
                     assignment,
@@ -190,7 +206,7 @@ impl Engine {
         random: Random<'_>,
         out: &mut Vec<Effect>,
     ) {
-        let lost: Vec<JobId> = self
+        let mut lost: Vec<JobId> = self
             .jobs
             .iter()
             .filter(|(_, j)| {
@@ -200,6 +216,8 @@ impl Engine {
             })
             .map(|(id, _)| id.clone())
             .collect();
+        // The same answer every time: the map has no order.
+        lost.sort_unstable();
         for id in lost {
             let reason = format!("{reason} ({worker})");
             self.retry_or_fail(now, &id, true, "worker_lost", reason, random, out);
@@ -213,7 +231,7 @@ impl Engine {
         random: Random<'_>,
         out: &mut Vec<Effect>,
     ) {
-        if now < self.next_worker_sweep || !self.bus_up {
+        if now < self.next_worker_sweep || self.bus_down_since.is_some() {
             return;
         }
         self.next_worker_sweep = now + std::time::Duration::from_secs(1);
@@ -228,13 +246,18 @@ impl Engine {
             self.workers.remove(&id);
             self.lose_worker(now, &id, None, "its worker fell silent", random, out);
         }
-        // Taken over from an earlier leader, and its worker never showed itself.
-        let orphaned: Vec<JobId> = self
+        // Taken over from an earlier leader, and its worker never showed itself, or only
+        // as a new process.
+        let mut orphaned: Vec<JobId> = self
             .jobs
             .iter()
             .filter(|(_, j)| match &j.phase {
                 Phase::Assigned(a) => {
-                    !self.workers.contains_key(&a.worker) && now.since(a.last_sign) > ttl
+                    let here = self
+                        .workers
+                        .get(&a.worker)
+                        .is_some_and(|w| w.incarnation == a.incarnation);
+                    !here && now.since(a.last_sign) > ttl
                 }
                 Phase::Checking | Phase::Waiting { .. } | Phase::Sleeping { .. } | Phase::Held => {
                     false
@@ -242,6 +265,7 @@ impl Engine {
             })
             .map(|(id, _)| id.clone())
             .collect();
+        orphaned.sort_unstable();
         for id in orphaned {
             let reason = "its worker did not come back".to_owned();
             self.retry_or_fail(now, &id, true, "worker_lost", reason, random, out);

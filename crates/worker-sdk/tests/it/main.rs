@@ -2,8 +2,8 @@
 
 mod ends;
 mod fake;
+mod flood;
 mod leaving;
 mod outages;
 mod payloads;
-mod speed;
 mod taking;
