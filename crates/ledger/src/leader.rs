@@ -214,19 +214,16 @@ impl LeaderWriter {
 
     async fn transaction(&mut self, c: &Commit) -> Result<Written, LedgerError> {
         let (shard, epoch) = (self.shard.0 as i16, self.epoch.0 as i64);
-        let mut tx = self
-            .conn
-            .begin()
+        // One round trip for both; the numbers are ours. An error anywhere leaves the
+        // transaction to the end of this connection, which is never used again then.
+        let begin = format!(
+            "BEGIN; SELECT 1 FROM leadership WHERE shard = {shard} AND epoch = {epoch} FOR SHARE"
+        );
+        let tx = &mut self.conn;
+        let fence = sqlx::raw_sql(sqlx::AssertSqlSafe(begin))
+            .fetch_optional(&mut *tx)
             .await
             .doing("beginning a leader's transaction")?;
-        let fence: Option<i32> = sqlx::query_scalar(
-            "SELECT 1 FROM leadership WHERE shard = $1 AND epoch = $2 FOR SHARE",
-        )
-        .bind(shard)
-        .bind(epoch)
-        .fetch_optional(&mut *tx)
-        .await
-        .doing("checking the leader's epoch")?;
         if fence.is_none() {
             return Err(LedgerError::StaleEpoch {
                 shard: self.shard.0,
@@ -235,24 +232,24 @@ impl LeaderWriter {
         }
         let mut w = Written::default();
         if !c.finish.is_empty() {
-            w.finished = finish(&mut tx, shard, epoch, &c.finish).await?;
+            w.finished = finish(tx, shard, epoch, &c.finish).await?;
         }
         if !c.requeue.is_empty() {
-            w.requeued = requeue(&mut tx, shard, epoch, &c.requeue).await?;
+            w.requeued = requeue(tx, shard, epoch, &c.requeue).await?;
         }
         if !c.assign.is_empty() {
-            w.assigned = assign(&mut tx, shard, epoch, &c.assign).await?;
+            w.assigned = assign(tx, shard, epoch, &c.assign).await?;
         }
         if !c.refuse.is_empty() {
-            w.refused = refuse(&mut tx, shard, epoch, &c.refuse).await?;
+            w.refused = refuse(tx, shard, epoch, &c.refuse).await?;
         }
         if !c.mark.is_empty() {
-            mark(&mut tx, shard, epoch, &c.mark).await?;
+            mark(tx, shard, epoch, &c.mark).await?;
         }
         if !c.stray.is_empty() {
-            stray(&mut tx, &c.stray).await?;
+            stray(tx, &c.stray).await?;
         }
-        letters::insert(&mut tx, &c.letters).await?;
+        letters::insert(tx, &c.letters).await?;
         let changed: Vec<&str> = w
             .finished
             .iter()
@@ -268,7 +265,10 @@ impl LeaderWriter {
                 .doing("appending to the change log")?;
             w.position = Some(ChangePosition { xid, seq });
         }
-        tx.commit().await.doing("committing as the leader")?;
+        sqlx::raw_sql("COMMIT")
+            .execute(&mut *tx)
+            .await
+            .doing("committing as the leader")?;
         Ok(w)
     }
 }
@@ -295,10 +295,8 @@ fn ids(rows: Vec<String>) -> Result<HashSet<JobId>, LedgerError> {
         .collect()
 }
 
-type Tx<'a> = sqlx::Transaction<'a, sqlx::Postgres>;
-
 async fn assign(
-    tx: &mut Tx<'_>,
+    tx: &mut PgConnection,
     shard: i16,
     epoch: i64,
     items: &[Assign],
@@ -318,14 +316,14 @@ async fn assign(
         .bind(col(&v, |x| clean(&x.verdict.reason)))
         .bind(col(&v, |x| Ts(x.verdict.decided_at)))
         .bind(col(&v, |x| Ts(x.at)))
-        .fetch_all(&mut **tx)
+        .fetch_all(&mut *tx)
         .await
         .doing("assigning jobs")?;
     ids(rows)
 }
 
 async fn refuse(
-    tx: &mut Tx<'_>,
+    tx: &mut PgConnection,
     shard: i16,
     epoch: i64,
     items: &[Refuse],
@@ -344,14 +342,14 @@ async fn refuse(
         .bind(col(&v, |x| x.reason_code.as_str()))
         .bind(col(&v, |x| clean(&x.reason)))
         .bind(col(&v, |x| Ts(x.at)))
-        .fetch_all(&mut **tx)
+        .fetch_all(&mut *tx)
         .await
         .doing("refusing jobs")?;
     ids(rows)
 }
 
 async fn finish(
-    tx: &mut Tx<'_>,
+    tx: &mut PgConnection,
     shard: i16,
     epoch: i64,
     items: &[Finish],
@@ -375,14 +373,14 @@ async fn finish(
         .bind(col(&v, |x| x.result.as_deref()))
         .bind(col(&v, |x| x.result_ptr.as_deref()))
         .bind(col(&v, |x| x.result_missing))
-        .fetch_all(&mut **tx)
+        .fetch_all(&mut *tx)
         .await
         .doing("finishing jobs")?;
     ids(rows)
 }
 
 async fn requeue(
-    tx: &mut Tx<'_>,
+    tx: &mut PgConnection,
     shard: i16,
     epoch: i64,
     items: &[Requeue],
@@ -400,13 +398,13 @@ async fn requeue(
         .bind(col(&v, |x| x.outcome))
         .bind(col(&v, |x| clean(&x.reason)))
         .bind(col(&v, |x| Ts(x.at)))
-        .fetch_all(&mut **tx)
+        .fetch_all(&mut *tx)
         .await
         .doing("re-queueing jobs")?;
     ids(rows)
 }
 
-async fn mark(tx: &mut Tx<'_>, shard: i16, epoch: i64, items: &[Mark]) -> Result<(), LedgerError> {
+async fn mark(tx: &mut PgConnection, shard: i16, epoch: i64, items: &[Mark]) -> Result<(), LedgerError> {
     let v = sorted(items, |x| &x.job_id);
     let dispatch: Vec<Uuid> = col(&v, |x| x.dispatch_id.0);
     sqlx::query(MARK)
@@ -416,13 +414,13 @@ async fn mark(tx: &mut Tx<'_>, shard: i16, epoch: i64, items: &[Mark]) -> Result
         .bind(dispatch)
         .bind(col(&v, |x| Ts::opt(x.dispatched_at)))
         .bind(col(&v, |x| Ts::opt(x.running_at)))
-        .execute(&mut **tx)
+        .execute(&mut *tx)
         .await
         .doing("recording that jobs were dispatched and started")?;
     Ok(())
 }
 
-async fn stray(tx: &mut Tx<'_>, items: &[StrayResult]) -> Result<(), LedgerError> {
+async fn stray(tx: &mut PgConnection, items: &[StrayResult]) -> Result<(), LedgerError> {
     let v: Vec<&StrayResult> = items.iter().collect();
     sqlx::query(STRAY)
         .bind(col(&v, |x| clean(&x.job_id)))
@@ -430,7 +428,7 @@ async fn stray(tx: &mut Tx<'_>, items: &[StrayResult]) -> Result<(), LedgerError
         .bind(col(&v, |x| clean(&x.worker_id)))
         .bind(col(&v, |x| clean(&x.status)))
         .bind(col(&v, |x| clean(&x.why)))
-        .execute(&mut **tx)
+        .execute(&mut *tx)
         .await
         .doing("recording results that change nothing")?;
     Ok(())

@@ -219,8 +219,12 @@ impl ServiceConfig for Config {
             );
         }
         let s = &self.scheduler;
-        if s.shards == 0 {
-            problems.push("scheduler.shards must be at least 1".to_owned());
+        if s.shards != 1 {
+            problems.push(
+                "scheduler.shards must be 1: a scheduler leads one shard, and jobs of others \
+                 would wait for ever"
+                    .to_owned(),
+            );
         }
         if s.batch == 0 || s.batch > 1000 {
             problems.push("scheduler.batch must be between 1 and 1000".to_owned());

@@ -19,6 +19,9 @@ const PARALLEL: usize = 4;
 /// A copied `res:` key is kept a little for whoever still looks at it.
 const STAGING_TTL: Duration = Duration::from_secs(600);
 
+/// How long a message waits after trouble with a store.
+const RETRY_STORE: Duration = Duration::from_secs(1);
+
 /// Error texts beyond this are cut.
 const MAX_TEXT: usize = 4096;
 
@@ -76,20 +79,34 @@ async fn take_results(term: &Term, settler: Settler, deliveries: Vec<Delivery>) 
     let message_keys: Vec<_> = good.iter().map(Delivery::key).collect();
     let jobs: Vec<JobId> = opened.iter().map(|o| o.report.job.clone()).collect();
     let (seen, _locked) = term.locks.begin_batch(&message_keys, &jobs).await;
-    fetch(term, &mut opened).await;
     let mut batch = Batch::default();
-    for (result, seen) in opened.into_iter().zip(seen) {
+    let mut done = Done {
+        settler: settler.clone(),
+        deliveries: Vec::with_capacity(good.len()),
+        keys: Vec::with_capacity(good.len()),
+        jobs,
+    };
+    let fetched = fetch(term, &mut opened).await;
+    let mut later = Vec::new();
+    for (((result, seen), delivery), key) in
+        opened.into_iter().zip(seen).zip(good).zip(message_keys)
+    {
+        if !seen && !fetched && result.pointer.is_some() {
+            // Its content is where nobody can read it now; it is not gone.
+            later.push((delivery, Settle::Retry(RETRY_STORE)));
+            continue;
+        }
         if !seen {
             batch.contents.push((result.report.key, result.content));
             batch.inputs.push(Input::Result(result.report));
         }
+        done.deliveries.push(delivery);
+        done.keys.push(key);
     }
-    batch.done = Some(Done {
-        settler,
-        deliveries: good,
-        keys: message_keys,
-        jobs,
-    });
+    if !later.is_empty() {
+        settler.settle(later, &term.letters).await;
+    }
+    batch.done = Some(done);
     term.hand_in(batch).await;
 }
 
@@ -143,7 +160,9 @@ fn open(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
 }
 
 /// Fetches what came by pointer, in one round trip, and lets the staging place expire.
-async fn fetch(term: &Term, opened: &mut [Opened]) {
+/// False when the store could not be asked.
+async fn fetch(term: &Term, opened: &mut [Opened]) -> bool {
+    let mut asked = true;
     let limit = term.config.scheduler.max_result_bytes;
     let wanted: Vec<(usize, String)> = opened
         .iter()
@@ -166,10 +185,8 @@ async fn fetch(term: &Term, opened: &mut [Opened]) {
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, results = names.len(), "staged results cannot be read");
-                for (i, _) in &wanted {
-                    opened[*i].report.missing = true;
-                }
+                tracing::warn!(%error, results = names.len(), "staged results cannot be read yet");
+                asked = false;
             }
         }
     }
@@ -181,6 +198,7 @@ async fn fetch(term: &Term, opened: &mut [Opened]) {
             o.report.error_message = format!("the result is larger than {limit} bytes");
         }
     }
+    asked
 }
 
 fn outcome(status: i32) -> Option<Outcome> {

@@ -127,6 +127,12 @@ impl Engine {
         verdict: Verdict,
         out: &mut Vec<Effect>,
     ) {
+        // Every verdict names the snapshot it was made with: that is a confirmation.
+        let told = self.confirmed.as_ref().map(|(_, at)| *at);
+        if verdict.decision != Decision::FailOpen && told.is_none_or(|at| at <= verdict.decided_at)
+        {
+            self.confirmed = Some((verdict.snapshot.clone(), verdict.decided_at));
+        }
         if let Some(job) = self.jobs.get(&known.id) {
             match &job.phase {
                 Phase::Assigned(_) | Phase::Waiting { .. } => return,
@@ -150,15 +156,6 @@ impl Engine {
         }
         match verdict.decision {
             Decision::Allow | Decision::AllowWithConstraints | Decision::FailOpen => {
-                // A verdict names the snapshot it was made with: that is a confirmation.
-                if verdict.decision != Decision::FailOpen
-                    && self
-                        .confirmed
-                        .as_ref()
-                        .is_none_or(|(_, at)| *at <= verdict.decided_at)
-                {
-                    self.confirmed = Some((verdict.snapshot.clone(), verdict.decided_at));
-                }
                 if let Some(until) = known.not_before.filter(|at| *at > now) {
                     self.sleep((*known).clone(), until, WaitReason::Backoff);
                     return;
@@ -235,14 +232,19 @@ impl Engine {
         self.arm(Some(until), &id);
     }
 
-    /// The ledger's word replaces ours.
+    /// The ledger's word replaces ours. Nothing but a question to the kernel comes of it
+    /// in the same moment, not even from a deadline that has passed: on take-over nothing
+    /// can be committed yet.
     pub(super) fn reloaded(&mut self, now: Timestamp, job: ReloadedJob, out: &mut Vec<Effect>) {
         let id = job.known.id.clone();
         self.forget(&id);
         let known = Arc::new(job.known);
+        let soonest = now + std::time::Duration::from_millis(1);
         match (job.state, job.assignment) {
             (JobState::Pending, _) => {
-                if let Some(until) = known.not_before.filter(|at| *at > now) {
+                let until = known.not_before.filter(|at| *at > now);
+                let expired = known.deadline_at.is_some_and(|at| at <= now);
+                if let Some(until) = until.filter(|_| !expired) {
                     self.sleep((*known).clone(), until, WaitReason::Backoff);
                 } else {
                     self.jobs
@@ -252,7 +254,7 @@ impl Engine {
             }
             (JobState::ApprovalRequired, _) => {
                 self.jobs.insert(id.clone(), Job::new(known, Phase::Held));
-                self.arm(None, &id);
+                self.arm_after(soonest, None, &id);
             }
             (JobState::Scheduled | JobState::Dispatched | JobState::Running, Some(assignment)) => {
                 if let Some(w) = self.workers.get_mut(&assignment.worker)
@@ -263,7 +265,7 @@ impl Engine {
                 let accept_by = assignment.accept_by;
                 self.jobs
                     .insert(id.clone(), Job::new(known, Phase::Assigned(assignment)));
-                self.arm(Some(accept_by), &id);
+                self.arm_after(soonest, Some(accept_by), &id);
             }
             // In flight without saying where cannot be written; final ones are done.
             (JobState::Scheduled | JobState::Dispatched | JobState::Running, None)

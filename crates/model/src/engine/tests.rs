@@ -1,1 +1,276 @@
-//! Tests of the engine.
+//! Tests of the engine: each input by itself, then a simulation of everything at once.
+//!
+//! Time is a number here, so nothing waits and nothing is lucky.
+
+mod deciding;
+mod ledger;
+mod placing;
+mod processes;
+mod results;
+mod runs;
+mod simulation;
+mod waiting;
+mod workers;
+mod world;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+use crate::ids::{PoolName, TenantId, Topic};
+use crate::job::{Decision, JobSpec, Priority, Verdict};
+use crate::routing::WaitReason;
+use crate::state::JobState;
+
+const SNAPSHOT: &str = "policy-1";
+
+/// An engine, the time, and random words that repeat.
+struct Rig {
+    engine: Engine,
+    now: Timestamp,
+    seed: u64,
+}
+
+impl Rig {
+    fn new() -> Self {
+        Self::with(Settings::default())
+    }
+
+    fn with(settings: Settings) -> Self {
+        Self {
+            engine: Engine::new(settings, routing()),
+            now: Timestamp::from_millis(1_000_000_000),
+            seed: 1,
+        }
+    }
+
+    fn feed_all(&mut self, inputs: impl IntoIterator<Item = Input>) -> Vec<Effect> {
+        let seed = &mut self.seed;
+        let effects = self.engine.handle(self.now, &mut || splitmix(seed), inputs);
+        // The shell sleeps until then: a time that has passed would make it spin.
+        if let Some(next) = self.engine.next_deadline() {
+            assert!(
+                next > self.now,
+                "woken again at {next}, which is not after {}",
+                self.now
+            );
+        }
+        effects
+    }
+
+    fn feed(&mut self, input: Input) -> Vec<Effect> {
+        self.feed_all([input])
+    }
+
+    /// Lets time pass in one step.
+    fn pass(&mut self, by: Duration) -> Vec<Effect> {
+        self.now = self.now + by;
+        self.feed(Input::Tick)
+    }
+
+    /// Lets time pass as the shell would, waking whenever the engine asks for it. What
+    /// happens is given with the time at which it did.
+    fn live(&mut self, by: Duration) -> Vec<(Timestamp, Effect)> {
+        let end = self.now + by;
+        let mut out = Vec::new();
+        while let Some(next) = self.engine.next_deadline().filter(|at| *at <= end) {
+            self.now = next;
+            let effects = self.feed(Input::Tick);
+            out.extend(effects.into_iter().map(|e| (next, e)));
+        }
+        self.now = end;
+        let effects = self.feed(Input::Tick);
+        out.extend(effects.into_iter().map(|e| (end, e)));
+        out
+    }
+
+    fn hello(&mut self, id: &str, slots: u32) -> Vec<Effect> {
+        self.feed(Input::Hello(Box::new(worker(id, "one", slots))))
+    }
+
+    /// Beats of these workers, so that nobody falls silent.
+    fn beat(&mut self, id: &str, active: &[DispatchId]) -> Vec<Effect> {
+        self.feed(Input::Beat(beat(id, active)))
+    }
+
+    fn decide(&mut self, job: KnownJob, decision: Decision) -> Vec<Effect> {
+        let verdict = verdict(decision, self.now);
+        self.feed(Input::Decided {
+            job: Box::new(job),
+            verdict,
+        })
+    }
+
+    fn allow(&mut self, job: KnownJob) -> Vec<Effect> {
+        self.decide(job, Decision::Allow)
+    }
+
+    /// A job in a worker's hands, and the only effect was that.
+    fn assigned(&mut self, job: KnownJob) -> Assignment {
+        let effects = self.allow(job);
+        match effects.as_slice() {
+            [Effect::Assign { assignment, .. }] => assignment.clone(),
+            other => panic!("expected one assignment, got {other:?}"),
+        }
+    }
+
+    fn result(&mut self, job: &str, a: &Assignment, outcome: Outcome) -> Vec<Effect> {
+        self.feed(Input::Result(report(job, a, outcome)))
+    }
+
+    fn worker(&self, id: &str) -> &Worker {
+        self.engine
+            .workers()
+            .find(|w| w.id.as_str() == id)
+            .expect("a known worker")
+    }
+}
+
+fn splitmix(seed: &mut u64) -> u64 {
+    *seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *seed;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+fn routing() -> PoolRouting {
+    PoolRouting::single(PoolName::new("default").unwrap())
+}
+
+fn job_id(id: &str) -> JobId {
+    JobId::new(id).unwrap()
+}
+
+fn worker_id(id: &str) -> WorkerId {
+    WorkerId::new(id).unwrap()
+}
+
+fn incarnation(name: &str) -> Incarnation {
+    Incarnation::new(name).unwrap()
+}
+
+fn job(id: &str) -> KnownJob {
+    KnownJob {
+        id: job_id(id),
+        tenant: TenantId::new("acme").unwrap(),
+        spec: Arc::new(JobSpec::new(Topic::new("job.echo").unwrap())),
+        trace_id: String::new(),
+        traceparent: String::new(),
+        created_at: Timestamp::from_millis(1_000_000_000),
+        deadline_at: None,
+        not_before: None,
+        attempt: Attempt(0),
+        payload_len: 0,
+    }
+}
+
+fn with_spec(id: &str, change: impl FnOnce(&mut JobSpec)) -> KnownJob {
+    let mut known = job(id);
+    let mut spec = (*known.spec).clone();
+    change(&mut spec);
+    known.spec = Arc::new(spec);
+    known
+}
+
+fn worker(id: &str, incarnation_: &str, slots: u32) -> Worker {
+    Worker {
+        id: worker_id(id),
+        incarnation: incarnation(incarnation_),
+        sdk: true,
+        inline: true,
+        pool: Some(PoolName::new("default").unwrap()),
+        topics: BTreeSet::new(),
+        capabilities: BTreeSet::new(),
+        labels: BTreeMap::new(),
+        max_parallel: slots,
+        reported_active: 0,
+        cpu_load: 0.0,
+        gpu_utilization: 0.0,
+        draining: false,
+        last_seen: Timestamp(0),
+        in_flight: 0,
+    }
+}
+
+fn beat(id: &str, active: &[DispatchId]) -> Beat {
+    Beat {
+        worker: worker_id(id),
+        incarnation: Some(incarnation("one")),
+        active_jobs: u32::try_from(active.len()).unwrap(),
+        cpu_load: 0.0,
+        gpu_utilization: 0.0,
+        max_parallel: 10,
+        draining: false,
+        active: active.to_vec(),
+        pool: None,
+    }
+}
+
+fn verdict(decision: Decision, at: Timestamp) -> Verdict {
+    Verdict {
+        decision,
+        reason: "because".to_owned(),
+        rule_id: "rule".to_owned(),
+        snapshot: SNAPSHOT.to_owned(),
+        decided_at: at,
+    }
+}
+
+fn report(job: &str, a: &Assignment, outcome: Outcome) -> ResultReport {
+    ResultReport {
+        key: 7,
+        job: job_id(job),
+        worker: a.worker.clone(),
+        dispatch: a.dispatch.to_string(),
+        outcome,
+        error_code: String::new(),
+        error_message: String::new(),
+        started_at: None,
+        missing: false,
+    }
+}
+
+/// Effects in short, to compare with.
+fn short(effects: &[Effect]) -> Vec<String> {
+    effects.iter().map(one_short).collect()
+}
+
+fn one_short(effect: &Effect) -> String {
+    match effect {
+        Effect::Assign {
+            job, assignment, ..
+        } => format!("assign {} to {}", job.id, assignment.worker),
+        Effect::Refuse { job, to, code, .. } => format!("refuse {} {to} {code}", job.id),
+        Effect::Finish { job, to, code, .. } => format!("finish {} {to} {code}", job.id),
+        Effect::Requeue {
+            job, ran, outcome, ..
+        } => format!(
+            "requeue {job} {outcome}{}",
+            if *ran { "" } else { " uncounted" }
+        ),
+        Effect::Mark { job, .. } => format!("mark {job}"),
+        Effect::Stray { report, .. } => format!("stray {}", report.job),
+        Effect::Recheck(job) => format!("recheck {}", job.id),
+        Effect::Republish { job, .. } => format!("republish {}", job.id),
+        Effect::CancelAtWorker {
+            job, assignment, ..
+        } => format!("cancel {job} at {}", assignment.worker),
+        Effect::Receipt { worker, .. } => format!("receipt {worker}"),
+        Effect::AskInventory { worker } => format!("inventory {worker}"),
+        Effect::AskHello { worker } => format!("rehello {worker}"),
+    }
+}
+
+fn nothing() -> Vec<String> {
+    Vec::new()
+}

@@ -3,9 +3,9 @@
 
 use std::cmp::Reverse;
 
+use super::workers::ANSWER_GRACE;
 use super::{Effect, Engine, Phase, Random};
 use crate::ids::JobId;
-use crate::routing::WaitReason;
 use crate::state::JobState;
 use crate::time::Timestamp;
 
@@ -16,6 +16,28 @@ const TIMERS_KEPT: usize = 1024;
 const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
 
 impl Engine {
+    /// Sees to it that this job is looked at by `at`, or by its deadline if that comes
+    /// first. A job has one timer that counts, so that one that is put off again and
+    /// again does not leave a timer for each time.
+    pub(super) fn arm(&mut self, at: Option<Timestamp>, id: &JobId) {
+        self.arm_after(Timestamp(i64::MIN), at, id);
+    }
+
+    /// The same, but not before `soonest`.
+    pub(super) fn arm_after(&mut self, soonest: Timestamp, at: Option<Timestamp>, id: &JobId) {
+        let Some(job) = self.jobs.get_mut(id) else {
+            return;
+        };
+        let Some(at) = [at, job.known.deadline_at].into_iter().flatten().min() else {
+            return;
+        };
+        let at = at.max(soonest);
+        if job.armed.is_none_or(|armed| at < armed) {
+            job.armed = Some(at);
+            self.timers.push(Reverse((at, id.clone())));
+        }
+    }
+
     pub(super) fn run_timers(&mut self, now: Timestamp, random: Random<'_>, out: &mut Vec<Effect>) {
         self.sweep_workers(now, random, out);
         while let Some(Reverse((at, _))) = self.timers.peek() {
@@ -82,35 +104,42 @@ impl Engine {
             return;
         };
         let known = job.known.clone();
-        let class = self.ready.class_of(&known);
-        let reason = self.ready.reason(class);
+        let Some(class) = job.place.map(|p| p.class) else {
+            return;
+        };
+        // What blocked it may be gone in this very moment; then the try is still open.
+        let reason = self.ready.reason(class).filter(|_| !self.capacity_changed);
         let Phase::Waiting {
-            tries, retry_at, ..
+            tries,
+            retry_at,
+            rounds,
+            ..
         } = &mut job.phase
         else {
             return;
         };
-        if reason.is_some_and(WaitReason::counts) {
+        if let Some(reason) = reason.filter(|r| r.counts()) {
             *tries += 1;
+            if *tries >= self.settings.max_scheduling_retries {
+                let code = reason.code();
+                let reason = format!("{tries} tries to place it ended with {code}");
+                self.forget(id);
+                out.push(Effect::Refuse {
+                    job: known,
+                    to: JobState::Failed,
+                    verdict: None,
+                    code,
+                    reason,
+                });
+                return;
+            }
         }
-        if *tries >= self.settings.max_scheduling_retries {
-            let code = reason.unwrap_or(WaitReason::DispatchFailed).code();
-            let reason = format!("{tries} tries to place it ended with {code}");
-            self.jobs.remove(id);
-            out.push(Effect::Refuse {
-                job: known,
-                to: JobState::Failed,
-                verdict: None,
-                code,
-                reason,
-            });
-            return;
-        }
+        *rounds += 1;
         let floor = self.settings.retry_delay_no_workers;
-        let delay = self.settings.backoff.delay(*tries, random()).max(floor);
+        let delay = self.settings.backoff.delay(*rounds, random()).max(floor);
         *retry_at = now + delay;
         let at = *retry_at;
-        self.arm(at, id);
+        self.arm(Some(at), id);
         self.ready.wake(class);
     }
 
@@ -144,7 +173,7 @@ impl Engine {
         }
         let mut again = a.last_sign + limit;
         if !a.accepted && a.sdk {
-            if a.accept_by <= now {
+            if a.recovered && a.accept_by <= now || a.accept_by + ANSWER_GRACE <= now {
                 if a.recovered && self.workers.contains_key(&a.worker) && a.dispatched_at.is_none()
                 {
                     // Its publish failed: the same dispatch goes out again.
@@ -163,8 +192,10 @@ impl Engine {
                     });
                     again = again.min(now + self.settings.retry_delay_publish);
                 }
-            } else {
+            } else if a.recovered {
                 again = again.min(a.accept_by);
+            } else {
+                again = again.min(a.accept_by + ANSWER_GRACE);
             }
         }
         // Never at once: what could be done now has been done.

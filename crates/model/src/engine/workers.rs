@@ -7,6 +7,11 @@ use crate::ids::{DispatchId, Incarnation, JobId, WorkerId};
 use crate::routing::Worker;
 use crate::time::Timestamp;
 
+/// A worker may take a dispatch up to its accept-by, and an answer that does not list it
+/// may have been on its way since before: only this much later it counts. It also covers
+/// the difference between the worker's clock and ours.
+pub(super) const ANSWER_GRACE: std::time::Duration = std::time::Duration::from_secs(1);
+
 impl Engine {
     /// A worker introduces itself. A new incarnation under a known name means that the
     /// old process is gone, and its jobs with it: known at once, not after the TTL.
@@ -35,7 +40,7 @@ impl Engine {
         self.capacity_changed = true;
     }
 
-    fn count_held(&self, worker: &WorkerId, incarnation: &Incarnation) -> u32 {
+    pub(super) fn count_held(&self, worker: &WorkerId, incarnation: &Incarnation) -> u32 {
         let held = self.jobs.values().filter(|j| {
             j.assignment()
                 .is_some_and(|a| a.worker == *worker && a.incarnation == *incarnation)
@@ -159,7 +164,7 @@ impl Engine {
                         && a.incarnation == *incarnation
                         && !running.contains(&a.dispatch)
                         && !finished.contains(&a.dispatch)
-                        && (a.recovered || a.accept_by <= now)
+                        && (a.recovered || a.accept_by + ANSWER_GRACE <= now)
                 })
             })
             .map(|(id, _)| id.clone())

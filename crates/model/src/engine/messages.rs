@@ -1,0 +1,257 @@
+//! What the engine is told and what it answers: data, so that a test can write and read it.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Assignment, KnownJob, ReloadedJob};
+use crate::backoff::Backoff;
+use crate::ids::{DispatchId, Incarnation, JobId, PoolName, WorkerId};
+use crate::job::Verdict;
+use crate::routing::{WaitReason, Worker};
+use crate::state::JobState;
+use crate::time::Timestamp;
+
+/// The constants, with the documented defaults.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// A worker is gone after this long without a sign of life.
+    pub worker_ttl: Duration,
+    /// A dispatch must be accepted within this time.
+    pub accept_within: Duration,
+    pub dispatch_timeout: Duration,
+    pub running_timeout: Duration,
+    pub max_attempts: u32,
+    pub max_scheduling_retries: u32,
+    pub backoff: Backoff,
+    pub retry_delay_no_workers: Duration,
+    pub retry_delay_publish: Duration,
+    pub throttle_delay: Duration,
+    /// A verdict may be used while its snapshot was confirmed this recently.
+    pub confirm_within: Duration,
+    /// DISPATCHED and RUNNING are written this long after they happened, unless the end
+    /// comes first.
+    pub flush_after: Duration,
+    /// How many results that were taken are remembered, to tell repeats apart.
+    pub remember_results: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            worker_ttl: Duration::from_secs(30),
+            accept_within: Duration::from_secs(10),
+            dispatch_timeout: Duration::from_secs(300),
+            running_timeout: Duration::from_secs(900),
+            max_attempts: 3,
+            max_scheduling_retries: 50,
+            backoff: Backoff::SCHEDULING,
+            retry_delay_no_workers: Duration::from_secs(2),
+            retry_delay_publish: Duration::from_secs(2),
+            throttle_delay: Duration::from_secs(5),
+            confirm_within: Duration::from_secs(1),
+            flush_after: Duration::from_millis(100),
+            remember_results: 100_000,
+        }
+    }
+}
+
+/// How a worker says a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    Succeeded,
+    Failed,
+    FailedRetryable,
+    FailedFatal,
+    Cancelled,
+    TimedOut,
+    /// Handed back by a draining worker; it never ran.
+    NotStarted,
+}
+
+impl Outcome {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Succeeded => "SUCCEEDED",
+            Self::Failed => "FAILED",
+            Self::FailedRetryable => "FAILED_RETRYABLE",
+            Self::FailedFatal => "FAILED_FATAL",
+            Self::Cancelled => "CANCELLED",
+            Self::TimedOut => "TIMEOUT",
+            Self::NotStarted => "NOT_STARTED",
+        }
+    }
+}
+
+/// A worker's word on the end of a run. The payload stays in the shell, under `key`.
+#[derive(Debug, Clone)]
+pub struct ResultReport {
+    /// Lets the shell find the payload when the effect comes back.
+    pub key: u64,
+    pub job: JobId,
+    pub worker: WorkerId,
+    /// As text, because a stray one may be anything.
+    pub dispatch: String,
+    pub outcome: Outcome,
+    pub error_code: String,
+    pub error_message: String,
+    pub started_at: Option<Timestamp>,
+    /// The result was promised but its content is gone.
+    pub missing: bool,
+}
+
+/// What a heartbeat says.
+#[derive(Debug, Clone)]
+pub struct Beat {
+    pub worker: WorkerId,
+    /// `None` from workers that know only CAP.
+    pub incarnation: Option<Incarnation>,
+    pub active_jobs: u32,
+    pub cpu_load: f32,
+    pub gpu_utilization: f32,
+    pub max_parallel: u32,
+    pub draining: bool,
+    pub active: Vec<DispatchId>,
+    pub pool: Option<PoolName>,
+}
+
+/// What happened.
+#[derive(Debug, Clone)]
+pub enum Input {
+    /// The kernel answered about a job that is PENDING in the ledger.
+    Decided {
+        job: Box<KnownJob>,
+        verdict: Verdict,
+    },
+    /// The kernel could not be asked, or asked us to wait.
+    Undecided {
+        job: Box<KnownJob>,
+        delay: Duration,
+        reason: WaitReason,
+    },
+    /// The job as the ledger has it: on take-over, and after a miss.
+    Reloaded(Box<ReloadedJob>),
+    /// The job is final or gone in the ledger, by someone else's hand.
+    Ended {
+        job: JobId,
+        state: JobState,
+    },
+    Hello(Box<Worker>),
+    Beat(Beat),
+    Goodbye {
+        worker: WorkerId,
+        incarnation: Option<Incarnation>,
+    },
+    Inventory {
+        worker: WorkerId,
+        incarnation: Incarnation,
+        running: HashSet<DispatchId>,
+        finished: HashSet<DispatchId>,
+    },
+    Published {
+        job: JobId,
+        dispatch: DispatchId,
+    },
+    PublishFailed {
+        job: JobId,
+        dispatch: DispatchId,
+    },
+    Started {
+        job: JobId,
+        dispatch: String,
+        worker: WorkerId,
+        at: Option<Timestamp>,
+    },
+    Result(ResultReport),
+    /// The kernel's policy has this snapshot now.
+    Confirmed {
+        snapshot: String,
+    },
+    /// No sign of life can reach us while the bus is away, so nobody dies of that.
+    BusDown,
+    BusUp,
+    Tick,
+}
+
+/// What to do about it.
+#[derive(Debug, Clone)]
+pub enum Effect {
+    /// Commit PENDING → SCHEDULED, then put it on the wire.
+    Assign {
+        job: Arc<KnownJob>,
+        assignment: Assignment,
+        verdict: Verdict,
+    },
+    /// Commit PENDING → DENIED, APPROVAL_REQUIRED, FAILED or TIMEOUT.
+    Refuse {
+        job: Arc<KnownJob>,
+        to: JobState,
+        verdict: Option<Verdict>,
+        code: &'static str,
+        reason: String,
+    },
+    /// Commit the end of a job that was in flight.
+    Finish {
+        job: Arc<KnownJob>,
+        assignment: Assignment,
+        to: JobState,
+        code: String,
+        reason: String,
+        /// The report it came with, if a worker's.
+        report: Option<u64>,
+        missing: bool,
+    },
+    /// Commit in flight → PENDING.
+    Requeue {
+        job: JobId,
+        assignment: Assignment,
+        ran: bool,
+        not_before: Option<Timestamp>,
+        outcome: &'static str,
+        reason: String,
+    },
+    /// Commit DISPATCHED or RUNNING.
+    Mark {
+        job: JobId,
+        assignment: Assignment,
+    },
+    /// Record a result that changes nothing.
+    Stray {
+        report: ResultReport,
+        why: String,
+    },
+    /// Ask the kernel (again).
+    Recheck(Arc<KnownJob>),
+    /// Put the same dispatch on the wire again.
+    Republish {
+        job: Arc<KnownJob>,
+        assignment: Assignment,
+    },
+    /// Tell the worker to stop.
+    CancelAtWorker {
+        job: JobId,
+        assignment: Assignment,
+        reason: String,
+    },
+    /// Tell the worker that its result is in the ledger.
+    Receipt {
+        worker: WorkerId,
+        dispatch: String,
+    },
+    AskInventory {
+        worker: WorkerId,
+    },
+    /// Ask an unknown worker to introduce itself.
+    AskHello {
+        worker: WorkerId,
+    },
+}
+
+/// How many wait, and for what: for metrics and `explain`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Census {
+    pub jobs: usize,
+    pub waiting: usize,
+    pub assigned: usize,
+    pub workers: usize,
+}

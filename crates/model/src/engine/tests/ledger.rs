@@ -1,0 +1,276 @@
+//! The ledger of the simulation: rows, compare-and-set, and the laws that every write
+//! must keep. It refuses what the real one refuses and panics on what must never even be
+//! tried and succeed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::*;
+use crate::state::JobEvent;
+
+#[derive(Debug, Clone)]
+pub struct Row {
+    pub known: KnownJob,
+    pub state: JobState,
+    /// Runs begun, the one under way included.
+    pub attempt: u32,
+    pub not_before: Option<Timestamp>,
+    pub run: Option<Assignment>,
+    pub results_taken: u32,
+}
+
+#[derive(Debug, Default)]
+pub struct Ledger {
+    pub rows: BTreeMap<JobId, Row>,
+    pub dispatches: BTreeSet<DispatchId>,
+    /// What the kernel really said.
+    pub said: BTreeSet<(JobId, Timestamp, String)>,
+    /// When a snapshot was last known to be in force.
+    pub in_force: BTreeMap<String, Timestamp>,
+    /// The snapshot that this leader was last told of.
+    pub latest: Option<(String, Timestamp)>,
+    /// Dispatches that a worker took.
+    pub taken: BTreeSet<DispatchId>,
+}
+
+impl Row {
+    /// The law of the table, whoever writes.
+    pub fn go(&mut self, on: JobEvent, to: JobState) {
+        assert_eq!(
+            self.state.after(on),
+            Some(to),
+            "{}: {} on {on:?}",
+            self.known.id,
+            self.state
+        );
+        self.state = to;
+    }
+
+    /// As the shell reads it back.
+    pub fn known(&self) -> KnownJob {
+        let mut known = self.known.clone();
+        let under_way = u32::from(self.state.is_in_flight());
+        known.attempt = Attempt(self.attempt - under_way);
+        known.not_before = self.not_before;
+        known
+    }
+
+    pub fn reloaded(&self, now: Timestamp, recovered: bool) -> ReloadedJob {
+        let assignment = self.run.clone().map(|mut a| {
+            a.last_sign = now;
+            a.accepted = a.started_at.is_some();
+            a.recovered = recovered;
+            a.accept_by = now + secs(10);
+            a
+        });
+        ReloadedJob {
+            known: self.known(),
+            state: self.state,
+            assignment,
+        }
+    }
+
+    fn runs(&self, dispatch: DispatchId) -> bool {
+        self.state.is_in_flight() && self.run.as_ref().is_some_and(|a| a.dispatch == dispatch)
+    }
+}
+
+impl Ledger {
+    /// What has to be written, in the order in which the real one writes it.
+    pub fn moves(effects: &[Effect]) -> Vec<(&JobId, &Effect)> {
+        let mut moves: Vec<(u8, &JobId, &Effect)> = effects
+            .iter()
+            .filter_map(|e| {
+                let (rank, id) = match e {
+                    Effect::Finish { job, .. } => (0, &job.id),
+                    Effect::Requeue { job, .. } => (1, job),
+                    Effect::Assign { job, .. } => (2, &job.id),
+                    Effect::Refuse { job, .. } => (3, &job.id),
+                    Effect::Mark { job, .. } => (4, job),
+                    Effect::Stray { .. }
+                    | Effect::Recheck(_)
+                    | Effect::Republish { .. }
+                    | Effect::CancelAtWorker { .. }
+                    | Effect::Receipt { .. }
+                    | Effect::AskInventory { .. }
+                    | Effect::AskHello { .. } => return None,
+                };
+                Some((rank, id, e))
+            })
+            .collect();
+        moves.sort_by_key(|(rank, ..)| *rank);
+        moves.into_iter().map(|(_, id, e)| (id, e)).collect()
+    }
+
+    /// Does one move if the row still is where the engine believes it; false if not.
+    pub fn write(&mut self, now: Timestamp, effect: &Effect) -> bool {
+        match effect {
+            Effect::Finish {
+                job,
+                assignment,
+                to,
+                report,
+                ..
+            } => self.finish(&job.id, assignment, *to, report.is_some()),
+            Effect::Requeue {
+                job,
+                assignment,
+                ran,
+                not_before,
+                outcome,
+                ..
+            } => self.requeue(job, assignment, *ran, *not_before, outcome),
+            Effect::Assign {
+                job,
+                assignment,
+                verdict,
+            } => self.assign(now, &job.id, assignment, verdict),
+            Effect::Refuse { job, to, .. } => self.refuse(now, &job.id, *to),
+            Effect::Mark { job, assignment } => {
+                self.mark(job, assignment);
+                true
+            }
+            Effect::Stray { .. }
+            | Effect::Recheck(_)
+            | Effect::Republish { .. }
+            | Effect::CancelAtWorker { .. }
+            | Effect::Receipt { .. }
+            | Effect::AskInventory { .. }
+            | Effect::AskHello { .. } => true,
+        }
+    }
+
+    fn finish(&mut self, id: &JobId, a: &Assignment, to: JobState, by_result: bool) -> bool {
+        let Some(row) = self.rows.get_mut(id).filter(|r| r.runs(a.dispatch)) else {
+            return false;
+        };
+        row.go(
+            match to {
+                JobState::Succeeded => JobEvent::Succeed,
+                JobState::Failed => JobEvent::Fail,
+                JobState::Timeout => JobEvent::Expire,
+                JobState::Cancelled => JobEvent::Cancel,
+                other => panic!("{id} cannot finish as {other}"),
+            },
+            to,
+        );
+        if by_result {
+            row.results_taken += 1;
+            assert!(
+                self.taken.contains(&a.dispatch),
+                "{id}: a result out of nothing"
+            );
+        }
+        assert!(row.results_taken <= 1, "{id}: two results taken");
+        assert!(
+            to != JobState::Succeeded || by_result,
+            "{id}: success without a result"
+        );
+        true
+    }
+
+    fn requeue(
+        &mut self,
+        id: &JobId,
+        a: &Assignment,
+        ran: bool,
+        not_before: Option<Timestamp>,
+        outcome: &str,
+    ) -> bool {
+        let Some(row) = self.rows.get_mut(id).filter(|r| r.runs(a.dispatch)) else {
+            return false;
+        };
+        row.go(JobEvent::Requeue, JobState::Pending);
+        if !ran {
+            row.attempt -= 1;
+            assert!(
+                outcome == "not_started" || !self.taken.contains(&a.dispatch),
+                "{id}: a run that a worker took is not counted"
+            );
+        }
+        row.run = None;
+        row.not_before = not_before;
+        true
+    }
+
+    fn assign(&mut self, now: Timestamp, id: &JobId, a: &Assignment, v: &Verdict) -> bool {
+        let Some(row) = self.rows.get_mut(id) else {
+            return false;
+        };
+        if row.state != JobState::Pending || row.attempt + 1 != a.attempt.0 {
+            return false;
+        }
+        row.go(JobEvent::Assign, JobState::Scheduled);
+        let max = row.known.spec.max_attempts.unwrap_or(3);
+        assert!(a.attempt.0 <= max, "{id}: attempt {} of {max}", a.attempt);
+        assert!(
+            row.not_before.is_none_or(|at| at <= now),
+            "{id}: tried before its backoff ended"
+        );
+        assert!(
+            row.known.deadline_at.is_none_or(|at| at > now),
+            "{id}: given away after its deadline"
+        );
+        assert!(
+            self.dispatches.insert(a.dispatch),
+            "{id}: a dispatch id twice"
+        );
+        assert!(v.decision.allows(), "{id}: dispatched on {:?}", v.decision);
+        let said = (id.clone(), v.decided_at, v.snapshot.clone());
+        assert!(
+            self.said.contains(&said),
+            "{id}: the kernel never said this"
+        );
+        let confirmed = self.in_force.get(&v.snapshot).copied();
+        let fresh = v.decided_at.max(confirmed.unwrap_or(v.decided_at));
+        assert!(now.since(fresh) <= secs(1), "{id}: an old verdict was used");
+        if let Some((snapshot, at)) = &self.latest
+            && v.decision != Decision::FailOpen
+        {
+            let replaced = *snapshot != v.snapshot && *at > v.decided_at;
+            assert!(!replaced, "{id}: the policy has changed since");
+        }
+        row.attempt += 1;
+        row.run = Some(a.clone());
+        true
+    }
+
+    fn refuse(&mut self, now: Timestamp, id: &JobId, to: JobState) -> bool {
+        let Some(row) = self.rows.get_mut(id) else {
+            return false;
+        };
+        let held = row.state == JobState::ApprovalRequired && to == JobState::Timeout;
+        if row.state != JobState::Pending && !held {
+            return false;
+        }
+        if to == JobState::Timeout {
+            let at = row.known.deadline_at.expect("it has a deadline");
+            assert!(at <= now, "{id}: ended before its deadline");
+        }
+        row.go(
+            match to {
+                JobState::Denied => JobEvent::Deny,
+                JobState::ApprovalRequired => JobEvent::Hold,
+                JobState::Failed => JobEvent::GiveUp,
+                JobState::Timeout => JobEvent::Expire,
+                other => panic!("{id} cannot be refused as {other}"),
+            },
+            to,
+        );
+        true
+    }
+
+    fn mark(&mut self, id: &JobId, a: &Assignment) {
+        let Some(row) = self.rows.get_mut(id).filter(|r| r.runs(a.dispatch)) else {
+            return;
+        };
+        if a.started_at.is_some() && row.state != JobState::Running {
+            row.go(JobEvent::Start, JobState::Running);
+        } else if row.state == JobState::Scheduled {
+            row.go(JobEvent::Publish, JobState::Dispatched);
+        }
+        if let Some(run) = &mut row.run {
+            run.dispatched_at = a.dispatched_at;
+            run.started_at = a.started_at;
+        }
+    }
+}

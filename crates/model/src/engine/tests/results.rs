@@ -1,0 +1,238 @@
+//! How runs end, by the workers' word.
+
+use super::*;
+
+fn one_running() -> (Rig, Assignment) {
+    let mut rig = Rig::new();
+    rig.hello("w", 1);
+    let a = rig.assigned(job("a"));
+    (rig, a)
+}
+
+#[test]
+fn success_ends_the_job_frees_the_slot_and_is_receipted() {
+    let (mut rig, a) = one_running();
+    let effects = rig.result("a", &a, Outcome::Succeeded);
+    assert_eq!(short(&effects), ["receipt w", "finish a SUCCEEDED "]);
+    let Some(Effect::Finish {
+        report, assignment, ..
+    }) = effects.last()
+    else {
+        panic!()
+    };
+    assert_eq!(*report, Some(7), "the shell finds the payload by it");
+    assert!(assignment.dispatched_at.is_some() && assignment.started_at.is_some());
+    assert_eq!(rig.worker("w").in_flight, 0);
+    assert!(!rig.engine.knows(&job_id("a")));
+}
+
+#[test]
+fn plain_fatal_cancelled_and_timed_out_are_final() {
+    for (outcome, want) in [
+        (Outcome::Failed, "finish a FAILED failed"),
+        (Outcome::FailedFatal, "finish a FAILED failed_fatal"),
+        (Outcome::Cancelled, "finish a CANCELLED cancelled"),
+        (Outcome::TimedOut, "finish a TIMEOUT timeout"),
+    ] {
+        let (mut rig, a) = one_running();
+        assert_eq!(short(&rig.result("a", &a, outcome)), ["receipt w", want]);
+    }
+}
+
+#[test]
+fn the_worker_s_own_code_and_words_are_kept() {
+    let (mut rig, a) = one_running();
+    let mut r = report("a", &a, Outcome::Failed);
+    r.error_code = "no_money".into();
+    r.error_message = "the account is empty".into();
+    let effects = rig.feed(Input::Result(r));
+    let Some(Effect::Finish { code, reason, .. }) = effects.last() else {
+        panic!()
+    };
+    assert_eq!(
+        (code.as_str(), reason.as_str()),
+        ("no_money", "the account is empty")
+    );
+}
+
+#[test]
+fn a_retryable_failure_runs_again_after_its_backoff_and_not_before() {
+    let (mut rig, a) = one_running();
+    let effects = rig.result("a", &a, Outcome::FailedRetryable);
+    assert_eq!(short(&effects), ["receipt w", "requeue a failed_retryable"]);
+    let Some(Effect::Requeue {
+        not_before: Some(until),
+        ..
+    }) = effects.last()
+    else {
+        panic!()
+    };
+    let wait = until.since(rig.now);
+    assert!(wait >= secs(1) && wait < ms(1_500), "{wait:?}");
+    assert_eq!(short(&rig.pass(wait - Duration::from_micros(1))), nothing());
+    assert_eq!(short(&rig.pass(Duration::from_micros(1))), ["recheck a"]);
+    let mut known = job("a");
+    known.attempt = Attempt(1);
+    assert_eq!(rig.assigned(known).attempt, Attempt(2));
+}
+
+#[test]
+fn the_last_attempt_ends_it() {
+    let (mut rig, mut a) = one_running();
+    for attempt in 1..3 {
+        rig.result("a", &a, Outcome::FailedRetryable);
+        rig.beat("w", &[]);
+        rig.pass(secs(10));
+        let mut known = job("a");
+        known.attempt = Attempt(attempt);
+        a = rig.assigned(known);
+    }
+    assert_eq!(a.attempt, Attempt(3));
+    let effects = rig.result("a", &a, Outcome::FailedRetryable);
+    assert_eq!(
+        short(&effects),
+        ["receipt w", "finish a FAILED attempts_exhausted"]
+    );
+}
+
+#[test]
+fn a_job_may_say_how_often_it_wants_to_be_tried() {
+    let mut rig = Rig::new();
+    rig.hello("w", 1);
+    let a = rig.assigned(with_spec("a", |s| s.max_attempts = Some(1)));
+    let effects = rig.result("a", &a, Outcome::FailedRetryable);
+    assert_eq!(
+        short(&effects),
+        ["receipt w", "finish a FAILED attempts_exhausted"]
+    );
+}
+
+#[test]
+fn a_run_handed_back_is_not_counted_and_goes_elsewhere() {
+    let (mut rig, a) = one_running();
+    let effects = rig.result("a", &a, Outcome::NotStarted);
+    assert_eq!(
+        short(&effects),
+        ["receipt w", "requeue a not_started uncounted", "recheck a"]
+    );
+    // The one that handed it back is leaving, even if no beat has said so yet.
+    assert_eq!(short(&rig.allow(job("a"))), nothing());
+    let effects = rig.hello("other", 1);
+    assert_eq!(short(&effects), ["assign a to other"]);
+    let Some(Effect::Assign { assignment, .. }) = effects.first() else {
+        panic!()
+    };
+    assert_eq!(assignment.attempt, Attempt(1));
+}
+
+#[test]
+fn strays_change_nothing_and_are_recorded() {
+    let (mut rig, a) = one_running();
+    let mut wrong_worker = report("a", &a, Outcome::Succeeded);
+    wrong_worker.worker = worker_id("forger");
+    assert_eq!(
+        short(&rig.feed(Input::Result(wrong_worker))),
+        ["receipt forger", "stray a"]
+    );
+    let mut wrong_dispatch = report("a", &a, Outcome::Succeeded);
+    wrong_dispatch.dispatch = "anything at all".into();
+    assert_eq!(
+        short(&rig.feed(Input::Result(wrong_dispatch))),
+        ["receipt w", "stray a"]
+    );
+    let unknown = report("nobody", &a, Outcome::Succeeded);
+    assert_eq!(
+        short(&rig.feed(Input::Result(unknown))),
+        ["receipt w", "stray nobody"]
+    );
+    assert_eq!(rig.worker("w").in_flight, 1);
+    assert_eq!(
+        short(&rig.result("a", &a, Outcome::Succeeded)),
+        ["receipt w", "finish a SUCCEEDED "]
+    );
+}
+
+#[test]
+fn a_result_of_an_earlier_attempt_is_a_stray() {
+    let (mut rig, first) = one_running();
+    rig.feed(Input::Hello(Box::new(worker("w", "two", 1))));
+    let mut known = job("a");
+    known.attempt = Attempt(1);
+    let second = rig.assigned(known);
+    assert_ne!(first.dispatch, second.dispatch);
+    assert_eq!(
+        short(&rig.result("a", &first, Outcome::Succeeded)),
+        ["receipt w", "stray a"]
+    );
+}
+
+#[test]
+fn a_repeated_result_is_only_receipted_again() {
+    let (mut rig, a) = one_running();
+    rig.result("a", &a, Outcome::Succeeded);
+    for _ in 0..3 {
+        assert_eq!(
+            short(&rig.result("a", &a, Outcome::Succeeded)),
+            ["receipt w"]
+        );
+    }
+    let (mut rig, a) = one_running();
+    rig.result("a", &a, Outcome::FailedRetryable);
+    assert_eq!(
+        short(&rig.result("a", &a, Outcome::FailedRetryable)),
+        ["receipt w"]
+    );
+}
+
+#[test]
+fn the_memory_of_results_is_bounded() {
+    let mut rig = Rig::with(Settings {
+        remember_results: 2,
+        ..Settings::default()
+    });
+    rig.hello("w", 1);
+    let mut all = Vec::new();
+    for id in ["a", "b", "c"] {
+        let a = rig.assigned(job(id));
+        rig.result(id, &a, Outcome::Succeeded);
+        all.push((id, a));
+    }
+    let again: Vec<_> = all
+        .iter()
+        .map(|(id, a)| rig.result(id, a, Outcome::Succeeded).len())
+        .collect();
+    assert_eq!(again, [2, 1, 1], "the oldest is a stray now");
+}
+
+#[test]
+fn a_worker_s_clock_is_kept_within_ours() {
+    let (mut rig, a) = one_running();
+    rig.pass(ms(50));
+    let mut r = report("a", &a, Outcome::Succeeded);
+    r.started_at = Some(rig.now + secs(3600));
+    let effects = rig.feed(Input::Result(r));
+    let Some(Effect::Finish { assignment, .. }) = effects.last() else {
+        panic!()
+    };
+    assert_eq!(assignment.started_at, Some(rig.now));
+}
+
+#[test]
+fn an_end_by_another_hand_frees_the_slot_and_stops_the_worker() {
+    let (mut rig, a) = one_running();
+    rig.allow(job("b"));
+    let effects = rig.feed(Input::Ended {
+        job: job_id("a"),
+        state: JobState::Cancelled,
+    });
+    assert_eq!(short(&effects), ["cancel a at w", "assign b to w"]);
+    let Some(Effect::CancelAtWorker { assignment, .. }) = effects.first() else {
+        panic!()
+    };
+    assert_eq!(assignment.dispatch, a.dispatch);
+    let again = rig.feed(Input::Ended {
+        job: job_id("a"),
+        state: JobState::Cancelled,
+    });
+    assert_eq!(short(&again), nothing());
+}

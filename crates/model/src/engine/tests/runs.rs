@@ -1,0 +1,283 @@
+//! A run on the wire: published or not, started, watched, marked, reloaded.
+
+use super::*;
+
+fn one_running() -> (Rig, Assignment) {
+    let mut rig = Rig::new();
+    rig.hello("w", 1);
+    let a = rig.assigned(job("a"));
+    (rig, a)
+}
+
+fn published(a: &Assignment) -> Input {
+    Input::Published {
+        job: job_id("a"),
+        dispatch: a.dispatch,
+    }
+}
+
+fn failed(a: &Assignment) -> Input {
+    Input::PublishFailed {
+        job: job_id("a"),
+        dispatch: a.dispatch,
+    }
+}
+
+fn started(a: &Assignment) -> Input {
+    Input::Started {
+        job: job_id("a"),
+        dispatch: a.dispatch.to_string(),
+        worker: a.worker.clone(),
+        at: None,
+    }
+}
+
+#[test]
+fn marks_are_written_after_a_while() {
+    let (mut rig, a) = one_running();
+    rig.feed(published(&a));
+    let on_wire = rig.now;
+    assert_eq!(short(&rig.pass(ms(99))), nothing());
+    let effects = rig.pass(ms(1));
+    let [Effect::Mark { assignment, .. }] = effects.as_slice() else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(assignment.dispatched_at, Some(on_wire));
+    assert_eq!(assignment.started_at, None);
+    rig.feed(started(&a));
+    let effects = rig.pass(ms(100));
+    let [Effect::Mark { assignment, .. }] = effects.as_slice() else {
+        panic!("{effects:?}")
+    };
+    assert!(assignment.started_at.is_some());
+    rig.feed(published(&a));
+    rig.feed(started(&a));
+    assert_eq!(
+        short(&rig.pass(ms(100))),
+        nothing(),
+        "told twice, written once"
+    );
+}
+
+#[test]
+fn marks_are_not_written_when_the_end_came_first() {
+    let (mut rig, a) = one_running();
+    rig.feed(published(&a));
+    rig.feed(started(&a));
+    rig.result("a", &a, Outcome::Succeeded);
+    assert_eq!(short(&rig.pass(ms(100))), nothing());
+    assert!(rig.engine.unmarked.is_empty());
+}
+
+#[test]
+fn a_failed_publish_is_repeated_with_the_same_dispatch() {
+    let (mut rig, a) = one_running();
+    rig.feed(failed(&a));
+    assert_eq!(short(&rig.pass(ms(1_999))), nothing());
+    let effects = rig.pass(ms(1));
+    let [Effect::Republish { assignment, .. }] = effects.as_slice() else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(
+        (assignment.dispatch, assignment.attempt),
+        (a.dispatch, a.attempt)
+    );
+    assert_eq!(
+        assignment.accept_by,
+        rig.now + secs(10),
+        "it has its time again"
+    );
+    rig.feed(failed(&a));
+    assert_eq!(short(&rig.pass(secs(2))), ["republish a"]);
+    rig.feed(published(&a));
+    assert_eq!(rig.worker("w").in_flight, 1);
+}
+
+#[test]
+fn a_failed_publish_of_what_has_started_changes_nothing() {
+    let (mut rig, a) = one_running();
+    rig.feed(started(&a));
+    rig.feed(failed(&a));
+    assert_eq!(short(&rig.pass(secs(5))), ["mark a"]);
+}
+
+#[test]
+fn a_cap_worker_is_never_sent_anything_twice() {
+    let mut rig = Rig::new();
+    let mut cap = worker("w", "cap-1", 1);
+    cap.sdk = false;
+    rig.feed(Input::Hello(Box::new(cap)));
+    let a = rig.assigned(job("a"));
+    rig.feed(failed(&a));
+    let mut seen = Vec::new();
+    for _ in 0..40 {
+        let mut b = beat("w", &[]);
+        b.incarnation = None;
+        rig.feed(Input::Beat(b));
+        seen.extend(rig.live(secs(10)).into_iter().map(|(_, e)| one_short(&e)));
+    }
+    assert_eq!(seen, ["cancel a at w", "finish a TIMEOUT dispatch_timeout"]);
+}
+
+#[test]
+fn the_dispatch_timeout_counts_from_the_assignment() {
+    let (mut rig, _) = one_running();
+    let start = rig.now;
+    let mut end = None;
+    for _ in 0..40 {
+        rig.beat("w", &[]);
+        for (at, e) in rig.live(secs(10)) {
+            match e {
+                Effect::AskInventory { .. } => {}
+                Effect::Finish { .. } => end = Some((at.since(start), one_short(&e))),
+                other => assert!(one_short(&other).starts_with("cancel"), "{other:?}"),
+            }
+        }
+    }
+    let want = "finish a TIMEOUT dispatch_timeout".to_owned();
+    assert_eq!(end, Some((secs(300), want)));
+}
+
+#[test]
+fn the_running_timeout_counts_from_the_last_sign_of_life() {
+    let (mut rig, a) = one_running();
+    rig.feed(started(&a));
+    // Far beyond 900 s, but it shows life.
+    for _ in 0..500 {
+        rig.beat("w", &[a.dispatch]);
+        rig.live(secs(10));
+    }
+    assert!(rig.engine.knows(&job_id("a")));
+    rig.beat("w", &[a.dispatch]);
+    let last = rig.now;
+    let mut end = None;
+    for _ in 0..100 {
+        rig.beat("w", &[]);
+        for (at, e) in rig.live(secs(10)) {
+            if let Effect::Finish { .. } = e {
+                end = Some((at.since(last), one_short(&e)));
+            }
+        }
+    }
+    assert_eq!(
+        end,
+        Some((secs(900), "finish a TIMEOUT running_timeout".to_owned()))
+    );
+}
+
+#[test]
+fn the_deadline_stops_a_running_job() {
+    let mut rig = Rig::new();
+    rig.hello("w", 1);
+    let mut known = job("a");
+    known.deadline_at = Some(rig.now + secs(5));
+    let a = rig.assigned(known);
+    rig.feed(started(&a));
+    let effects = rig.live(ms(4_999));
+    assert_eq!(effects.len(), 1, "only the mark");
+    assert_eq!(
+        short(&rig.pass(ms(1))),
+        ["cancel a at w", "finish a TIMEOUT deadline_exceeded"]
+    );
+    assert_eq!(rig.worker("w").in_flight, 0);
+}
+
+#[test]
+fn a_start_from_the_wrong_worker_is_not_believed() {
+    let (mut rig, a) = one_running();
+    let mut wrong = started(&a);
+    if let Input::Started { worker, .. } = &mut wrong {
+        *worker = worker_id("forger");
+    }
+    rig.feed(wrong);
+    assert_eq!(short(&rig.pass(ms(200))), nothing());
+}
+
+fn reloaded(known: KnownJob, state: JobState, assignment: Option<Assignment>) -> Input {
+    Input::Reloaded(Box::new(ReloadedJob {
+        known,
+        state,
+        assignment,
+    }))
+}
+
+#[test]
+fn the_ledger_s_word_replaces_ours() {
+    let (mut rig, a) = one_running();
+    // It never was given away: its slot is free, and the kernel is asked anew.
+    let effects = rig.feed(reloaded(job("a"), JobState::Pending, None));
+    assert_eq!(short(&effects), ["recheck a"]);
+    assert_eq!(rig.worker("w").in_flight, 0);
+    // It is with the worker after all.
+    rig.feed(reloaded(job("a"), JobState::Scheduled, Some(a.clone())));
+    assert_eq!(rig.worker("w").in_flight, 1);
+    rig.feed(reloaded(job("a"), JobState::Running, Some(a)));
+    assert_eq!(rig.worker("w").in_flight, 1, "not counted twice");
+    rig.feed(reloaded(job("a"), JobState::ApprovalRequired, None));
+    assert_eq!(rig.worker("w").in_flight, 0);
+    assert!(rig.engine.knows(&job_id("a")));
+    rig.feed(reloaded(job("a"), JobState::Succeeded, None));
+    assert!(!rig.engine.knows(&job_id("a")));
+}
+
+#[test]
+fn a_waiting_job_that_is_reloaded_has_one_place_in_the_queue() {
+    let mut rig = Rig::new();
+    rig.allow(job("a"));
+    for _ in 0..3 {
+        assert_eq!(
+            short(&rig.feed(reloaded(job("a"), JobState::Pending, None))),
+            ["recheck a"]
+        );
+        assert_eq!(rig.engine.census().waiting, 0);
+        rig.allow(job("a"));
+    }
+    assert_eq!(rig.engine.census().waiting, 1);
+    assert_eq!(short(&rig.hello("w", 9)), ["assign a to w"]);
+}
+
+#[test]
+fn a_deadline_that_passed_under_an_earlier_leader_is_found_after_the_take_over() {
+    let (_, a) = one_running();
+    for (state, run, want) in [
+        (
+            JobState::Running,
+            Some(a),
+            vec!["cancel a at w", "finish a TIMEOUT deadline_exceeded"],
+        ),
+        (
+            JobState::ApprovalRequired,
+            None,
+            vec!["refuse a TIMEOUT deadline_exceeded"],
+        ),
+    ] {
+        let mut rig = Rig::new();
+        let mut known = job("a");
+        known.deadline_at = Some(rig.now - secs(5));
+        // Nothing can be committed while the ledger is read.
+        assert_eq!(short(&rig.feed(reloaded(known, state, run))), nothing());
+        assert_eq!(short(&rig.pass(ms(1))), want);
+    }
+    let mut rig = Rig::new();
+    let mut known = job("a");
+    known.deadline_at = Some(rig.now - secs(5));
+    known.not_before = Some(rig.now + secs(5));
+    let effects = rig.feed(reloaded(known.clone(), JobState::Pending, None));
+    assert_eq!(short(&effects), ["recheck a"]);
+    assert_eq!(
+        short(&rig.allow(known)),
+        ["refuse a TIMEOUT deadline_exceeded"]
+    );
+}
+
+#[test]
+fn a_reloaded_backoff_is_waited_for() {
+    let mut rig = Rig::new();
+    let mut known = job("a");
+    known.not_before = Some(rig.now + secs(9));
+    assert_eq!(
+        short(&rig.feed(reloaded(known, JobState::Pending, None))),
+        nothing()
+    );
+    assert_eq!(short(&rig.pass(secs(9))), ["recheck a"]);
+}

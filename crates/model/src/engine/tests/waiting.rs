@@ -1,0 +1,149 @@
+//! Waiting for capacity: scheduled tries, and giving up.
+
+use super::*;
+
+#[test]
+fn without_workers_a_job_waits_and_the_first_hello_wakes_it() {
+    let mut rig = Rig::new();
+    assert_eq!(short(&rig.allow(job("a"))), nothing());
+    assert_eq!(rig.engine.census().waiting, 1);
+    rig.pass(ms(500));
+    assert_eq!(short(&rig.hello("w", 1)), ["assign a to w"]);
+}
+
+#[test]
+fn fifty_counted_tries_and_it_fails_with_the_reason() {
+    let mut rig = Rig::new();
+    rig.allow(job("a"));
+    let effects = rig.live(secs(3600));
+    let [(at, effect)] = effects.as_slice() else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(one_short(effect), "refuse a FAILED no_workers");
+    let Effect::Refuse { reason, .. } = effect else {
+        panic!()
+    };
+    assert!(reason.contains("50 tries"), "{reason}");
+    // 2 s, then doubling to 30 s with jitter.
+    let took = at.since(job("a").created_at);
+    assert!(took > secs(1300) && took < secs(1500), "{took:?}");
+    assert!(!rig.engine.knows(&job_id("a")));
+    assert_eq!(rig.engine.census().waiting, 0);
+}
+
+#[test]
+fn no_pool_is_a_reason_of_its_own() {
+    let mut rig = Rig::new();
+    rig.hello("w", 1);
+    rig.allow(with_spec("a", |s| {
+        s.labels.insert("preferred_pool".into(), "elsewhere".into());
+    }));
+    let mut ended = Vec::new();
+    for _ in 0..400 {
+        rig.beat("w", &[]);
+        ended.extend(rig.live(secs(5)).into_iter().map(|(_, e)| one_short(&e)));
+    }
+    assert_eq!(ended, ["refuse a FAILED no_pool_mapping"]);
+}
+
+#[test]
+fn a_full_pool_never_fails_a_job() {
+    let mut rig = Rig::new();
+    rig.hello("w", 1);
+    let held = rig.assigned(job("held"));
+    let mut one_slot = beat("w", &[held.dispatch]);
+    one_slot.max_parallel = 1;
+    rig.allow(job("a"));
+    for _ in 0..2_000 {
+        rig.feed(Input::Beat(one_slot.clone()));
+        let happened = rig.live(secs(5));
+        assert!(happened.is_empty(), "{happened:?}");
+    }
+    assert!(rig.engine.knows(&job_id("a")));
+    let effects = rig.result("held", &held, Outcome::Succeeded);
+    assert_eq!(
+        short(&effects).last().map(String::as_str),
+        Some("recheck a")
+    );
+}
+
+#[test]
+fn tries_of_many_waiting_jobs_become_rare() {
+    let mut rig = Rig::new();
+    for i in 0..50 {
+        rig.allow(job(&format!("j{i}")));
+    }
+    rig.live(secs(120));
+    let mut rounds = 0;
+    let end = rig.now + secs(30);
+    while let Some(next) = rig.engine.next_deadline().filter(|at| *at <= end) {
+        rig.now = next;
+        rig.feed(Input::Tick);
+        rounds += 1;
+    }
+    // Fifty jobs and one look at the workers each second.
+    assert!(rounds <= 50 + 31, "{rounds}");
+}
+
+#[test]
+fn a_worker_in_the_moment_of_the_last_try_saves_the_job() {
+    let mut rig = Rig::with(Settings {
+        max_scheduling_retries: 1,
+        ..Settings::default()
+    });
+    rig.allow(job("a"));
+    rig.now = rig.now + secs(2);
+    let inputs = [
+        Input::Hello(Box::new(worker("w", "one", 1))),
+        Input::Confirmed {
+            snapshot: SNAPSHOT.to_owned(),
+        },
+    ];
+    assert_eq!(short(&rig.feed_all(inputs)), ["assign a to w"]);
+}
+
+#[test]
+fn a_scheduled_try_looks_at_a_blocked_class_again() {
+    let mut rig = Rig::new();
+    rig.allow(job("a"));
+    // Something that gives capacity without saying so.
+    rig.engine.workers.insert(worker_id("w"), {
+        let mut w = worker("w", "one", 1);
+        w.last_seen = rig.now;
+        w
+    });
+    let effects = rig.live(secs(2));
+    let effects: Vec<_> = effects.into_iter().map(|(_, e)| one_short(&e)).collect();
+    assert_eq!(effects, ["recheck a"]);
+}
+
+#[test]
+fn a_deadline_ends_the_waiting() {
+    let mut rig = Rig::new();
+    let mut known = job("a");
+    known.deadline_at = Some(rig.now + secs(7));
+    rig.allow(known);
+    let effects = rig.live(secs(60));
+    let [(at, effect)] = effects.as_slice() else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(one_short(effect), "refuse a TIMEOUT deadline_exceeded");
+    assert_eq!(
+        at.since(job("a").created_at),
+        secs(7),
+        "neither early nor late"
+    );
+    assert_eq!(rig.engine.census(), Census::default());
+}
+
+#[test]
+fn a_deadline_ends_the_sleep() {
+    let mut rig = Rig::new();
+    let mut known = job("a");
+    known.deadline_at = Some(rig.now + secs(3));
+    rig.decide(known, Decision::Throttle);
+    assert_eq!(
+        short(&rig.pass(secs(3))),
+        ["refuse a TIMEOUT deadline_exceeded"]
+    );
+}

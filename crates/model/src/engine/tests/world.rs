@@ -1,0 +1,478 @@
+//! The world of the simulation: a shell around the engine that commits and publishes as
+//! the real one does, workers that run what they are sent, a kernel, and a wire that
+//! delays, repeats and loses. All of it is driven by one random seed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::ledger::{Ledger, Row};
+use super::processes::Process;
+use super::*;
+
+/// Something on its way, or something that will happen.
+#[derive(Debug, Clone)]
+pub enum Mail {
+    /// Kept by a stream: late while the bus is away, never lost.
+    Durable(Input),
+    /// Not kept by anyone.
+    Lossy(Input),
+    /// An answer to the leader of this term, and to no other.
+    Answer(u64, Input),
+    Submit(JobId),
+    Approve(JobId),
+    Dispatch(u64, JobId, Assignment),
+    Receipt(WorkerId, DispatchId),
+    AskInventory(WorkerId),
+    AskHello(WorkerId),
+    Cancel(WorkerId, DispatchId),
+    Beat(usize),
+    /// A run ends, if its process still lives.
+    End(usize, Incarnation, DispatchId),
+    /// A result without a receipt is sent again.
+    Resend(usize, Incarnation, DispatchId),
+    Rise(usize),
+    Confirm,
+    Replay,
+}
+
+pub struct World {
+    pub engine: Engine,
+    pub now: Timestamp,
+    pub ledger: Ledger,
+    pub processes: Vec<Process>,
+    pub bus_up: bool,
+    pub kernel_up: bool,
+    pub fail_open: bool,
+    pub snapshot: u64,
+    pub approved: BTreeSet<JobId>,
+    /// No more losses, repeats, failures and crashes.
+    pub calm: bool,
+    term: u64,
+    seed: u64,
+    pub count: u64,
+    wire: BTreeMap<(Timestamp, u64), Mail>,
+}
+
+impl World {
+    pub fn new(seed: u64) -> Self {
+        let mut world = Self {
+            engine: Engine::new(Settings::default(), routing()),
+            now: Timestamp::from_millis(1_000_000_000),
+            ledger: Ledger::default(),
+            processes: Vec::new(),
+            bus_up: true,
+            kernel_up: true,
+            fail_open: false,
+            snapshot: 1,
+            approved: BTreeSet::new(),
+            calm: false,
+            term: 1,
+            seed,
+            count: 0,
+            wire: BTreeMap::new(),
+        };
+        for i in 0..3 {
+            let slots = u32::try_from(world.between(1, 3)).unwrap();
+            world.processes.push(Process {
+                id: worker_id(&format!("w{i}")),
+                incarnation: incarnation("unborn"),
+                sdk: i < 2,
+                slots,
+                alive: false,
+                epoch: 0,
+                seen: BTreeSet::new(),
+                running: BTreeMap::new(),
+                finished: BTreeMap::new(),
+            });
+            let at = world.between(0, 2_000);
+            world.send(at, Mail::Rise(i));
+            world.send(at + 1_000, Mail::Beat(i));
+        }
+        world.send(100, Mail::Confirm);
+        world.send(3_000, Mail::Replay);
+        world
+    }
+
+    pub fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + splitmix(&mut self.seed) % (high - low + 1)
+    }
+
+    /// True in so many of a hundred cases, and never when all is calm.
+    pub fn unlucky(&mut self, percent: u64) -> bool {
+        let drawn = self.between(0, 99) < percent;
+        drawn && !self.calm
+    }
+
+    pub fn send(&mut self, in_ms: u64, mail: Mail) {
+        self.count += 1;
+        self.wire.insert((self.now + ms(in_ms), self.count), mail);
+    }
+
+    pub fn lossy(&mut self, input: Input) {
+        if self.bus_up && !self.unlucky(15) {
+            let late = self.between(0, 300);
+            self.send(late, Mail::Lossy(input));
+        }
+    }
+
+    pub fn submit(&mut self, known: KnownJob) {
+        let id = known.id.clone();
+        let row = Row {
+            known,
+            state: JobState::Pending,
+            attempt: 0,
+            not_before: None,
+            run: None,
+            results_taken: 0,
+        };
+        self.ledger.rows.insert(id.clone(), row);
+        // Its wake-up may come twice, or never.
+        for _ in 0..self.between(0, 2) {
+            let late = self.between(0, 4_000);
+            self.send(late, Mail::Submit(id.clone()));
+        }
+    }
+
+    /// Goes to the next moment at which anything happens.
+    pub fn step(&mut self) {
+        let mail = self.wire.keys().next().map(|(at, _)| *at);
+        let timer = self.engine.next_deadline();
+        let next = [mail, timer]
+            .into_iter()
+            .flatten()
+            .min()
+            .expect("beats never end");
+        self.now = self.now.max(next);
+        let mut inputs = Vec::new();
+        while let Some(entry) = self.wire.first_entry() {
+            if entry.key().0 > self.now {
+                break;
+            }
+            let mail = entry.remove();
+            self.open(mail, &mut inputs);
+        }
+        self.round(inputs);
+    }
+
+    fn open(&mut self, mail: Mail, inputs: &mut Vec<Input>) {
+        match mail {
+            Mail::Durable(_) | Mail::Submit(_) | Mail::Dispatch(..) if !self.bus_up => {
+                self.send(250, mail);
+            }
+            Mail::Durable(input) => inputs.push(input),
+            Mail::Lossy(input) if self.bus_up => inputs.push(input),
+            Mail::Lossy(_) => {}
+            Mail::Answer(term, input) => {
+                if term == self.term {
+                    self.note(&input);
+                    inputs.push(input);
+                }
+            }
+            Mail::Submit(id) => {
+                let row = self.ledger.rows.get(&id).expect("submitted");
+                if row.state == JobState::Pending {
+                    let known = row.known();
+                    self.ask_kernel(known);
+                }
+            }
+            Mail::Approve(id) => {
+                let row = self.ledger.rows.get_mut(&id).expect("held");
+                if row.state == JobState::ApprovalRequired {
+                    row.go(crate::state::JobEvent::Approve, JobState::Pending);
+                    self.approved.insert(id.clone());
+                    self.send(10, Mail::Submit(id));
+                }
+            }
+            Mail::Dispatch(epoch, job, a) => self.arrive(epoch, job, a),
+            Mail::Receipt(worker, dispatch) => {
+                if let Some(p) = self.process(&worker) {
+                    p.finished.remove(&dispatch);
+                }
+            }
+            Mail::AskInventory(worker) => {
+                let term = self.term;
+                if let Some(p) = self.process(&worker).filter(|p| p.sdk) {
+                    p.epoch = p.epoch.max(term);
+                    let input = Input::Inventory {
+                        worker,
+                        incarnation: p.incarnation.clone(),
+                        running: p.running.keys().copied().collect(),
+                        finished: p.finished.keys().copied().collect(),
+                    };
+                    self.lossy(input);
+                }
+            }
+            Mail::AskHello(worker) => {
+                if let Some(p) = self.process(&worker).filter(|p| p.sdk) {
+                    let input = Input::Hello(Box::new(p.hello()));
+                    self.lossy(input);
+                }
+            }
+            Mail::Cancel(worker, dispatch) => {
+                if let Some(p) = self.process(&worker).filter(|p| p.sdk)
+                    && p.running.contains_key(&dispatch)
+                {
+                    let incarnation = p.incarnation.clone();
+                    self.end(&worker, &incarnation, dispatch, Outcome::Cancelled);
+                }
+            }
+            Mail::Beat(i) => {
+                self.beat(i);
+                self.send(2_000, Mail::Beat(i));
+            }
+            Mail::End(i, incarnation, dispatch) => {
+                let outcome = match self.between(0, 99) {
+                    0..60 => Outcome::Succeeded,
+                    60..90 => Outcome::FailedRetryable,
+                    90..95 => Outcome::Failed,
+                    _ => Outcome::FailedFatal,
+                };
+                let worker = self.processes[i].id.clone();
+                self.end(&worker, &incarnation, dispatch, outcome);
+            }
+            Mail::Resend(i, incarnation, dispatch) => {
+                let p = &self.processes[i];
+                let kept = p.alive && p.incarnation == incarnation;
+                if kept && let Some((job, outcome)) = p.finished.get(&dispatch).cloned() {
+                    self.say_result(i, job, dispatch, outcome);
+                    self.send(3_000, Mail::Resend(i, incarnation, dispatch));
+                }
+            }
+            Mail::Rise(i) => self.rise(i),
+            Mail::Confirm => {
+                if self.kernel_up {
+                    let input = Input::Confirmed {
+                        snapshot: self.snapshot.to_string(),
+                    };
+                    self.note(&input);
+                    inputs.push(input);
+                }
+                self.send(500, Mail::Confirm);
+            }
+            Mail::Replay => {
+                let pending = |r: &&Row| r.state == JobState::Pending;
+                let rows = self.ledger.rows.values().filter(pending);
+                let ids: Vec<_> = rows.map(|r| r.known.id.clone()).collect();
+                for id in ids {
+                    if !self.engine.knows(&id) {
+                        self.send(0, Mail::Submit(id));
+                    }
+                }
+                self.send(3_000, Mail::Replay);
+            }
+        }
+    }
+
+    /// What the engine is told of the policy, so that the ledger can judge by it.
+    fn note(&mut self, input: &Input) {
+        if let Input::Confirmed { snapshot } = input {
+            self.ledger.in_force.insert(snapshot.clone(), self.now);
+            self.ledger.latest = Some((snapshot.clone(), self.now));
+        }
+        if let Input::Decided { verdict, .. } = input
+            && verdict.decision != Decision::FailOpen
+        {
+            let snapshot = verdict.snapshot.clone();
+            let at = self.ledger.in_force.entry(snapshot.clone()).or_default();
+            *at = verdict.decided_at.max(*at);
+            let told = self.ledger.latest.as_ref();
+            if told.is_none_or(|(_, at)| *at <= verdict.decided_at) {
+                self.ledger.latest = Some((snapshot, verdict.decided_at));
+            }
+        }
+    }
+
+    fn ask_kernel(&mut self, known: KnownJob) {
+        let thinks = self.between(0, 60);
+        let travels = self.between(0, if self.calm { 20 } else { 700 });
+        let job = Box::new(known);
+        let input = if self.kernel_up || self.fail_open {
+            let verdict = self.judge(&job.id, self.now + ms(thinks));
+            let said = (job.id.clone(), verdict.decided_at, verdict.snapshot.clone());
+            self.ledger.said.insert(said);
+            Input::Decided { job, verdict }
+        } else {
+            Input::Undecided {
+                job,
+                delay: secs(1),
+                reason: WaitReason::SafetyUnavailable,
+            }
+        };
+        self.send(thinks + travels, Mail::Answer(self.term, input));
+    }
+
+    fn judge(&self, id: &JobId, at: Timestamp) -> Verdict {
+        let number: u64 = id.as_str()[1..].parse().expect("a number");
+        let decision = match (number + self.snapshot) % 12 {
+            _ if !self.kernel_up => Decision::FailOpen,
+            _ if self.approved.contains(id) => Decision::Allow,
+            0 if !self.calm => Decision::Deny,
+            1 => Decision::RequireApproval,
+            2 if !self.calm => Decision::Throttle,
+            3 => Decision::AllowWithConstraints,
+            _ => Decision::Allow,
+        };
+        let mut verdict = verdict(decision, at);
+        verdict.snapshot = if decision == Decision::FailOpen {
+            String::new()
+        } else {
+            self.snapshot.to_string()
+        };
+        verdict
+    }
+
+    /// Decide, commit, publish: what the shell does.
+    pub fn round(&mut self, inputs: Vec<Input>) {
+        let seed = &mut self.seed;
+        let effects = self.engine.handle(self.now, &mut || splitmix(seed), inputs);
+        if self.unlucky(1) && self.unlucky(30) {
+            return self.take_over();
+        }
+        let unheard = self.unlucky(3);
+        let moves = Ledger::moves(&effects);
+        let mut written = Vec::new();
+        for (_, effect) in &moves {
+            written.push(self.ledger.write(self.now, effect));
+        }
+        if unheard {
+            // The commit went through but its answer was lost: it is done once more.
+            for ((_, effect), written) in moves.iter().zip(&mut written) {
+                *written = self.ledger.write(self.now, effect);
+            }
+        }
+        let mut follow_up = Vec::new();
+        let mut given = Vec::new();
+        for ((id, effect), written) in moves.into_iter().zip(written) {
+            if let Effect::Mark { .. } = effect {
+                continue;
+            }
+            let row = &self.ledger.rows[id];
+            if let Effect::Assign {
+                job, assignment, ..
+            } = effect
+            {
+                let ours = row.run.as_ref().map(|a| a.dispatch) == Some(assignment.dispatch);
+                if written || (row.state.is_in_flight() && ours) {
+                    given.push((job.id.clone(), assignment.clone()));
+                    continue;
+                }
+            }
+            if written {
+                if row.state == JobState::ApprovalRequired {
+                    let id = id.clone();
+                    let thinks = self.between(100, 20_000);
+                    self.send(thinks, Mail::Approve(id));
+                }
+            } else if row.state.is_final() {
+                follow_up.push(Input::Ended {
+                    job: id.clone(),
+                    state: row.state,
+                });
+            } else {
+                let reloaded = row.reloaded(self.now, false);
+                follow_up.push(Input::Reloaded(Box::new(reloaded)));
+                if row.state == JobState::ApprovalRequired {
+                    let id = id.clone();
+                    self.send(5_000, Mail::Approve(id));
+                }
+            }
+        }
+        if self.unlucky(1) && self.unlucky(30) {
+            // Committed, and never put on the wire.
+            return self.take_over();
+        }
+        for (job, assignment) in given {
+            self.publish(job, assignment);
+        }
+        for effect in effects {
+            self.outward(effect);
+        }
+        if !follow_up.is_empty() {
+            self.round(follow_up);
+        }
+    }
+
+    fn outward(&mut self, effect: Effect) {
+        match effect {
+            Effect::Recheck(job) => self.ask_kernel((*job).clone()),
+            Effect::Republish { job, assignment } => self.publish(job.id.clone(), assignment),
+            Effect::Receipt { worker, dispatch } => {
+                let dispatch = dispatch.parse().expect("ours");
+                self.tell(Mail::Receipt(worker, dispatch));
+            }
+            Effect::AskInventory { worker } => self.tell(Mail::AskInventory(worker)),
+            Effect::AskHello { worker } => self.tell(Mail::AskHello(worker)),
+            Effect::CancelAtWorker { assignment, .. } => {
+                self.tell(Mail::Cancel(assignment.worker, assignment.dispatch));
+            }
+            // These are for the ledger alone.
+            Effect::Assign { .. }
+            | Effect::Refuse { .. }
+            | Effect::Finish { .. }
+            | Effect::Requeue { .. }
+            | Effect::Mark { .. }
+            | Effect::Stray { .. } => {}
+        }
+    }
+
+    /// A word to one worker, which may be lost.
+    fn tell(&mut self, mail: Mail) {
+        if self.bus_up && !self.unlucky(15) {
+            let late = self.between(0, 100);
+            self.send(late, mail);
+        }
+    }
+
+    fn publish(&mut self, job: JobId, a: Assignment) {
+        let dispatch = a.dispatch;
+        let failed = !self.bus_up || self.unlucky(8);
+        // What failed may have happened.
+        if !failed || self.unlucky(50) {
+            let late = if self.unlucky(4) { 15_000 } else { 200 };
+            let late = self.between(0, late);
+            self.send(late, Mail::Dispatch(self.term, job.clone(), a));
+        }
+        let input = if failed {
+            Input::PublishFailed { job, dispatch }
+        } else {
+            Input::Published { job, dispatch }
+        };
+        let late = self.between(0, 150);
+        self.send(late, Mail::Answer(self.term, input));
+    }
+
+    /// This leader is gone; the next one reads the ledger.
+    pub fn take_over(&mut self) {
+        self.term += 1;
+        self.ledger.latest = None;
+        let known: Vec<Worker> = self.engine.workers().cloned().collect();
+        self.engine = Engine::new(Settings::default(), routing());
+        if self.unlucky(60) {
+            let hellos = known.into_iter().map(|w| Input::Hello(Box::new(w)));
+            self.recover(hellos.collect());
+        }
+        let rows = self.ledger.rows.values().filter(|r| !r.state.is_final());
+        let jobs = rows.map(|r| Input::Reloaded(Box::new(r.reloaded(self.now, true))));
+        let jobs = jobs.collect();
+        self.recover(jobs);
+        if !self.bus_up {
+            self.recover(vec![Input::BusDown]);
+        }
+        let holders: BTreeSet<WorkerId> = self.engine.holders().into_iter().collect();
+        for worker in holders {
+            self.outward(Effect::AskInventory { worker });
+        }
+    }
+
+    fn recover(&mut self, inputs: Vec<Input>) {
+        let seed = &mut self.seed;
+        let effects = self.engine.handle(self.now, &mut || splitmix(seed), inputs);
+        for effect in effects {
+            // The shell commits nothing here, so nothing else may come of it.
+            assert!(
+                matches!(effect, Effect::Recheck(_)),
+                "while recovering: {effect:?}"
+            );
+            self.outward(effect);
+        }
+    }
+}
