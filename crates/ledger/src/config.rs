@@ -116,7 +116,10 @@ mod tests {
         let plain = "postgres://airlock@127.0.0.1:5432/airlock";
         assert_eq!(without_password(plain), plain);
         let secret = "postgres://u:p@ss@h/db?sslmode=require";
-        assert_eq!(without_password(secret), "postgres://u:***@h/db?sslmode=require");
+        assert_eq!(
+            without_password(secret),
+            "postgres://u:***@h/db?sslmode=require"
+        );
         assert_eq!(without_password("nonsense"), "***");
     }
 }

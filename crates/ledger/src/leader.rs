@@ -404,7 +404,12 @@ async fn requeue(
     ids(rows)
 }
 
-async fn mark(tx: &mut PgConnection, shard: i16, epoch: i64, items: &[Mark]) -> Result<(), LedgerError> {
+async fn mark(
+    tx: &mut PgConnection,
+    shard: i16,
+    epoch: i64,
+    items: &[Mark],
+) -> Result<(), LedgerError> {
     let v = sorted(items, |x| &x.job_id);
     let dispatch: Vec<Uuid> = col(&v, |x| x.dispatch_id.0);
     sqlx::query(MARK)

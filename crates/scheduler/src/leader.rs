@@ -29,7 +29,6 @@ const RECOVER_PAGE: u32 = 2000;
 const CORE_QUEUE: usize = 64;
 
 /// Leads until told to stop or the lease is lost.
-#[expect(clippy::too_many_arguments, reason = "everything a term is made of")]
 pub async fn lead(
     config: &Config,
     ctx: &Context,

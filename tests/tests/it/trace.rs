@@ -87,7 +87,12 @@ async fn a_job_is_one_trace_through_every_service() -> Result<()> {
         .submit_wait(&request, Duration::from_secs(30))
         .await?;
     let trace_id = job.trace_id.clone();
-    let names = ["http.submit", "scheduler.schedule", "policy.check", "worker.run"];
+    let names = [
+        "http.submit",
+        "scheduler.schedule",
+        "policy.check",
+        "worker.run",
+    ];
     let spans = eventually(Duration::from_secs(30), "all four spans", || async {
         let spans = collector.of_trace(&trace_id);
         let have: Vec<&str> = spans.iter().map(|s| s.name.as_str()).collect();
