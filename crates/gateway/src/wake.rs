@@ -115,7 +115,8 @@ fn submit_message(job: &NewJob, now: Timestamp) -> Outgoing {
     Outgoing {
         subject: subjects::JOB_SUBMIT.to_owned(),
         payload: packet::seal(SENDER, &job.trace_id, now, Payload::JobRequest(request)),
-        msg_id: Some(job.job_id.as_str().to_owned()),
+        // A wake-up may come twice, so it needs no place in the stream's memory of ids.
+        msg_id: None,
         traceparent: Some(job.traceparent.clone()),
     }
 }

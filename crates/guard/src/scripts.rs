@@ -6,35 +6,41 @@ use fred::types::scripts::Script;
 /// How many messages or jobs one call carries. Redis serves nobody else meanwhile.
 pub(crate) const CHUNK: usize = 1_000;
 
-const LOCK: &str = r"
-local function lock(key, epoch, mine, ttl)
-  local held = redis.call('GET', key)
-  if held and held ~= mine then
-    local other = tonumber(string.match(held, '^(%d+):'))
-    if not other or other >= tonumber(epoch) then return 0 end
-  end
-  redis.call('SET', key, mine, 'PX', ttl)
-  return 1
-end
-";
-
 /// KEYS: processed × n, inflight × n, locks. ARGV: n, inflight ttl, lock ttl, epoch,
 /// holder, time × n. Answers for each message 1 if it was processed, then for each lock
-/// 1 if it is ours.
+/// 1 if it is ours. What can be asked for all keys at once is: a call from Lua costs
+/// more than the look-up it makes.
 const BEGIN: &str = r"
 local n = tonumber(ARGV[1])
 local out = {}
-for i = 1, n do
-  local time = ARGV[5 + i]
-  if redis.call('GET', KEYS[i]) == time then
-    out[i] = 1
-  else
-    redis.call('SET', KEYS[n + i], time, 'PX', ARGV[2])
-    out[i] = 0
+if n > 0 then
+  local seen = redis.call('MGET', unpack(KEYS, 1, n))
+  for i = 1, n do
+    local time = ARGV[5 + i]
+    if seen[i] == time then
+      out[i] = 1
+    else
+      redis.call('SET', KEYS[n + i], time, 'PX', ARGV[2])
+      out[i] = 0
+    end
   end
 end
-for i = 2 * n + 1, #KEYS do
-  out[#out + 1] = lock(KEYS[i], ARGV[4], ARGV[5], ARGV[3])
+if #KEYS > 2 * n then
+  local epoch, mine = tonumber(ARGV[4]), ARGV[5]
+  local held = redis.call('MGET', unpack(KEYS, 2 * n + 1, #KEYS))
+  for i, holder in ipairs(held) do
+    local free = not holder or holder == mine
+    if not free then
+      local other = tonumber(string.match(holder, '^(%d+):'))
+      free = other and other < epoch
+    end
+    if free then
+      redis.call('SET', KEYS[2 * n + i], mine, 'PX', ARGV[3])
+      out[#out + 1] = 1
+    else
+      out[#out + 1] = 0
+    end
+  end
 end
 return out
 ";
@@ -42,13 +48,18 @@ return out
 /// KEYS: processed × n, inflight × n, locks. ARGV: n, processed ttl, holder, time × n.
 const FINISH: &str = r"
 local n = tonumber(ARGV[1])
+local gone = {}
 for i = 1, n do
   redis.call('SET', KEYS[i], ARGV[3 + i], 'PX', ARGV[2])
-  redis.call('DEL', KEYS[n + i])
+  gone[i] = KEYS[n + i]
 end
-for i = 2 * n + 1, #KEYS do
-  if redis.call('GET', KEYS[i]) == ARGV[3] then redis.call('DEL', KEYS[i]) end
+if #KEYS > 2 * n then
+  local held = redis.call('MGET', unpack(KEYS, 2 * n + 1, #KEYS))
+  for i, holder in ipairs(held) do
+    if holder == ARGV[3] then gone[#gone + 1] = KEYS[2 * n + i] end
+  end
 end
+if #gone > 0 then redis.call('UNLINK', unpack(gone)) end
 return 1
 ";
 
@@ -92,7 +103,7 @@ pub(crate) struct Scripts {
 impl Default for Scripts {
     fn default() -> Self {
         Self {
-            begin: Script::from_lua(format!("{LOCK}{BEGIN}")),
+            begin: Script::from_lua(BEGIN),
             finish: Script::from_lua(FINISH),
             renew: Script::from_lua(RENEW),
             snapshot: Script::from_lua(SNAPSHOT),

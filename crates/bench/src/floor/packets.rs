@@ -75,7 +75,7 @@ pub fn submit(job: &NewJob) -> Outgoing {
             now(),
             Payload::JobRequest(request),
         ),
-        msg_id: Some(job.job_id.to_string()),
+        msg_id: None,
         traceparent: Some(job.traceparent.clone()),
     }
 }

@@ -1,9 +1,10 @@
 //! Dead letters.
 
-use airlock_ledger::NewDeadLetter;
+use airlock_ledger::{CancelOutcome, CancelRequest, Commit, NewDeadLetter};
+use airlock_model::{JobId, JobState};
 use bytes::Bytes;
 
-use crate::bed::{Bed, tenant};
+use crate::bed::{Bed, finish, id, tenant};
 
 #[tokio::test]
 async fn letters_are_kept_whole_and_listed_newest_first() -> anyhow::Result<()> {
@@ -42,5 +43,44 @@ async fn letters_are_kept_whole_and_listed_newest_first() -> anyhow::Result<()> 
         .number("SELECT count(*) FROM dead_letter WHERE packet = '\\x00ff'")
         .await?;
     assert_eq!(packets, 4);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_end_that_was_not_written_leaves_no_letter() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    let mut leader = bed.scheduled(&["a", "b"]).await?;
+    let (a, b) = (id("a"), id("b"));
+    let cancelled = bed
+        .ledger
+        .cancel(CancelRequest {
+            job_id: &a,
+            tenant: None,
+            by: "someone",
+            reason: "",
+        })
+        .await?;
+    assert_eq!(cancelled, CancelOutcome::Cancelled);
+    let row = bed.ledger.load(&[a.clone(), b.clone()], 0).await?;
+    let ends = row.iter().filter_map(|job| {
+        let mut end = finish(job.job_id.as_str(), 0, JobState::Failed);
+        end.dispatch_id = job.dispatch_id?;
+        Some(end)
+    });
+    let letter = |job: &JobId| NewDeadLetter {
+        job_id: Some(job.to_string()),
+        reason_code: "failed".to_owned(),
+        ..NewDeadLetter::default()
+    };
+    let commit = Commit {
+        finish: ends.collect(),
+        letters: vec![letter(&a), letter(&b)],
+        ..Commit::default()
+    };
+    assert_eq!(commit.finish.len(), 2);
+    leader.commit(&commit).await?;
+    let letters = bed.ledger.letters(None, None, 10).await?;
+    let of: Vec<_> = letters.iter().map(|l| l.job_id.as_deref()).collect();
+    assert_eq!(of, [Some("b")]);
     Ok(())
 }
