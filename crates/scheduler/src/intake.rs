@@ -7,7 +7,6 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use airlock_bus::{Consumer, Delivery, Outcome, Settler};
 use airlock_ledger::LoadedJob;
@@ -16,45 +15,25 @@ use airlock_model::{JobId, JobState};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{packet, trace};
 use bytes::Bytes;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 
 use crate::accept;
 use crate::metrics::by_topic;
+use crate::reader::{RETRY_STORE, each_batch};
 use crate::term::{Batch, Done, Term, random};
 
-/// Batches under way at once: one is with the kernel while the next is read.
-const PARALLEL: usize = 4;
-
-/// How long a message waits after trouble with a store.
-const RETRY_STORE: Duration = Duration::from_secs(1);
-
 /// Reads submissions until the term is over.
-pub async fn submissions(term: Arc<Term>, mut consumer: Consumer) -> anyhow::Result<()> {
-    let permits = Arc::new(Semaphore::new(PARALLEL));
-    let settler = consumer.settler();
-    loop {
-        let permit = permits.clone().acquire_owned().await?;
-        let deliveries = tokio::select! {
-            () = term.over.cancelled() => return Ok(()),
-            batch = consumer.next_batch(term.config.scheduler.batch) => batch?,
-        };
-        let (term, settler) = (term.clone(), settler.clone());
-        term.clone().tasks.spawn(async move {
-            take_submissions(&term, settler, deliveries).await;
-            drop(permit);
-        });
-    }
+pub async fn submissions(term: Arc<Term>, consumer: Consumer) -> anyhow::Result<()> {
+    each_batch(term, consumer, |term, settler, deliveries| async move {
+        take_submissions(&term, settler, deliveries).await;
+    })
+    .await
 }
 
 async fn take_submissions(term: &Term, settler: Settler, deliveries: Vec<Delivery>) {
     let mut good = Vec::with_capacity(deliveries.len());
     let mut bad = Vec::new();
     for delivery in deliveries {
-        if delivery.is_exhausted(term.bus.config().max_deliver) {
-            let reason = format!("delivered {} times without success", delivery.deliveries);
-            bad.push((delivery, Outcome::Poison { reason }));
-            continue;
-        }
         match packet::open(delivery.payload.clone()) {
             Ok((envelope, Payload::JobRequest(request))) => match JobId::new(&request.job_id) {
                 Ok(id) => good.push((delivery, id, envelope, request)),

@@ -17,6 +17,7 @@ mod leader;
 mod listen;
 mod metrics;
 mod plan;
+mod reader;
 mod results;
 mod snapshot;
 mod term;

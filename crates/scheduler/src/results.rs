@@ -10,17 +10,12 @@ use airlock_model::engine::{Input, Outcome, ResultReport};
 use airlock_model::{JobId, Timestamp, WorkerId};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{cap, packet};
-use tokio::sync::Semaphore;
 
+use crate::reader::{RETRY_STORE, each_batch};
 use crate::term::{Batch, Content, Done, Term};
-
-const PARALLEL: usize = 4;
 
 /// A copied `res:` key is kept a little for whoever still looks at it.
 const STAGING_TTL: Duration = Duration::from_secs(600);
-
-/// How long a message waits after trouble with a store.
-const RETRY_STORE: Duration = Duration::from_secs(1);
 
 /// Error texts beyond this are cut.
 const MAX_TEXT: usize = 4096;
@@ -28,21 +23,11 @@ const MAX_TEXT: usize = 4096;
 static NEXT_KEY: AtomicU64 = AtomicU64::new(1);
 
 /// Reads results until the term is over.
-pub async fn results(term: Arc<Term>, mut consumer: Consumer) -> anyhow::Result<()> {
-    let permits = Arc::new(Semaphore::new(PARALLEL));
-    let settler = consumer.settler();
-    loop {
-        let permit = permits.clone().acquire_owned().await?;
-        let deliveries = tokio::select! {
-            () = term.over.cancelled() => return Ok(()),
-            batch = consumer.next_batch(term.config.scheduler.batch) => batch?,
-        };
-        let (term, settler) = (term.clone(), settler.clone());
-        term.clone().tasks.spawn(async move {
-            take_results(&term, settler, deliveries).await;
-            drop(permit);
-        });
-    }
+pub async fn results(term: Arc<Term>, consumer: Consumer) -> anyhow::Result<()> {
+    each_batch(term, consumer, |term, settler, deliveries| async move {
+        take_results(&term, settler, deliveries).await;
+    })
+    .await
 }
 
 /// A result with where its content is.
@@ -57,11 +42,6 @@ async fn take_results(term: &Term, settler: Settler, deliveries: Vec<Delivery>) 
     let mut opened = Vec::with_capacity(deliveries.len());
     let mut bad = Vec::new();
     for delivery in deliveries {
-        if delivery.is_exhausted(term.bus.config().max_deliver) {
-            let reason = format!("delivered {} times without success", delivery.deliveries);
-            bad.push((delivery, Settle::Poison { reason }));
-            continue;
-        }
         match open(term, &delivery) {
             Ok(result) => {
                 opened.push(result);

@@ -1,0 +1,53 @@
+//! Reading a stream in batches, a few of them under way at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use airlock_bus::{Consumer, Delivery, Outcome, Settler};
+use tokio::sync::Semaphore;
+
+use crate::term::Term;
+
+/// Batches under way at once: one is with the kernel or the core while the next is read.
+const PARALLEL: usize = 4;
+
+/// How long a message waits after trouble with a store.
+pub const RETRY_STORE: Duration = Duration::from_secs(1);
+
+/// Hands every batch to `take` until the term is over. A message that came too often is
+/// poison and goes no further.
+pub async fn each_batch<F, Fut>(
+    term: Arc<Term>,
+    mut consumer: Consumer,
+    take: F,
+) -> anyhow::Result<()>
+where
+    F: Fn(Arc<Term>, Settler, Vec<Delivery>) -> Fut,
+    Fut: Future<Output = ()> + Send + 'static,
+{
+    let permits = Arc::new(Semaphore::new(PARALLEL));
+    let settler = consumer.settler();
+    loop {
+        let permit = permits.clone().acquire_owned().await?;
+        let deliveries = tokio::select! {
+            () = term.over.cancelled() => return Ok(()),
+            batch = consumer.next_batch(term.config.scheduler.batch) => batch?,
+        };
+        let limit = term.bus.config().max_deliver;
+        let (worn, fresh): (Vec<_>, Vec<_>) = deliveries
+            .into_iter()
+            .partition(|delivery| delivery.is_exhausted(limit));
+        if !worn.is_empty() {
+            let poison = worn.into_iter().map(|delivery| {
+                let reason = format!("delivered {} times without success", delivery.deliveries);
+                (delivery, Outcome::Poison { reason })
+            });
+            settler.settle(poison.collect(), &term.letters).await;
+        }
+        let taken = take(term.clone(), settler.clone(), fresh);
+        term.tasks.spawn(async move {
+            taken.await;
+            drop(permit);
+        });
+    }
+}
