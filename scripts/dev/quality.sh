@@ -75,18 +75,11 @@ cargo_test() {
   fi
 }
 
-# nextest does not run documentation tests, and rustdoc takes seconds per
-# crate: only those with a code block are asked.
+# nextest does not run documentation tests. The whole workspace at once, because fewer
+# packages would unify features otherwise and build half of the dependencies again.
 doc_tests() {
-  local library packages=()
-  for library in crates/*/src/lib.rs; do
-    if grep -rqE '^ *//[/!] *```' "${library%/*}"; then
-      packages+=(-p "$(sed -n 's/^name = "\(.*\)"/\1/p' "${library%/src/lib.rs}/Cargo.toml" | head -n 1)")
-    fi
-  done
-  [ ${#packages[@]} -gt 0 ] || return 0
   say "testing the documentation"
-  cargo test --locked --doc "${packages[@]}" || die "documentation tests failed"
+  cargo test --locked --doc --workspace || die "documentation tests failed"
 }
 
 # run_checks: all of them, even after one has failed.
