@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use crate::acks::Acks;
 use crate::config::BusConfig;
 use crate::counters::{self, Counters};
 use crate::error::BusError;
@@ -26,11 +27,13 @@ pub struct Bus {
 struct Inner {
     shared: Arc<Shared>,
     monitor: AbortHandle,
+    acks: AbortHandle,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         self.monitor.abort();
+        self.acks.abort();
     }
 }
 
@@ -57,7 +60,9 @@ impl Bus {
         }));
         let counters = Arc::new(Counters::default());
         let client = dial(config, name, &wire, &counters, deadline).await?;
-        let shared = Arc::new(Shared::new(client, config.clone(), counters));
+        let (acks, words) = Acks::listen(&client).await?;
+        let hearing = tokio::spawn(Arc::clone(&acks).take_in(words)).abort_handle();
+        let shared = Arc::new(Shared::new(client, acks, config.clone(), counters));
         let mut pause = Duration::from_millis(50);
         while let Err(error) = shared.ensure_all().await {
             if Instant::now() + pause > deadline {
@@ -70,7 +75,11 @@ impl Bus {
         link::set_ready(&shared, session, true);
         let monitor = tokio::spawn(link::monitor(Arc::clone(&shared), wire)).abort_handle();
         Ok(Self {
-            inner: Arc::new(Inner { shared, monitor }),
+            inner: Arc::new(Inner {
+                shared,
+                monitor,
+                acks: hearing,
+            }),
         })
     }
 

@@ -27,6 +27,10 @@ pub struct BusConfig {
     pub stream_max_age: Duration,
     /// Per stream; the server reserves it.
     pub stream_max_bytes: i64,
+    /// The server gathers what it writes to disk instead of writing each message by
+    /// itself. A killed server then loses what it had not written yet, which is found
+    /// out on reconnecting and sent again. Only servers from 2.12 on know it.
+    pub stream_write_behind: bool,
     /// After how long an unacknowledged message is delivered again.
     #[serde(with = "duration")]
     pub ack_wait: Duration,
@@ -62,6 +66,7 @@ impl Default for BusConfig {
             stream_prefix: "CORDUM".to_owned(),
             stream_max_age: Duration::from_secs(24 * 3600),
             stream_max_bytes: 1 << 30,
+            stream_write_behind: true,
             ack_wait: Duration::from_secs(600),
             max_deliver: 100,
             max_ack_pending: 20_000,

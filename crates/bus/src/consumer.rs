@@ -139,6 +139,7 @@ impl Bus {
             )));
         }
         let tracker = Arc::new(Tracker::default());
+        let words = plan.words();
         let mut consumer = Consumer {
             bus: self.clone(),
             stream,
@@ -146,7 +147,7 @@ impl Bus {
             base: Arc::clone(&base),
             filter,
             plan,
-            settler: Settler::new(self.clone(), stream, base, Arc::clone(&tracker)),
+            settler: Settler::new(self.clone(), stream, base, Arc::clone(&tracker), words),
             tracker,
             pull: None,
             last_opening: None,

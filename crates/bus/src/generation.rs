@@ -26,6 +26,7 @@ use futures::TryStreamExt;
 use crate::consumer::StartAt;
 use crate::error::BusError;
 use crate::link::{Shared, StreamFacts};
+use crate::settle::Words;
 use crate::subjects::{self, Generation, StreamName};
 use crate::tracker::Tracker;
 
@@ -48,6 +49,15 @@ pub(crate) enum Plan {
         id: WorkerId,
         incarnation: Incarnation,
     },
+}
+
+impl Plan {
+    pub fn words(&self) -> Words {
+        match self {
+            Self::Shared { .. } | Self::Leader { .. } => Words::Each,
+            Self::Worker { .. } => Words::UpTo,
+        }
+    }
 }
 
 pub(crate) struct Opened {
@@ -269,7 +279,10 @@ impl Opener<'_> {
         let config = &self.shared.config;
         pull::Config {
             deliver_policy,
-            ack_policy: AckPolicy::Explicit,
+            ack_policy: match self.plan.words() {
+                Words::Each => AckPolicy::Explicit,
+                Words::UpTo => AckPolicy::All,
+            },
             ack_wait: config.ack_wait,
             // Without end; see `BusConfig::max_deliver`.
             max_deliver: -1,

@@ -14,6 +14,7 @@
 //! The duplicate check ([`Seen`]) and the dead-letter sink ([`DeadLetters`]) are traits,
 //! so that this crate needs neither Redis nor Postgres.
 
+mod acks;
 mod bus;
 mod config;
 mod consumer;

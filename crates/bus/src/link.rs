@@ -13,11 +13,12 @@ use std::time::Duration;
 
 use async_nats::jetstream::context::GetStreamErrorKind;
 use async_nats::jetstream::stream::{
-    Config as StreamConfig, DiscardPolicy, Info, RetentionPolicy, StorageType,
+    Config as StreamConfig, DiscardPolicy, Info, PersistenceMode, RetentionPolicy, StorageType,
 };
 use async_nats::jetstream::{self, ErrorCode};
 use tokio::sync::{Notify, watch};
 
+use crate::acks::Acks;
 use crate::config::BusConfig;
 use crate::counters::{self, Counters};
 use crate::error::BusError;
@@ -57,6 +58,7 @@ pub(crate) struct StreamFacts {
 pub(crate) struct Shared {
     pub client: async_nats::Client,
     pub js: jetstream::Context,
+    pub acks: Arc<Acks>,
     pub config: BusConfig,
     pub names: [String; 2],
     pub link: watch::Sender<Link>,
@@ -71,12 +73,14 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub fn new(client: async_nats::Client, config: BusConfig, counters: Arc<Counters>) -> Self {
+    pub fn new(
+        client: async_nats::Client,
+        acks: Arc<Acks>,
+        config: BusConfig,
+        counters: Arc<Counters>,
+    ) -> Self {
         let js = jetstream::ContextBuilder::new()
             .timeout(config.publish_timeout)
-            .ack_timeout(config.publish_timeout)
-            .max_ack_inflight(65_536)
-            .backpressure_on_inflight(true)
             .build(client.clone());
         let link = Link {
             ready: false,
@@ -86,6 +90,7 @@ impl Shared {
         Self {
             client,
             js,
+            acks,
             names: StreamName::ALL.map(|s| s.with_prefix(&config.stream_prefix)),
             config,
             link: watch::Sender::new(link),
@@ -213,6 +218,11 @@ impl Shared {
             max_age: self.config.stream_max_age,
             max_bytes: self.config.stream_max_bytes,
             duplicate_window: self.config.duplicate_window,
+            // Older servers do not know it and write each message by itself.
+            persist_mode: self
+                .config
+                .stream_write_behind
+                .then_some(PersistenceMode::Async),
             ..StreamConfig::default()
         };
         match self.js.create_stream(config).await {

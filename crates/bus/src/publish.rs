@@ -5,23 +5,20 @@
 //! was queued and got no answer is *ambiguous*, however dead the server looks; and
 //! nothing is queued once the connection is known to be down.
 
-use std::error::Error as _;
-
 use async_nats::HeaderMap;
 use async_nats::connection::State;
-use async_nats::jetstream;
-use async_nats::jetstream::context::{PublishAckFuture, PublishErrorKind};
-use async_nats::jetstream::message::PublishMessage;
+use async_nats::header::NATS_MESSAGE_ID;
 use bytes::Bytes;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::acks::Word;
 use crate::bus::Bus;
 use crate::counters;
 use crate::error::{BusError, PublishError};
 use crate::subjects::{StreamName, TRACEPARENT};
 
-/// How many messages are sent before their acknowledgements are awaited. Far below what
-/// the client lets be in flight, so that several callers cannot block each other.
+/// How many messages are sent before their acknowledgements are awaited, so that one
+/// time limit is fair to all of them.
 const CHUNK: usize = 1_024;
 
 /// A message for a stream.
@@ -40,22 +37,57 @@ impl Bus {
     /// for each message in the same order. Takes at most `publish_timeout` per 1,024.
     pub async fn publish_all(&self, messages: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
         let mut results = Vec::with_capacity(messages.len());
-        let mut messages = messages.into_iter().peekable();
-        while messages.peek().is_some() {
-            let deadline = Instant::now() + self.config().publish_timeout;
-            let mut acks = Vec::with_capacity(messages.len().min(CHUNK));
-            for message in messages.by_ref().take(CHUNK) {
-                acks.push(self.hand_over(message, deadline).await);
-            }
-            for ack in acks {
-                results.push(match ack {
-                    Ok(ack) => self.await_ack(ack, deadline).await,
-                    Err(error) => Err(error),
-                });
-            }
+        let mut messages = messages.into_iter();
+        while messages.len() > 0 {
+            let count = messages.len().min(CHUNK);
+            self.publish_chunk(messages.by_ref().take(count), count, &mut results)
+                .await;
         }
         self.count_failures(&results);
         results
+    }
+
+    async fn publish_chunk(
+        &self,
+        messages: impl Iterator<Item = Outgoing>,
+        count: usize,
+        results: &mut Vec<Result<(), PublishError>>,
+    ) {
+        let deadline = Instant::now() + self.config().publish_timeout;
+        let expected = self.shared().acks.expect(count);
+        let mut unsent = vec![None; count];
+        let mut sent = 0;
+        let sending = async {
+            for (place, message) in messages.enumerate() {
+                let reply = expected.reply(place);
+                if let Err(error) = self.hand_over(message, reply).await {
+                    unsent[place] = Some(error);
+                    expected.not_sent(place);
+                }
+                sent = place + 1;
+            }
+        };
+        if timeout_at(deadline, sending).await.is_err() {
+            // The one that was being handed over may have been taken just then.
+            for slot in unsent.iter_mut().skip(sent + 1) {
+                *slot = Some("the client's queue is full".to_owned());
+            }
+        } else {
+            let _ = timeout_at(deadline, expected.all()).await;
+        }
+        let words = expected.said();
+        let mut reached = [0; StreamName::ALL.len()];
+        for (word, unsent) in words.into_iter().zip(unsent) {
+            results.push(match (unsent, word) {
+                (Some(why), _) => Err(PublishError::NotSent(why)),
+                (None, Some(word)) => self.judge(word, &mut reached),
+                (None, None) => Err(PublishError::Ambiguous("no answer in time".to_owned())),
+            });
+        }
+        let shared = self.shared();
+        for stream in StreamName::ALL {
+            shared.note_seq(stream, shared.generation(stream), reached[stream.index()]);
+        }
     }
 
     /// Publishes one message; see [`Bus::publish_all`].
@@ -67,68 +99,51 @@ impl Bus {
     }
 
     /// Gives the message to the client. An error here means that it was not queued.
-    async fn hand_over(
-        &self,
-        message: Outgoing,
-        deadline: Instant,
-    ) -> Result<PublishAckFuture, PublishError> {
-        self.check_connected()
-            .map_err(|e| PublishError::NotSent(e.to_string()))?;
-        let mut publish = PublishMessage::build().payload(message.payload);
-        if let Some(id) = &message.msg_id {
-            publish = publish.message_id(id);
+    async fn hand_over(&self, message: Outgoing, reply: String) -> Result<(), String> {
+        self.check_connected().map_err(|e| e.to_string())?;
+        let client = &self.shared().client;
+        let mut headers = HeaderMap::new();
+        if let Some(id) = message.msg_id {
+            headers.insert(NATS_MESSAGE_ID, id);
         }
-        if let Some(trace) = &message.traceparent {
-            publish = publish.header(TRACEPARENT, trace.as_str());
+        if let Some(trace) = message.traceparent {
+            headers.insert(TRACEPARENT, trace);
         }
-        let sending = self.shared().js.send_publish(message.subject, publish);
-        match timeout_at(deadline, sending).await {
-            Ok(Ok(ack)) => Ok(ack),
-            Ok(Err(error)) => Err(PublishError::NotSent(error.to_string())),
-            Err(_) => Err(PublishError::NotSent(
-                "the client's queue is full".to_owned(),
-            )),
-        }
+        let (subject, payload) = (message.subject, message.payload);
+        let sent = if headers.is_empty() {
+            client.publish_with_reply(subject, reply, payload).await
+        } else {
+            client
+                .publish_with_reply_and_headers(subject, reply, headers, payload)
+                .await
+        };
+        sent.map_err(|e| e.to_string())
     }
 
-    async fn await_ack(
+    fn judge(
         &self,
-        ack: PublishAckFuture,
-        deadline: Instant,
+        word: Word,
+        reached: &mut [u64; StreamName::ALL.len()],
     ) -> Result<(), PublishError> {
-        let error = match timeout_at(deadline, ack.into_future()).await {
-            Ok(Ok(stored)) => {
-                let shared = self.shared();
-                for stream in StreamName::ALL {
-                    if stored.stream == shared.name(stream) {
-                        shared.note_seq(stream, shared.generation(stream), stored.sequence);
+        match word {
+            Word::Stored { stream, seq } => {
+                for known in StreamName::ALL {
+                    if stream == self.shared().name(known) {
+                        let reached = &mut reached[known.index()];
+                        *reached = (*reached).max(seq);
                     }
                 }
-                return Ok(());
+                Ok(())
             }
-            Ok(Err(error)) => error,
-            Err(_) => return Err(PublishError::Ambiguous("no answer in time".to_owned())),
-        };
-        Err(match error.kind() {
-            PublishErrorKind::StreamNotFound => {
+            Word::NoStream => {
                 self.shared().recheck.notify_one();
-                PublishError::NotSent(error.to_string())
-            }
-            PublishErrorKind::WrongLastMessageId
-            | PublishErrorKind::WrongLastSequence
-            | PublishErrorKind::MaxAckPending
-            | PublishErrorKind::MaxPayloadExceeded => PublishError::NotSent(error.to_string()),
-            PublishErrorKind::TimedOut | PublishErrorKind::BrokenPipe => {
-                PublishError::Ambiguous(error.to_string())
+                let why = "no stream takes this subject".to_owned();
+                Err(PublishError::NotSent(why))
             }
             // The stream's refusal is certain; an answer we cannot read is not.
-            PublishErrorKind::Other => match error.source() {
-                Some(source) if source.is::<jetstream::Error>() => {
-                    PublishError::NotSent(error.to_string())
-                }
-                _ => PublishError::Ambiguous(error.to_string()),
-            },
-        })
+            Word::Refused(why) => Err(PublishError::NotSent(why)),
+            Word::Unreadable(why) => Err(PublishError::Ambiguous(why)),
+        }
     }
 
     fn count_failures(&self, results: &[Result<(), PublishError>]) {

@@ -84,6 +84,18 @@ pub struct Settler {
     stream: StreamName,
     consumer: Arc<str>,
     tracker: Arc<Tracker>,
+    words: Words,
+}
+
+/// What one acknowledgement counts for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Words {
+    /// Its message alone. Messages of a shared or a leader's consumer end in any order,
+    /// and one that has to wait must not keep the others unacknowledged.
+    Each,
+    /// Its message and all before it. A worker's consumer: what it takes in it
+    /// acknowledges at once, in order.
+    UpTo,
 }
 
 impl Settler {
@@ -92,12 +104,14 @@ impl Settler {
         stream: StreamName,
         consumer: Arc<str>,
         tracker: Arc<Tracker>,
+        words: Words,
     ) -> Self {
         Self {
             bus,
             stream,
             consumer,
             tracker,
+            words,
         }
     }
 
@@ -110,13 +124,11 @@ impl Settler {
     ) -> Settled {
         let mut told = Settled::default();
         let mut poison = Vec::new();
+        let mut done = Vec::new();
         self.wait_ready().await;
         for (delivery, outcome) in settled {
             match outcome {
-                Outcome::Done => {
-                    let sent = self.end(&delivery, ACK).await;
-                    count(sent, &mut told.acknowledged, &mut told.dropped);
-                }
+                Outcome::Done => done.push(delivery),
                 Outcome::Retry(delay) => {
                     let sent = self.retry(&delivery, delay).await;
                     count(sent, &mut told.retried, &mut told.dropped);
@@ -124,6 +136,7 @@ impl Settler {
                 Outcome::Poison { reason } => poison.push((delivery, reason)),
             }
         }
+        self.acknowledge(done, &mut told).await;
         if !poison.is_empty() {
             self.bury(poison, dead_letters, &mut told).await;
         }
@@ -132,6 +145,58 @@ impl Settler {
             tracing::debug!(consumer = %self.consumer, %error, "flushing acknowledgements");
         }
         told
+    }
+
+    async fn acknowledge(&self, done: Vec<Delivery>, told: &mut Settled) {
+        match self.words {
+            Words::Each => {
+                let sent = self.acknowledge_each(&done).await;
+                told.acknowledged += sent;
+                told.dropped += done.len() - sent;
+            }
+            Words::UpTo => {
+                let Some(last) = done.last() else { return };
+                let these: Vec<_> = done
+                    .iter()
+                    .map(|d| (d.stream_seq, d.published_at, d.reply.clone()))
+                    .collect();
+                let sent = match self.tracker.let_go_up_to(&these) {
+                    Some(reply) => self.tell(last, Some(reply), ACK).await,
+                    None => true,
+                };
+                if sent {
+                    told.acknowledged += done.len();
+                } else {
+                    told.dropped += done.len();
+                }
+            }
+        }
+    }
+
+    /// One look at the link and one time limit for all of them. Returns how many left.
+    async fn acknowledge_each(&self, done: &[Delivery]) -> usize {
+        let shared = self.bus.shared();
+        let link = *shared.link.borrow();
+        let open = link.ready && self.bus.check_connected().is_ok();
+        let generation = link.generations[self.stream.index()];
+        let replies = done.iter().filter_map(|delivery| {
+            let reply = self
+                .tracker
+                .let_go(delivery.stream_seq, delivery.published_at);
+            (open && generation == delivery.generation)
+                .then(|| reply.unwrap_or_else(|| delivery.reply.clone()))
+        });
+        let replies: Vec<Subject> = replies.collect();
+        let mut sent = 0;
+        let sending = async {
+            for reply in replies {
+                if shared.client.publish(reply, ACK).await.is_ok() {
+                    sent += 1;
+                }
+            }
+        };
+        let _ = timeout(shared.config.publish_timeout, sending).await;
+        sent
     }
 
     /// Tells the stream that these are still being worked on, so that their AckWait
@@ -155,9 +220,21 @@ impl Settler {
         match dead_letters.put(letters).await {
             Ok(()) => {
                 counters::add(&self.bus.counters().dead_lettered, poison.len());
-                for (delivery, _) in &poison {
-                    let sent = self.end(delivery, TERM).await;
-                    count(sent, &mut told.dead, &mut told.dropped);
+                match self.words {
+                    Words::Each => {
+                        for (delivery, _) in &poison {
+                            let sent = self.end(delivery, TERM).await;
+                            count(sent, &mut told.dead, &mut told.dropped);
+                        }
+                    }
+                    // Ending one would acknowledge all before it, as this does in order.
+                    Words::UpTo => {
+                        let ended = poison.into_iter().map(|(d, _)| d).collect();
+                        let mut as_done = Settled::default();
+                        self.acknowledge(ended, &mut as_done).await;
+                        told.dead += as_done.acknowledged;
+                        told.dropped += as_done.dropped;
+                    }
                 }
             }
             Err(error) => {

@@ -22,6 +22,8 @@ struct State {
     generation: u64,
     highest: u64,
     held: BTreeMap<u64, Held>,
+    /// Done, but something before it is not; only where one word counts for all before.
+    done: BTreeMap<u64, Subject>,
 }
 
 struct Held {
@@ -129,6 +131,32 @@ impl Tracker {
         state.held.remove(&seq).map(|held| held.reply)
     }
 
+    /// The message is done, and so is perhaps everything up to one that is: that one's
+    /// reply subject, when nothing before it is still held.
+    pub fn let_go_up_to(&self, done: &[(u64, Timestamp, Subject)]) -> Option<Subject> {
+        let mut state = self.state();
+        for (seq, published_at, reply) in done {
+            let known = state
+                .held
+                .get(seq)
+                .is_some_and(|held| held.published_at == *published_at);
+            let newest = if known {
+                state.held.remove(seq).map(|held| held.reply)
+            } else {
+                None
+            };
+            let reply = newest.unwrap_or_else(|| reply.clone());
+            state.done.insert(*seq, reply);
+        }
+        let lowest = state.held.first_key_value().map(|(seq, _)| *seq);
+        let open = match lowest {
+            Some(lowest) => state.done.split_off(&lowest),
+            None => BTreeMap::new(),
+        };
+        let done = std::mem::replace(&mut state.done, open);
+        done.into_iter().next_back().map(|(_, reply)| reply)
+    }
+
     /// Like [`Tracker::newest_reply`]; the message will come again.
     pub fn give_back(&self, seq: u64, published_at: Timestamp) -> Option<Subject> {
         let mut state = self.state();
@@ -180,6 +208,19 @@ mod tests {
         assert_eq!(tracker.take_in(5, T, &"b".into(), 1, 1), handed(3));
         // Its AckWait ran out.
         assert_eq!(tracker.take_in(5, T, &"b".into(), 1, 2), handed(4));
+    }
+
+    #[test]
+    fn one_word_for_all_waits_for_what_came_before() {
+        let tracker = Tracker::default();
+        for seq in [5, 6, 7, 9] {
+            tracker.take_in(seq, T, &format!("r{seq}").into(), 0, 1);
+        }
+        let done = |seq: u64| (seq, T, format!("r{seq}").into());
+        assert_eq!(tracker.let_go_up_to(&[done(6), done(7)]), None);
+        assert_eq!(tracker.let_go_up_to(&[done(5)]), Some("r7".into()));
+        assert_eq!(tracker.let_go_up_to(&[]), None);
+        assert_eq!(tracker.let_go_up_to(&[done(9)]), Some("r9".into()));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use airlock_bus::{Outgoing, subjects};
-use airlock_ledger::{Failure, LeaderWriter, LedgerError, LoadedJob, Written};
+use airlock_ledger::{Failure, LeaderWriter, LedgerError, LoadedJob, StrayResult, Written};
 use airlock_model::engine::{Assignment, Engine, Input, ReloadedJob};
 use airlock_model::{JobId, JobState};
 use airlock_proto::cap::bus_packet::Payload;
@@ -42,6 +42,8 @@ pub struct Core {
     pub contents: HashMap<u64, Content>,
     pub payloads: HashMap<JobId, Bytes>,
     pub payload_bytes: usize,
+    /// Results that came too late to change anything, to be recorded with the next round.
+    pub late: Vec<StrayResult>,
 }
 
 impl Core {
@@ -122,6 +124,7 @@ impl Core {
         let now = self.term.clock.now();
         let effects = self.engine.handle(now, &mut random, inputs);
         let mut plan = Plan::new(effects, &mut self.contents, now);
+        plan.commit.stray.append(&mut self.late);
         // Contents of results that came to nothing are dropped with the round.
         self.contents.clear();
         let mut followup = Vec::new();
@@ -142,7 +145,7 @@ impl Core {
             let _ = self.term.to_decide.send(job);
         }
         self.follow_up(plan, written, dones);
-        if !followup.is_empty() {
+        if !followup.is_empty() || !self.late.is_empty() {
             Box::pin(self.round(followup, Vec::new())).await?;
         }
         Ok(())
@@ -164,6 +167,7 @@ impl Core {
                     return self.commit_singly(plan).await;
                 }
                 Err(error) => {
+                    plan.doubtful = true;
                     // Retryable or ambiguous: the same moves again. What an unheard
                     // commit already did, compare-and-set does not do twice.
                     let failure = error.failure();
@@ -263,6 +267,9 @@ impl Core {
                 .ended
                 .iter()
                 .any(|e| e.job.id == id && e.to == row.state);
+            if !ours || !plan.doubtful {
+                self.late.extend(plan.late(&id));
+            }
             if !ours {
                 plan.ended.retain(|e| e.job.id != id);
             }
@@ -531,6 +538,7 @@ pub fn reloaded(row: LoadedJob, now: airlock_model::Timestamp, recovered: bool) 
             accepted: row.running_at.is_some(),
             recovered,
             accept_by: now + Duration::from_secs(10),
+            constraints: row.constraints.clone(),
         }),
         _ => None,
     };

@@ -79,6 +79,7 @@ pub async fn lead(
         contents: HashMap::new(),
         payloads: HashMap::new(),
         payload_bytes: 0,
+        late: Vec::new(),
     };
     let mut parts = tokio::task::JoinSet::new();
     parts.spawn(listen::listen(term.clone(), inbox.clone()));

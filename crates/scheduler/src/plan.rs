@@ -26,6 +26,8 @@ pub struct Plan {
     pub receipts: BTreeMap<WorkerId, Vec<String>>,
     pub inventory: BTreeSet<WorkerId>,
     pub hello: BTreeSet<WorkerId>,
+    /// A try of the commit may have gone through unheard.
+    pub doubtful: bool,
 }
 
 /// A job that this round ends or holds, for the event and the dead letter.
@@ -35,6 +37,8 @@ pub struct Ended {
     pub attempt: u32,
     pub code: String,
     pub reason: String,
+    /// Whose result it is, when a worker's word ends it.
+    pub by: Option<WorkerId>,
 }
 
 impl Ended {
@@ -133,6 +137,7 @@ impl Plan {
                     to,
                     code: code.to_owned(),
                     reason,
+                    by: None,
                 };
                 self.end(ended, JobState::Pending);
             }
@@ -145,6 +150,7 @@ impl Plan {
                 report,
                 missing,
             } => {
+                let by = report.map(|_| assignment.worker.clone());
                 let content = report
                     .and_then(|key| contents.remove(&key))
                     .unwrap_or_default();
@@ -172,6 +178,7 @@ impl Plan {
                     attempt: assignment.attempt.0,
                     code,
                     reason,
+                    by,
                 };
                 self.end(ended, last);
             }
@@ -227,6 +234,21 @@ impl Plan {
                 self.hello.insert(worker);
             }
         }
+    }
+
+    /// A worker's result for this job, as it is recorded when the job had already ended
+    /// by another hand.
+    pub fn late(&self, id: &JobId) -> Option<StrayResult> {
+        let ended = self.ended.iter().find(|e| e.job.id == *id)?;
+        let worker = ended.by.as_ref()?;
+        let finish = self.commit.finish.iter().find(|f| f.job_id == *id)?;
+        Some(StrayResult {
+            job_id: id.to_string(),
+            dispatch_id: finish.dispatch_id.to_string(),
+            worker_id: worker.to_string(),
+            status: finish.to.as_str().to_owned(),
+            why: "the job had ended already".to_owned(),
+        })
     }
 
     /// Moves that the ledger did not take: somebody else was first, or an earlier try
