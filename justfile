@@ -36,6 +36,10 @@ check:
 bench *ARGS:
     ./dev bench {{ARGS}}
 
+# Break the code in a copy and see that tests notice.
+sabotage *ARGS:
+    ./dev sabotage {{ARGS}}
+
 # What the continuous integration runs.
 ci:
     .ci/run

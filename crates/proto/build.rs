@@ -3,7 +3,10 @@
 use std::path::Path;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto");
+    // Asked when it runs: a build script may be run for another copy of the tree than the
+    // one it was compiled in.
+    let here = std::env::var("CARGO_MANIFEST_DIR")?;
+    let root = Path::new(&here).join("../../proto");
     println!("cargo::rerun-if-changed={}", root.display());
     let files = [
         "cordum/agent/v1/buspacket.proto",

@@ -204,3 +204,26 @@ need_rust() {
   command -v cargo >/dev/null ||
     die "cargo is missing: install a Rust toolchain first, see https://rustup.rs"
 }
+
+# The folder with the Python environment of the agent protocol's tests; the tests look
+# for it at the same place, and make it themselves when they are run without ./dev.
+cap_environment() { printf '%s\n' "$TARGET/cap-venv"; }
+
+make_cap_environment() { "$ROOT/tests/cap/venv" "$(cap_environment)"; }
+
+# Python comes with most systems, its venv module on Debian in a package of its own.
+need_cap_environment() {
+  local manager
+  quietly "making the Python environment of the tests" make_cap_environment && return 0
+  manager=$(package_manager) || manager=''
+  if [ "$manager" = apt-get ]; then
+    become_root python3-venv
+    refresh_packages apt-get
+    quietly "installing python3-venv with apt-get" install_package apt-get python3-venv || true
+  elif [ "$manager" = dnf ]; then
+    become_root python3
+    quietly "installing python3 with dnf" install_package dnf python3 || true
+  fi
+  quietly "making the Python environment of the tests" make_cap_environment ||
+    die "the tests of the agent protocol need Python 3.9 or newer with venv and pip, and cap-sdk-python from its index"
+}

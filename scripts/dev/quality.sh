@@ -39,6 +39,7 @@ no_ignored_tests() {
 run_tests() {
   local summary
   prepare
+  need_cap_environment
   no_ignored_tests || exit 1
   # Programs, examples and tests in one call: apart, their features could be
   # unified differently and half the tree be built twice.
@@ -108,9 +109,9 @@ run_checks() {
 
 check_scripts() {
   local script
-  for script in dev .ci/run deploy/ready scripts/dev/*.sh; do bash -n "$script" || return 1; done
+  for script in dev .ci/run deploy/ready tests/cap/venv scripts/dev/*.sh; do bash -n "$script" || return 1; done
   if command -v shellcheck >/dev/null; then
-    shellcheck -x dev .ci/run deploy/ready
+    shellcheck -x dev .ci/run deploy/ready tests/cap/venv
   fi
 }
 

@@ -148,13 +148,13 @@ start_separate() {
   grpc=127.0.0.1:$(own_port kernel-grpc 50151 kernel)
   kernel=127.0.0.1:$(own_port kernel 8182 kernel)
   scheduler=127.0.0.1:$(own_port scheduler 8181 scheduler)
-  # The kernel neither knows the ledger nor holds a key, so it is given neither.
+  # The kernel holds no key, so it is given none.
   AIRLOCK_GRPC__LISTEN=$grpc AIRLOCK_HTTP__LISTEN=$kernel \
-    start_service kernel "$kernel" env -u DATABASE_URL -u AIRLOCK_API_KEY "$TARGET/debug/airlock-safety-kernel"
+    start_service kernel "$kernel" env -u AIRLOCK_API_KEY "$TARGET/debug/airlock-safety-kernel"
   await_ready kernel "$kernel"
   AIRLOCK_KERNEL__URL=http://$grpc AIRLOCK_HTTP__LISTEN=$scheduler \
     start_service scheduler "$scheduler" env -u AIRLOCK_API_KEY "$TARGET/debug/airlock-scheduler"
-  AIRLOCK_HTTP__LISTEN=$LISTEN \
+  AIRLOCK_KERNEL__URL=http://$grpc AIRLOCK_HTTP__LISTEN=$LISTEN \
     start_service gateway "$LISTEN" "$TARGET/debug/airlock-gateway"
   await_ready scheduler "$scheduler"
   await_ready gateway "$LISTEN"

@@ -63,7 +63,7 @@ fn rule(number: usize) -> (String, &'static str) {
 mod tests {
     use std::collections::BTreeMap;
 
-    use airlock_policy::{Decision, Policy, PolicyInput};
+    use airlock_policy::{Decision, NoCounters, Policy, Request};
 
     use super::*;
 
@@ -75,10 +75,10 @@ mod tests {
             ("customer".to_owned(), "single-7".to_owned()),
             ("region".to_owned(), "eu-2".to_owned()),
         ]);
-        let mut input = PolicyInput::new(crate::jobs::TOPIC);
+        let mut input = Request::new(crate::jobs::TOPIC);
         input.tenant = "default";
         input.labels = &labels;
-        let verdict = policy.decide(&input);
+        let verdict = policy.evaluate(&input, &mut NoCounters);
         assert_eq!(verdict.decision, Decision::Allow);
         assert!(verdict.reason.contains("rule-098"), "{verdict:?}");
     }
@@ -90,8 +90,11 @@ mod tests {
             ("customer".to_owned(), "blocked-1".to_owned()),
             ("region".to_owned(), "eu-1".to_owned()),
         ]);
-        let mut input = PolicyInput::new(crate::jobs::TOPIC);
+        let mut input = Request::new(crate::jobs::TOPIC);
         input.labels = &labels;
-        assert_eq!(policy.decide(&input).decision, Decision::Deny);
+        assert_eq!(
+            policy.evaluate(&input, &mut NoCounters).decision,
+            Decision::Deny
+        );
     }
 }

@@ -21,6 +21,8 @@ pub const JOB_PROGRESS: &str = "sys.job.progress";
 pub const JOB_CANCEL: &str = "sys.job.cancel";
 pub const CONFIG_CHANGED: &str = "sys.config.changed";
 pub const ALERT: &str = "sys.alert";
+/// Asks the leader what a job waits for.
+pub const EXPLAIN: &str = "sys.scheduler.explain";
 
 const AUDIT: &str = "sys.audit.";
 const WORKER: &str = "worker.";
@@ -90,6 +92,8 @@ pub enum Subject {
     JobCancel,
     ConfigChanged,
     Alert,
+    /// A question to the leader, with a subject for the answer.
+    Explain,
     /// `worker.<id>.jobs`: dispatches to one worker.
     WorkerJobs(WorkerId),
     /// `sys.worker.<id>.control`: receipts and inventory calls for one worker.
@@ -113,6 +117,7 @@ impl fmt::Display for Subject {
             Self::JobCancel => f.write_str(JOB_CANCEL),
             Self::ConfigChanged => f.write_str(CONFIG_CHANGED),
             Self::Alert => f.write_str(ALERT),
+            Self::Explain => f.write_str(EXPLAIN),
             Self::WorkerJobs(id) => write!(f, "{WORKER}{id}{WORKER_JOBS}"),
             Self::WorkerControl(id) => write!(f, "{CONTROL}{id}{CONTROL_END}"),
             Self::Topic(topic) => f.write_str(topic.as_str()),
@@ -135,6 +140,7 @@ impl Subject {
             JOB_CANCEL => Self::JobCancel,
             CONFIG_CHANGED => Self::ConfigChanged,
             ALERT => Self::Alert,
+            EXPLAIN => Self::Explain,
             other => return Self::parse_named(other),
         })
     }
@@ -168,6 +174,7 @@ impl Subject {
             | Self::JobCancel
             | Self::ConfigChanged
             | Self::Alert
+            | Self::Explain
             | Self::WorkerControl(_) => None,
         }
     }
@@ -285,6 +292,7 @@ mod tests {
             Subject::JobCancel,
             Subject::ConfigChanged,
             Subject::Alert,
+            Subject::Explain,
             Subject::WorkerJobs(worker_id("w-1")),
             Subject::WorkerJobs(worker_id("host.example.jobs")),
             Subject::WorkerControl(worker_id("w-1")),

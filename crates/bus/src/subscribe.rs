@@ -77,6 +77,27 @@ impl Bus {
     }
 }
 
+impl Bus {
+    /// Asks whoever listens on a subject and waits for the first answer. Nobody there is
+    /// an error at once, no answer one after `within`.
+    pub async fn request(
+        &self,
+        subject: &str,
+        payload: Bytes,
+        within: std::time::Duration,
+    ) -> Result<Bytes, BusError> {
+        self.check_connected()?;
+        let asking = self.shared().client.request(subject.to_owned(), payload);
+        match tokio::time::timeout(within, asking).await {
+            Ok(Ok(answer)) => Ok(answer.payload),
+            Ok(Err(error)) => Err(BusError::server(format!("asking {subject}"), error)),
+            Err(_) => Err(BusError::TimedOut {
+                doing: format!("asking {subject}"),
+            }),
+        }
+    }
+}
+
 impl Subscription {
     /// The next message; `None` when the bus is closed. Cancel-safe.
     pub async fn recv(&mut self) -> Option<Incoming> {

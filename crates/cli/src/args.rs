@@ -36,9 +36,17 @@ pub struct Cli {
 pub enum Command {
     /// Submits, shows, follows and cancels jobs
     Job(Job),
+    /// Lists, shows, approves and rejects held jobs
+    Approval(crate::approval::ApprovalArgs),
+    /// Checks, tests, tries and publishes policies
+    Policy(crate::policy::PolicyArgs),
     /// Runs every service in this one process, for development
     #[cfg(feature = "dev")]
     Dev(Dev),
+    /// Lists, shows, retries and deletes what was given up
+    Dlq(crate::dlq::DlqArgs),
+    /// Makes a new worker's project
+    Worker(crate::worker::Worker),
     /// Prints a completion script for your shell
     Completions { shell: clap_complete::Shell },
 }
@@ -87,6 +95,11 @@ pub enum Action {
     List(List),
     /// Follows a job until its end, showing each state as it is reached
     Watch {
+        #[arg(value_name = "JOB")]
+        id: String,
+    },
+    /// Says in a sentence what a job waits for, and since when
+    Explain {
         #[arg(value_name = "JOB")]
         id: String,
     },
@@ -188,7 +201,7 @@ fn secret(text: &str) -> Result<SecretString, Infallible> {
     Ok(SecretString::from(text))
 }
 
-fn pair(text: &str) -> Result<(String, String), String> {
+pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         Some(_) | None => Err("expected KEY=VALUE".to_owned()),
@@ -210,7 +223,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from(span).map_err(|_| format!("must not be negative; {hint}"))
 }
 
-fn moment(text: &str) -> Result<Timestamp, String> {
+pub fn moment(text: &str) -> Result<Timestamp, String> {
     Timestamp::parse_rfc3339(text)
         .map_err(|_| "write it as in 2030-01-31T12:00:00Z or 2030-01-31T12:00:00+02:00".to_owned())
 }

@@ -2,73 +2,31 @@
 
 use std::time::Duration;
 
-use airlock_client::{Client, ClientError, Job, JobPage, ListRequest, SubmitRequest};
+use airlock_client::{Job, JobPage, ListRequest, SubmitRequest};
 use airlock_model::JobState;
-use secrecy::ExposeSecret;
 use serde::Serialize;
 
 use crate::args::{self, Action};
-use crate::connect::Target;
 use crate::exit::Exit;
-use crate::explain::{Explained, explain};
 use crate::follow::{Seen, follow};
 use crate::payload;
-use crate::render::{self, News, Scene};
-use crate::terminal::Terminal;
-
-/// A person waits, so that only what passes by itself within a second is waited for.
-const RETRIES: usize = 3;
+use crate::render::{self, News};
+use crate::session::{self, Answer, Failure, Session};
+use crate::terminal::{Terminal, one_line};
 
 pub fn run(args: args::Job, terminal: Terminal) -> Exit {
-    let folder = std::env::current_dir().unwrap_or_default();
-    let target = Target::find(args.api.url, args.api.api_key, &folder);
-    let runtime = match tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-    {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            terminal.error(&format!("starting the runtime: {error}"));
-            return Exit::Unreachable;
-        }
-    };
-    let result = Session::open(&target, terminal, args.api.json)
-        .and_then(|session| runtime.block_on(session.act(args.action)));
-    match result {
-        Ok(exit) => exit,
-        Err(Failure::Asking(error)) => explain(&error, &target).tell(terminal),
-        Err(Failure::Told(explained)) => explained.tell(terminal),
+    session::run(args.api, terminal, |session| act(session, args.action))
+}
+
+async fn act(session: Session, action: Action) -> Answer {
+    match action {
+        Action::Submit(submit) => session.submit(*submit).await,
+        Action::Get { id } => session.get(&id).await,
+        Action::List(list) => session.list(list).await,
+        Action::Watch { id } => session.watch(&id, None).await,
+        Action::Cancel { id, reason } => session.cancel(&id, reason.as_deref()).await,
+        Action::Explain { id } => session.explain(&id).await,
     }
-}
-
-/// Why there is no answer.
-enum Failure {
-    Asking(ClientError),
-    Told(Explained),
-}
-
-impl From<ClientError> for Failure {
-    fn from(error: ClientError) -> Self {
-        Self::Asking(error)
-    }
-}
-
-impl From<payload::PayloadError> for Failure {
-    fn from(error: payload::PayloadError) -> Self {
-        Self::Told(Explained {
-            text: error.to_string(),
-            hint: None,
-            exit: Exit::Usage,
-        })
-    }
-}
-
-type Answer = Result<Exit, Failure>;
-
-struct Session {
-    client: Client,
-    terminal: Terminal,
-    json: bool,
 }
 
 /// The API's page of jobs, to be written out again.
@@ -79,26 +37,6 @@ struct PageJson<'a> {
 }
 
 impl Session {
-    fn open(target: &Target, terminal: Terminal, json: bool) -> Result<Self, Failure> {
-        // Without a key the API is asked all the same: it knows whether it needs one.
-        let key = target.key.as_ref().map_or("", |key| key.expose_secret());
-        Ok(Self {
-            client: Client::new(&target.url, key)?.with_retries(RETRIES),
-            terminal,
-            json,
-        })
-    }
-
-    async fn act(self, action: Action) -> Answer {
-        match action {
-            Action::Submit(submit) => self.submit(*submit).await,
-            Action::Get { id } => self.get(&id).await,
-            Action::List(list) => self.list(list).await,
-            Action::Watch { id } => self.watch(&id, None).await,
-            Action::Cancel { id, reason } => self.cancel(&id, reason.as_deref()).await,
-        }
-    }
-
     async fn submit(mut self, submit: args::Submit) -> Answer {
         if let Some(tenant) = &submit.tenant {
             self.client = self.client.for_tenant(tenant)?;
@@ -185,6 +123,26 @@ impl Session {
         Ok(exit)
     }
 
+    async fn explain(&self, id: &str) -> Answer {
+        let told = self.client.explain(id).await?;
+        if self.json {
+            return self.print(&told);
+        }
+        let state = self.terminal.out.state(told.state);
+        self.terminal
+            .say(&format!("{}  {state}", one_line(&told.job_id)));
+        self.terminal.say(&one_line(&told.explanation));
+        let when = |text: &str| render::time::read(text);
+        let now = self.scene().now;
+        for (name, at) in [("since", &told.since), ("until", &told.until)] {
+            if let Some(at) = at.as_deref().and_then(when) {
+                let text = format!("{name} {}", render::time::relative(at, now));
+                self.terminal.say(&self.terminal.out.dim(&text));
+            }
+        }
+        Ok(Exit::Done)
+    }
+
     async fn cancel(&self, id: &str, reason: Option<&str>) -> Answer {
         let cancelled = self.client.cancel(id, reason).await?;
         if self.json {
@@ -193,24 +151,6 @@ impl Session {
         let state = self.terminal.out.state(cancelled.state);
         self.terminal.say(&format!("{}  {state}", cancelled.job_id));
         Ok(Exit::Done)
-    }
-
-    fn scene(&self) -> Scene {
-        Scene::now(self.terminal.out)
-    }
-
-    fn print(&self, value: &impl Serialize) -> Answer {
-        match serde_json::to_string_pretty(value) {
-            Ok(text) => {
-                self.terminal.say(&text);
-                Ok(Exit::Done)
-            }
-            Err(error) => Err(Failure::Told(Explained {
-                text: format!("writing JSON: {error}"),
-                hint: None,
-                exit: Exit::Failed,
-            })),
-        }
     }
 }
 

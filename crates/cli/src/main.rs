@@ -1,17 +1,22 @@
 //! The `airlock` command.
 
+mod approval;
 mod args;
 mod connect;
 #[cfg(feature = "dev")]
 mod dev;
+mod dlq;
 mod exit;
 mod explain;
 mod follow;
 mod job;
 mod payload;
+mod policy;
 mod render;
 mod run;
+mod session;
 mod terminal;
+mod worker;
 
 use std::process::ExitCode;
 

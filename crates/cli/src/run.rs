@@ -27,8 +27,12 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Exit {
     let terminal = Terminal::from_process();
     match cli.command {
         Command::Job(args) => job::run(args, terminal),
+        Command::Approval(args) => crate::approval::run(args, terminal),
+        Command::Policy(args) => crate::policy::run(args, terminal),
         #[cfg(feature = "dev")]
         Command::Dev(args) => crate::dev::run(&args, terminal),
+        Command::Dlq(args) => crate::dlq::run(args, terminal),
+        Command::Worker(args) => crate::worker::run(args, terminal),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "airlock", &mut script);

@@ -17,7 +17,7 @@ use crate::error::{ClientError, Problem};
 use crate::types::{CancelResponse, Job, JobPage, ListRequest, SubmitRequest, SubmitResponse};
 
 /// How long one call may take, waiting for a job's end not counted.
-const CALL_TIMEOUT: Duration = Duration::from_secs(40);
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(40);
 /// The longest a single call waits for a job's end; longer waits are several calls.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 const RETRIES: usize = 5;
@@ -30,7 +30,7 @@ pub struct Client {
     http: reqwest::Client,
     base: Arc<str>,
     headers: HeaderMap,
-    retries: usize,
+    pub(crate) retries: usize,
 }
 
 impl fmt::Debug for Client {
@@ -255,7 +255,7 @@ impl Client {
         .await
     }
 
-    fn call(&self, method: Method, path: &str, timeout: Duration) -> RequestBuilder {
+    pub(crate) fn call(&self, method: Method, path: &str, timeout: Duration) -> RequestBuilder {
         self.http
             .request(method, format!("{}{path}", self.base))
             .headers(self.headers.clone())
@@ -266,7 +266,7 @@ impl Client {
         (self.retries > 0 && request.idempotency_key.is_none()).then(new_key)
     }
 
-    async fn retrying<T, F>(
+    pub(crate) async fn retrying<T, F>(
         &self,
         retries: usize,
         call: impl FnMut() -> F,
@@ -294,11 +294,11 @@ fn with_key(call: RequestBuilder, key: Option<&str>) -> RequestBuilder {
     }
 }
 
-fn with_json(call: RequestBuilder, body: Vec<u8>) -> RequestBuilder {
+pub(crate) fn with_json(call: RequestBuilder, body: Vec<u8>) -> RequestBuilder {
     call.header(CONTENT_TYPE, "application/json").body(body)
 }
 
-fn encode(value: &impl Serialize) -> Result<Vec<u8>, ClientError> {
+pub(crate) fn encode(value: &impl Serialize) -> Result<Vec<u8>, ClientError> {
     serde_json::to_vec(value).map_err(|e| ClientError::Config(format!("cannot be JSON: {e}")))
 }
 
@@ -307,19 +307,23 @@ fn job_path(job_id: &str, rest: &str) -> Result<String, ClientError> {
     if job_id.is_empty() {
         return Err(ClientError::Config("a job's id is needed".to_owned()));
     }
-    let mut path = String::from("/api/v1/jobs/");
-    for byte in job_id.bytes() {
+    Ok(format!("/api/v1/jobs/{}{rest}", escaped(job_id)))
+}
+
+/// As one piece of a path, whatever is in it.
+pub(crate) fn escaped(piece: &str) -> String {
+    let mut path = String::with_capacity(piece.len());
+    for byte in piece.bytes() {
         if byte.is_ascii_alphanumeric() || b"-_~".contains(&byte) {
             path.push(char::from(byte));
         } else {
             path.push_str(&format!("%{byte:02X}"));
         }
     }
-    path.push_str(rest);
-    Ok(path)
+    path
 }
 
-async fn send<T: DeserializeOwned>(call: RequestBuilder) -> Result<T, ClientError> {
+pub(crate) async fn send<T: DeserializeOwned>(call: RequestBuilder) -> Result<T, ClientError> {
     let response = call.send().await.map_err(ClientError::Transport)?;
     let status = response.status();
     let body = response.bytes().await.map_err(ClientError::Transport)?;

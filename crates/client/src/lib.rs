@@ -17,12 +17,24 @@
 //! and cancellations may be repeated by their nature; a submission is repeated only
 //! under an idempotency key, which is made up when the caller gave none.
 
+mod approvals;
 mod client;
+mod dlq;
 mod error;
+mod policy;
 mod types;
 
+pub use approvals::{Approval, ApprovalListRequest, ApprovalPage, AuditEntry, Vote};
 pub use client::Client;
+pub use dlq::{
+    BulkOutcome, DeadLetter, DeadLetterFilter, DeadLetterPage, DeleteOutcome, Explanation,
+    SecondChance, WholeLetter,
+};
 pub use error::{ClientError, FieldProblem, Problem};
+pub use policy::{
+    Bundle, BundlePage, DecisionPage, Evaluation, PastDecision, PolicyQuestion, PublishRequest,
+    Rules, SnapshotPage,
+};
 pub use types::{
     Budget, CancelResponse, Compensation, Decision, HistoryEntry, Job, JobPage, ListRequest,
     SubmitRequest, SubmitResponse,

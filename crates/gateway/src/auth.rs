@@ -7,6 +7,7 @@
 use std::collections::HashSet;
 use std::fmt;
 
+use airlock_ledger::Voter;
 use airlock_model::TenantId;
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
@@ -26,6 +27,8 @@ struct Key {
     name: String,
     tenant: TenantId,
     role: Role,
+    principal: Option<String>,
+    roles: Vec<String>,
 }
 
 /// The keys that open the door.
@@ -42,6 +45,11 @@ impl fmt::Debug for Keys {
 pub struct Caller {
     /// The key's name.
     pub name: String,
+    /// The person behind the key, when it says so.
+    pub principal: Option<String>,
+    /// What a rule may ask of who approves: the key's roles, `user` or `admin` among them.
+    pub roles: Vec<String>,
+    pub admin: bool,
     /// Whose jobs may be seen and cancelled; `None`: everybody's.
     pub scope: Option<TenantId>,
     /// For whom jobs are submitted; `None` when that was left open.
@@ -49,6 +57,24 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// For what only administrators do.
+    pub fn must_be_admin(&self) -> Result<(), Problem> {
+        if self.admin {
+            Ok(())
+        } else {
+            Err(Problem::forbidden("this needs an administrator's key"))
+        }
+    }
+
+    /// Who speaks when this caller approves or rejects.
+    pub fn voter(&self) -> Voter {
+        Voter {
+            key: self.name.clone(),
+            principal: self.principal.clone(),
+            roles: self.roles.clone(),
+        }
+    }
+
     pub fn submit_tenant(&self) -> Result<&TenantId, Problem> {
         self.submits_for.as_ref().ok_or_else(|| {
             Problem::field(
@@ -75,6 +101,8 @@ impl Keys {
                 name: key.name.clone(),
                 tenant: key.tenant.clone(),
                 role: key.role,
+                principal: key.principal.clone(),
+                roles: key.roles.clone(),
             });
         }
         if !config.development_key.is_empty() {
@@ -83,6 +111,8 @@ impl Keys {
                 name: "development".to_owned(),
                 tenant: TenantId::new(DEVELOPMENT_TENANT)?,
                 role: Role::Admin,
+                principal: None,
+                roles: Vec::new(),
             });
         }
         Ok(Self(keys))
@@ -122,8 +152,14 @@ impl Keys {
                 (Some(tenant.clone()), Some(tenant))
             }
         };
+        let admin = key.role == Role::Admin;
+        let mut roles = key.roles.clone();
+        roles.push(if admin { "admin" } else { "user" }.to_owned());
         Ok(Caller {
             name: key.name.clone(),
+            principal: key.principal.clone(),
+            roles,
+            admin,
             scope,
             submits_for,
         })
@@ -214,6 +250,8 @@ mod tests {
             key_sha256: String::new(),
             tenant: TenantId::new(name).unwrap(),
             role,
+            principal: None,
+            roles: Vec::new(),
         };
         let mut hashed = key("globex", "", Role::User);
         hashed.key_sha256 = Sha256::digest(b"g-key")

@@ -49,7 +49,9 @@ pub struct SubmitBody<'a> {
 }
 
 /// A `null` payload is the JSON value null, not the absence of one.
-fn present<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<&'de RawValue>, D::Error> {
+pub(crate) fn present<'de, D: Deserializer<'de>>(
+    reader: D,
+) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(reader).map(Some)
 }
 
@@ -123,7 +125,7 @@ fn named(error: FieldError) -> Problem {
     Problem::field(error.field, error.message)
 }
 
-fn idempotency_key(
+pub(crate) fn idempotency_key(
     in_body: Option<String>,
     in_header: Option<&str>,
 ) -> Result<Option<String>, Problem> {
@@ -151,7 +153,7 @@ fn idempotency_key(
     Err(Problem::field("idempotency_key", wrong))
 }
 
-fn due(at: Option<&str>, delay_ms: Option<Millis>) -> Result<Option<Due>, Problem> {
+pub(crate) fn due(at: Option<&str>, delay_ms: Option<Millis>) -> Result<Option<Due>, Problem> {
     match (at, delay_ms) {
         (None, None) => Ok(None),
         (None, Some(ms)) => Ok(Some(Due::After(ms))),

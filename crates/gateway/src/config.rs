@@ -10,6 +10,9 @@ use airlock_service::{HttpConfig, Secret, ServiceConfig, ShutdownConfig, Telemet
 use serde::{Deserialize, Serialize};
 
 use crate::auth;
+use crate::bundle_check::PublicKey;
+pub use crate::kernel::KernelConfig;
+pub use crate::tasks::TasksConfig;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -18,8 +21,11 @@ pub struct GatewayConfig {
     pub auth: AuthConfig,
     pub limits: LimitsConfig,
     pub submit: SubmitConfig,
+    pub tasks: TasksConfig,
     pub database: LedgerConfig,
     pub nats: BusConfig,
+    pub kernel: KernelConfig,
+    pub policy: PolicyConfig,
     /// How many parts the jobs are divided into, each with a leader of its own. Must be
     /// the schedulers' number.
     pub shards: u16,
@@ -51,6 +57,23 @@ pub struct KeyConfig {
     pub tenant: TenantId,
     #[serde(default)]
     pub role: Role,
+    /// The person behind it. Two keys of one person are one voice in an approval, and
+    /// none of them approves a job of that person.
+    #[serde(default)]
+    pub principal: Option<String>,
+    /// What a rule's `approval.approver_roles` may name, besides `user` and `admin`.
+    #[serde(default)]
+    pub roles: Vec<String>,
+}
+
+/// What is asked of policy bundles that are published here. The kernel has its own say.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PolicyConfig {
+    /// Ed25519 public keys, in base64 or hexadecimal; a signature must be by one of them.
+    pub public_keys: Vec<String>,
+    /// Refuses bundles without a signature.
+    pub require_signature: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -114,8 +137,11 @@ impl Default for GatewayConfig {
             auth: AuthConfig::default(),
             limits: LimitsConfig::default(),
             submit: SubmitConfig::default(),
+            tasks: TasksConfig::default(),
             database: LedgerConfig::default(),
             nats: BusConfig::default(),
+            kernel: KernelConfig::default(),
+            policy: PolicyConfig::default(),
             shards: 1,
             telemetry: TelemetryConfig::default(),
             shutdown: ShutdownConfig::default(),
@@ -147,6 +173,25 @@ impl Default for SubmitConfig {
             retry_for: Duration::from_secs(5),
             publishers: 32,
         }
+    }
+}
+
+impl PolicyConfig {
+    pub fn keys(&self) -> Result<Vec<PublicKey>, String> {
+        self.public_keys
+            .iter()
+            .map(|key| PublicKey::parse(key).map_err(|e| format!("policy.public_keys: {e}")))
+            .collect()
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let mut problems: Vec<String> = self.keys().err().into_iter().collect();
+        if self.require_signature && self.public_keys.is_empty() {
+            problems.push(
+                "policy.require_signature needs policy.public_keys to verify against".to_owned(),
+            );
+        }
+        problems
     }
 }
 
@@ -219,6 +264,9 @@ impl ServiceConfig for GatewayConfig {
             self.submit.queue >= 1 && self.submit.publishers >= 1,
             "submit.queue and submit.publishers must be at least 1",
         );
+        problems.extend(self.policy.problems());
+        problems.extend(self.kernel.problems());
+        problems.extend(self.tasks.problems());
         problems.extend(self.database.validate());
         problems.extend(
             self.nats

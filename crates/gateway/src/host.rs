@@ -8,8 +8,10 @@ use crate::auth::Keys;
 use crate::commit;
 use crate::config::GatewayConfig;
 use crate::http::{self, Admission, App};
+use crate::kernel::Kernel;
 use crate::links::Links;
 use crate::metrics::GatewayMetrics;
+use crate::tasks;
 use crate::trace::Tracing;
 use crate::waiting::Waiting;
 use crate::wake::Waker;
@@ -22,6 +24,9 @@ impl Service for Gateway {
         ("NATS_URL", "nats.url"),
         ("DATABASE_URL", "database.url"),
         ("AIRLOCK_API_KEY", "auth.development_key"),
+        ("SAFETY_KERNEL_TLS_CA", "kernel.tls_ca"),
+        ("SAFETY_KERNEL_TLS_REQUIRED", "kernel.tls_required"),
+        ("SAFETY_KERNEL_INSECURE", "kernel.insecure"),
     ];
     const SERVES_HTTP: bool = true;
     type Config = GatewayConfig;
@@ -52,6 +57,11 @@ impl Service for Gateway {
             waiting,
             tracing: Tracing { exported },
             metrics,
+            kernel: Kernel::new(&config.kernel).await?,
+            bundle_keys: config.policy.keys().map_err(anyhow::Error::msg)?,
+            policy: config.policy,
+            open_tasks: tasks::open_door(&config.auth, &config.http.listen),
+            tasks: config.tasks,
             ctx: ctx.clone(),
         };
         let router = ops::router(&ctx).merge(http::router(Arc::new(app)));

@@ -12,23 +12,33 @@
 //! | [`http`] | routes, admission, authentication, problems |
 //! | [`body`], [`decode`] | a request's JSON to a job, with every mistake named |
 //! | [`commit`] | group commit: concurrent submissions share transactions |
+//! | [`kernel`] | what the policy would say, for those who ask |
 //! | [`wake`] | the wake-up packets after a commit |
 //! | [`waiting`] | clients that wait for a job's end |
+//! | [`tasks`] | the plainest way in: a time and a payload |
+//! | [`explain`] | what a job waits for, in a sentence |
+//! | [`letters`] | dead letters as they are asked for and shown |
 //! | [`view`], [`cursor`], [`query`] | how jobs are shown and listed |
 
 pub mod auth;
 pub mod body;
+pub mod bundle_check;
 pub mod commit;
 pub mod config;
 pub mod cursor;
 pub mod decode;
+pub mod explain;
 pub mod host;
 pub mod http;
+pub mod kernel;
+pub mod letters;
 pub mod links;
 pub mod metrics;
+pub mod policy_query;
 pub mod problem;
 pub mod query;
 pub mod retry;
+pub mod tasks;
 pub mod trace;
 pub mod view;
 pub mod waiting;

@@ -104,6 +104,26 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, "no-such-job", "No such job", detail)
     }
 
+    /// Unknown and another tenant's look the same.
+    pub fn no_such_letter(id: &str) -> Self {
+        let detail = format!("there is no dead letter {id:?}");
+        let title = "No such dead letter";
+        Self::new(StatusCode::NOT_FOUND, "no-such-dead-letter", title, detail)
+    }
+
+    /// Never held, or another tenant's.
+    pub fn no_such_approval(id: &str) -> Self {
+        let detail = format!("nobody was asked to approve a job {id:?}");
+        let title = "No such approval";
+        Self::new(StatusCode::NOT_FOUND, "no-such-approval", title, detail)
+    }
+
+    pub fn no_such_bundle(name: &str) -> Self {
+        let detail = format!("there is no such version of a bundle {name:?}");
+        let title = "No such bundle";
+        Self::new(StatusCode::NOT_FOUND, "no-such-bundle", title, detail)
+    }
+
     pub fn no_such_route(path: &str) -> Self {
         let detail = format!("there is nothing at {path}");
         Self::new(StatusCode::NOT_FOUND, "no-such-route", "Not found", detail)

@@ -13,16 +13,16 @@ use axum::http::Uri;
 use crate::cursor;
 use crate::problem::Problem;
 
-const DEFAULT_LIMIT: u32 = 100;
-const MAX_LIMIT: u32 = 1_000;
+pub(crate) const DEFAULT_LIMIT: u32 = 100;
+pub(crate) const MAX_LIMIT: u32 = 1_000;
 
-fn pairs(uri: &Uri) -> Result<Vec<(String, String)>, Problem> {
+pub(crate) fn pairs(uri: &Uri) -> Result<Vec<(String, String)>, Problem> {
     let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri)
         .map_err(|e| Problem::field("query", e.body_text()))?;
     Ok(pairs)
 }
 
-fn unknown(name: String, known: &str) -> Problem {
+pub(crate) fn unknown(name: String, known: &str) -> Problem {
     Problem::field(name, format!("is not a parameter here; there are {known}"))
 }
 
@@ -117,13 +117,13 @@ pub fn listing(uri: &Uri, scope: Option<&TenantId>) -> Result<Listing, Problem> 
     Ok(listing)
 }
 
-fn parse<T: FromStr<Err: ToString>>(field: &str, value: &str) -> Result<T, Problem> {
+pub(crate) fn parse<T: FromStr<Err: ToString>>(field: &str, value: &str) -> Result<T, Problem> {
     value
         .parse()
         .map_err(|e: T::Err| Problem::field(field, e.to_string()))
 }
 
-fn time(field: &str, value: &str) -> Result<Timestamp, Problem> {
+pub(crate) fn time(field: &str, value: &str) -> Result<Timestamp, Problem> {
     Timestamp::parse_rfc3339(value)
         .map_err(|e| Problem::field(field, format!("is not an RFC 3339 time: {e}")))
 }

@@ -148,7 +148,7 @@ fn step(entry: &HistoryEntry) -> ShownStep<'_> {
     }
 }
 
-fn embed(bytes: Option<&Bytes>) -> (Option<&RawValue>, Option<String>) {
+pub(crate) fn embed(bytes: Option<&Bytes>) -> (Option<&RawValue>, Option<String>) {
     match bytes {
         None => (None, None),
         Some(bytes) => match serde_json::from_slice(bytes) {

@@ -4,14 +4,16 @@
 //! no wake-up announced, so nothing here is repeated and no client waits for it: a
 //! wake-up that is lost costs time and is counted.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use airlock_bus::subjects::Subject;
 use airlock_bus::{Bus, Outgoing, subjects};
-use airlock_ledger::NewJob;
+use airlock_ledger::{Approval, NewJob};
 use airlock_model::{Due, Timestamp};
 use airlock_proto::cap::bus_packet::Payload;
-use airlock_proto::cap::{JobCancel, JobRequest};
+use airlock_proto::cap::{AlertSeverity, JobCancel, JobRequest, SystemAlert};
 use airlock_proto::packet;
 use airlock_service::{Context, OnFailure, Supervisor};
 use bytes::Bytes;
@@ -78,11 +80,115 @@ impl Waker {
         });
     }
 
+    /// Announces that an approved job is PENDING again. The change log tells the leader
+    /// too, a little later.
+    pub fn approved(&self, approval: &Approval) {
+        let Some(bus) = self.links.bus() else {
+            self.lost(1);
+            return;
+        };
+        let request = JobRequest {
+            job_id: approval.job_id.as_str().to_owned(),
+            topic: approval.spec.topic.as_str().to_owned(),
+            priority: i32::from(approval.spec.priority.code()),
+            tenant_id: approval.tenant.as_str().to_owned(),
+            ..JobRequest::default()
+        };
+        let payload = Payload::JobRequest(request);
+        let message = Outgoing {
+            subject: subjects::JOB_SUBMIT.to_owned(),
+            payload: packet::seal(SENDER, &approval.trace_id, now(), payload),
+            msg_id: None,
+            traceparent: Some(approval.traceparent.clone()),
+        };
+        let waker = self.clone();
+        self.tasks.spawn("approved", OnFailure::Log, async move {
+            if let Err(error) = bus.publish(message).await {
+                tracing::debug!(%error, "the wake-up of an approved job is lost");
+                waker.lost(1);
+            }
+        });
+    }
+
+    /// Tells whoever collects the audit trail; the ledger has it already.
+    pub fn audit(&self, kind: &'static str, approval: &Approval) {
+        let details = [
+            ("kind", kind.to_owned()),
+            ("job_id", approval.job_id.to_string()),
+            ("tenant_id", approval.tenant.to_string()),
+            ("rule_id", approval.rule_id.clone()),
+            ("round", approval.round.to_string()),
+            ("status", approval.status.as_str().to_owned()),
+            (
+                "reason",
+                approval.decided_reason.clone().unwrap_or_default(),
+            ),
+        ];
+        self.tell(kind, &approval.trace_id, details.map(own_key).into(), false);
+    }
+
+    /// Tells the kernels to look at the bundles again, and the audit trail of it.
+    pub fn policy_changed(&self, kind: &'static str, name: &str, version: u64) {
+        let details = [
+            ("kind", kind.to_owned()),
+            ("name", name.to_owned()),
+            ("version", version.to_string()),
+        ];
+        self.tell(
+            kind,
+            &crate::trace::fresh_id(),
+            details.map(own_key).into(),
+            true,
+        );
+    }
+
+    fn tell(
+        &self,
+        kind: &'static str,
+        trace_id: &str,
+        details: BTreeMap<String, String>,
+        config: bool,
+    ) {
+        let Some(bus) = self.links.bus() else { return };
+        let alert = SystemAlert {
+            message: kind.to_owned(),
+            severity: AlertSeverity::Info.into(),
+            source_component: SENDER.to_owned(),
+            trace_id: trace_id.to_owned(),
+            details,
+            ..SystemAlert::default()
+        };
+        let packet = packet::seal(SENDER, trace_id, now(), Payload::Alert(alert));
+        self.tasks.spawn("audit", OnFailure::Log, async move {
+            if config
+                && let Err(error) = bus
+                    .send(subjects::CONFIG_CHANGED, packet.clone(), None)
+                    .await
+            {
+                // The kernels look by themselves every few seconds.
+                tracing::debug!(%error, "a change of the policy was not announced");
+            }
+            let message = Outgoing {
+                subject: Subject::Audit(kind.to_owned()).to_string(),
+                payload: packet,
+                msg_id: None,
+                traceparent: None,
+            };
+            if let Err(error) = bus.publish(message).await {
+                tracing::debug!(%error, kind, "the audit trail was not told; the ledger has it");
+            }
+        });
+    }
+
     fn lost(&self, count: usize) {
         self.metrics
             .wakeups_lost
             .inc_by(u64::try_from(count).unwrap_or(u64::MAX));
     }
+}
+
+fn own_key((key, value): (&str, String)) -> (String, String) {
+    (key.to_owned(), value)
 }
 
 async fn send_cancel(bus: &Bus, job_id: &str, packet: Bytes) {

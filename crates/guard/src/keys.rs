@@ -23,8 +23,8 @@ pub const SAGA_LOCK_TTL: Duration = Duration::from_secs(120);
 pub const SNAPSHOT_LOCK_TTL: Duration = Duration::from_secs(10);
 /// The delay poller's lock.
 pub const DELAY_POLLER_TTL: Duration = Duration::from_secs(10);
-/// A shared failure count lives as long as the breaker stays open.
-pub const BREAKER_TTL: Duration = Duration::from_secs(30);
+/// Failures further apart than this are not in a row.
+pub const BREAKER_TTL: Duration = Duration::from_secs(600);
 
 /// The workers as the scheduler last knew them. No expiry: old is better than nothing,
 /// and the reader treats its workers as just seen.
@@ -120,6 +120,18 @@ impl Keys {
     pub fn output_failures(&self) -> String {
         format!("{}:cb:safety:output:failures", self.prefix)
     }
+
+    /// Sorted set of the jobs a velocity rule let through in its window, by time. The
+    /// rule's window.
+    pub fn velocity(&self, counter: &str) -> String {
+        format!("{}:velocity:{counter}", self.prefix)
+    }
+}
+
+/// Beside a failure counter: since when the circuit is open, and who probes. A day, so
+/// that what nobody asks for any more does not stay.
+pub fn circuit(failures: &str) -> String {
+    format!("{failures}:circuit")
 }
 
 /// One rollback per saga at a time; [`SAGA_LOCK_TTL`].
@@ -143,6 +155,12 @@ pub fn result(job: &JobId) -> String {
     format!("res:{job}")
 }
 
+/// What a running job has produced so far, its `n`th word; the worker gives it its life
+/// time. Only pointed at by progress, never a result.
+pub fn partial(job: &JobId, n: u32) -> String {
+    format!("res:{job}:partial:{n}")
+}
+
 /// An artifact of a worker's; never ours to expire.
 pub fn artifact(id: &str) -> String {
     format!("art:{id}")
@@ -153,6 +171,17 @@ const POINTER: &str = "redis://";
 /// What a packet carries instead of a payload. All after the scheme *is* the key.
 pub fn pointer(key: &str) -> String {
     format!("{POINTER}{key}")
+}
+
+/// Whether a key is one for jobs' inputs. What a pointer of a stranger names must be: any
+/// other key is nobody's business but its owner's.
+pub fn is_context(key: &str) -> bool {
+    key.len() > 4 && key.starts_with("ctx:")
+}
+
+/// Whether a key is one for what workers leave: results and artifacts.
+pub fn is_staging(key: &str) -> bool {
+    key.len() > 4 && (key.starts_with("res:") || key.starts_with("art:"))
 }
 
 /// The key a pointer names.
@@ -188,12 +217,15 @@ mod tests {
             keys.delay_timers(),
             keys.safety_failures(),
             keys.output_failures(),
+            circuit(&keys.safety_failures()),
+            keys.velocity("0a1b"),
             saga_lock("w1"),
             saga_stack("w1"),
             WORKERS_SNAPSHOT.to_owned(),
             context(&job),
             result(&job),
             artifact("a1"),
+            partial(&job, 3),
         ]
     }
 
@@ -212,12 +244,15 @@ mod tests {
             "cordum:wf:delay:timers",
             "cordum:cb:safety:failures",
             "cordum:cb:safety:output:failures",
+            "cordum:cb:safety:failures:circuit",
+            "cordum:velocity:0a1b",
             "saga:w1:lock",
             "saga:w1:stack",
             "sys:workers:snapshot",
             "ctx:j1",
             "res:j1",
             "art:a1",
+            "res:j1:partial:3",
         ];
         assert_eq!(all("cordum"), documented);
         let other: Vec<_> = documented
@@ -231,6 +266,16 @@ mod tests {
     fn pointers_round_trip() {
         for key in ["ctx:j1", "res:j1:redacted:0123456789abcdef", "a://b"] {
             assert_eq!(parse_pointer(&pointer(key)), Some(key));
+        }
+        assert!(is_context("ctx:j1") && is_staging("res:j1") && is_staging("art:x"));
+        for other in [
+            "ctx:",
+            "res:",
+            "cordum:job:lock:j1",
+            "sys:workers:snapshot",
+            "",
+        ] {
+            assert!(!is_context(other) && !is_staging(other), "{other}");
         }
         for bad in ["", "redis://", "s3://x", "ctx:j1"] {
             assert_eq!(parse_pointer(bad), None, "{bad}");

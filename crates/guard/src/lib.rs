@@ -10,6 +10,7 @@
 //! 2. A batch costs one round trip. Whatever is done for many messages or jobs is done
 //!    in one script.
 
+mod breaker;
 mod config;
 mod counters;
 pub mod keys;
@@ -21,7 +22,9 @@ mod named;
 mod payloads;
 mod scripts;
 mod snapshot;
+mod velocity;
 
+pub use breaker::{Permit, SharedBreaker};
 pub use config::GuardConfig;
 pub use counters::{Counters, CountersSnapshot};
 pub use keys::Keys;
@@ -29,3 +32,4 @@ pub use link::{Guard, GuardError, Mode};
 pub use locks::JobLocks;
 pub use messages::MessageGuard;
 pub use named::NamedLock;
+pub use velocity::{Counted, Velocity, VelocityCheck};

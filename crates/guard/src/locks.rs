@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use airlock_bus::MessageKey;
 use airlock_model::ids::{Epoch, JobId};
@@ -22,6 +22,10 @@ use crate::link::{Guard, Mode};
 use crate::local::Holder;
 use crate::messages::millis;
 use crate::scripts::CHUNK;
+
+/// A busy lock is tried again after this long, so often. Whoever else changes a job holds
+/// its lock for one write; what takes longer is left to the ledger's compare-and-set.
+const BUSY_RETRY: (Duration, u32) = (Duration::from_millis(10), 20);
 
 /// The locks of one leader. Clones are not needed: share it in an `Arc`.
 pub struct JobLocks {
@@ -85,6 +89,22 @@ impl JobLocks {
     /// shortly, never a reason to give a message back.
     pub async fn lock(&self, jobs: &[JobId]) -> Vec<bool> {
         self.begin_batch(&[], jobs).await.1
+    }
+
+    /// Tries again, for a short time, to get the locks that were busy. Says how many
+    /// still are; the caller goes on in any case.
+    pub async fn wait_for_busy(&self, jobs: &[JobId], locked: &[bool]) -> usize {
+        let busy = jobs.iter().zip(locked).filter(|(_, locked)| !**locked);
+        let mut busy: Vec<JobId> = busy.map(|(job, _)| job.clone()).collect();
+        for _ in 0..BUSY_RETRY.1 {
+            if busy.is_empty() {
+                break;
+            }
+            tokio::time::sleep(BUSY_RETRY.0).await;
+            let mut locked = self.lock(&busy).await.into_iter();
+            busy.retain(|_| !locked.next().unwrap_or(true));
+        }
+        busy.len()
     }
 
     /// Releases locks; others' are left alone.

@@ -92,12 +92,110 @@ if n == 1 then redis.call('PEXPIRE', KEYS[1], ARGV[1]) end
 return n
 ";
 
+/// What the three breaker scripts begin with. KEYS: the failure counter, the circuit.
+/// ARGV: failures that open it, ms it stays open, probes, successes that close it, ms
+/// after which a silent probe is forgiven, ms that a replica has it open by itself, ms
+/// that failures are remembered. Redis's own clock, because replicas' clocks differ.
+macro_rules! breaker {
+    ($rest:literal) => {
+        concat!(
+            r"
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local function open(ms)
+  redis.call('HSET', KEYS[2], 'until', string.format('%.0f', now + ms), 'probes', 0,
+             'successes', 0, 'probed', 0)
+  redis.call('PEXPIRE', KEYS[2], 86400000)
+end
+local c = redis.call('HMGET', KEYS[2], 'until', 'probes', 'successes', 'probed')
+local till = c[1] and tonumber(c[1])
+",
+            $rest
+        )
+    };
+}
+
+/// Answers {go, state, a, b}: see `breaker::read`.
+const BREAKER_ADMIT: &str = breaker!(
+    r"
+if not till then
+  local share = tonumber(ARGV[6])
+  if share > 0 then
+    open(share)
+    return {0, 1, share, 0}
+  end
+  return {1, 0, tonumber(redis.call('GET', KEYS[1]) or '0'), 0}
+end
+if now < till then return {0, 1, till - now, 0} end
+local probes, successes = tonumber(c[2]), tonumber(c[3])
+if probes >= tonumber(ARGV[3]) then
+  if now - tonumber(c[4]) < tonumber(ARGV[5]) then return {0, 2, probes, successes} end
+  probes = 0
+end
+redis.call('HSET', KEYS[2], 'probes', probes + 1, 'probed', string.format('%.0f', now))
+return {1, 2, probes + 1, successes}
+"
+);
+
+const BREAKER_SUCCEEDED: &str = breaker!(
+    r"
+if not till then return redis.call('DEL', KEYS[1]) end
+if now < till then return 0 end
+if redis.call('HINCRBY', KEYS[2], 'successes', 1) >= tonumber(ARGV[4]) then
+  redis.call('DEL', KEYS[1], KEYS[2])
+end
+return 0
+"
+);
+
+const BREAKER_FAILED: &str = breaker!(
+    r"
+if till and now < till then return 0 end
+local n = redis.call('INCR', KEYS[1])
+redis.call('PEXPIRE', KEYS[1], ARGV[7])
+if till or n >= tonumber(ARGV[1]) then open(tonumber(ARGV[2])) end
+return n
+"
+);
+
+/// KEYS: counters. ARGV: 1 to count or 0 only to look, then for each: job, most, window
+/// ms. Answers for each how many jobs were in the window, this one included. One that
+/// is over the limit takes no place in it, so that what is refused now does not hold up
+/// what comes later; and no counter grows beyond its limit.
+const VELOCITY: &str = r"
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local count = ARGV[1] == '1'
+local out = {}
+for i = 1, #KEYS do
+  local job, most, window = ARGV[3 * i - 1], tonumber(ARGV[3 * i]), tonumber(ARGV[3 * i + 1])
+  local past = string.format('%.0f', now - window)
+  local score = redis.call('ZSCORE', KEYS[i], job)
+  local n = redis.call('ZCOUNT', KEYS[i], '(' .. past, '+inf')
+  if score and tonumber(score) > now - window then
+    out[i] = n
+  else
+    out[i] = n + 1
+    if count and n < most then
+      redis.call('ZREMRANGEBYSCORE', KEYS[i], '-inf', past)
+      redis.call('ZADD', KEYS[i], string.format('%.0f', now), job)
+      redis.call('PEXPIRE', KEYS[i], window)
+    end
+  end
+end
+return out
+";
+
 pub(crate) struct Scripts {
     pub begin: Script,
     pub finish: Script,
     pub renew: Script,
     pub snapshot: Script,
     pub count: Script,
+    pub breaker_admit: Script,
+    pub breaker_succeeded: Script,
+    pub breaker_failed: Script,
+    pub velocity: Script,
 }
 
 impl Default for Scripts {
@@ -108,6 +206,10 @@ impl Default for Scripts {
             renew: Script::from_lua(RENEW),
             snapshot: Script::from_lua(SNAPSHOT),
             count: Script::from_lua(COUNT),
+            breaker_admit: Script::from_lua(BREAKER_ADMIT),
+            breaker_succeeded: Script::from_lua(BREAKER_SUCCEEDED),
+            breaker_failed: Script::from_lua(BREAKER_FAILED),
+            velocity: Script::from_lua(VELOCITY),
         }
     }
 }

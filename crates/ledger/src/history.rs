@@ -25,7 +25,8 @@ pub struct HistoryEntry {
 
 /// Past runs as arrays, oldest first; all NULL when there are none.
 pub(crate) const COLUMNS: &str = "past.attempts, past.workers, past.scheduled, past.dispatched, \
-     past.running, past.ended, past.outcomes, past.reasons";
+     past.running, past.ended, past.outcomes, past.reasons, asked.held, asked.back, asked.why, \
+     asked.said";
 
 /// Where [`COLUMNS`] come from; `r` is the job's request row.
 pub(crate) const JOIN: &str = "CROSS JOIN LATERAL (\
@@ -34,7 +35,13 @@ pub(crate) const JOIN: &str = "CROSS JOIN LATERAL (\
             array_agg(running_at) AS running, array_agg(ended_at) AS ended, \
             array_agg(outcome) AS outcomes, array_agg(reason) AS reasons \
      FROM (SELECT * FROM job_attempt a WHERE a.job_id = r.job_id \
-           ORDER BY a.ended_at, a.attempt) AS runs) AS past";
+           ORDER BY a.ended_at, a.attempt) AS runs) AS past \
+     CROSS JOIN LATERAL (\
+     SELECT array_agg(requested_at) AS held, array_agg(back) AS back, array_agg(reason) AS why, \
+            array_agg(decided_reason) AS said \
+     FROM (SELECT p.requested_at, p.reason, p.decided_reason, \
+                  CASE WHEN p.status = 8 THEN p.decided_at ELSE p.approved_at END AS back \
+           FROM approval p WHERE p.job_id = r.job_id ORDER BY p.round) AS rounds) AS asked";
 
 /// When the current or last run took its states.
 pub(crate) struct Times {
@@ -53,7 +60,21 @@ pub(crate) fn read(
 ) -> Result<Vec<HistoryEntry>, LedgerError> {
     let mut h = History::default();
     h.push(JobState::Pending, Some(view.created_at), 0, None, None);
+    let mut asked = asked(row, first + 8).doing("reading past approvals")?;
+    if asked.is_empty() {
+        // Held by a version that kept no requests.
+        asked.extend(times.held.map(|held| Asked {
+            held,
+            back: None,
+            why: view.decision_reason.clone().unwrap_or_default(),
+            said: None,
+        }));
+    }
+    let mut asked = asked.into_iter().peekable();
     for run in past(row, first).doing("reading past attempts")? {
+        while let Some(ask) = asked.next_if(|ask| run.scheduled.is_some_and(|at| ask.held < at)) {
+            h.ask(ask, run.attempt.saturating_sub(1));
+        }
         h.run(
             run.attempt,
             Some(run.worker),
@@ -69,13 +90,14 @@ pub(crate) fn read(
             Some(run.why),
         );
     }
-    h.push(
-        JobState::ApprovalRequired,
-        times.held,
-        view.attempt,
-        None,
-        view.decision_reason.clone(),
-    );
+    let begun = if times.scheduled.is_some() {
+        view.attempt.saturating_sub(1)
+    } else {
+        view.attempt
+    };
+    for ask in asked {
+        h.ask(ask, begun);
+    }
     h.run(
         view.attempt,
         view.worker_id.clone(),
@@ -103,6 +125,35 @@ struct PastRun {
     running: Option<Timestamp>,
     ended: Timestamp,
     why: String,
+}
+
+/// A time in which people were asked.
+struct Asked {
+    held: Timestamp,
+    /// When it was PENDING again, if it was.
+    back: Option<Timestamp>,
+    why: String,
+    said: Option<String>,
+}
+
+fn asked(row: &PgRow, first: usize) -> Result<Vec<Asked>, sqlx::Error> {
+    let Some(held) = row.try_get::<Option<Vec<Ts>>, _>(first)? else {
+        return Ok(Vec::new());
+    };
+    let back: Vec<Option<Ts>> = row.try_get(first + 1)?;
+    let why: Vec<String> = row.try_get(first + 2)?;
+    let said: Vec<Option<String>> = row.try_get(first + 3)?;
+    Ok(held
+        .into_iter()
+        .zip(back)
+        .zip(why.into_iter().zip(said))
+        .map(|((held, back), (why, said))| Asked {
+            held: held.0,
+            back: back.map(|t| t.0),
+            why,
+            said,
+        })
+        .collect())
 }
 
 fn past(row: &PgRow, first: usize) -> Result<Vec<PastRun>, sqlx::Error> {
@@ -167,6 +218,15 @@ impl History {
                 reason,
             });
         }
+    }
+
+    /// A round that follows another without a pause is the same wait, asked anew.
+    fn ask(&mut self, ask: Asked, attempt: u32) {
+        let held = JobState::ApprovalRequired;
+        if self.0.last().is_none_or(|last| last.state != held) {
+            self.push(held, Some(ask.held), attempt, None, Some(ask.why));
+        }
+        self.push(JobState::Pending, ask.back, attempt, None, ask.said);
     }
 
     fn run(

@@ -12,7 +12,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use airlock_model::{Epoch, JobId, Shard};
+use airlock_model::{Epoch, JobId, Shard, Verdict};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
@@ -21,7 +21,7 @@ use crate::commit::{Assign, Commit, Finish, Mark, Refuse, Requeue, StrayResult, 
 use crate::error::{Doing, LedgerError};
 use crate::letters::NewDeadLetter;
 use crate::ts::Ts;
-use crate::{ChangePosition, Ledger, letters};
+use crate::{ChangePosition, Ledger, approvals_hold, letters};
 
 /// The one connection that writes as the leader of a shard.
 pub struct LeaderWriter {
@@ -48,12 +48,14 @@ const ASSIGN: &str = r#"
 UPDATE job_state s SET state = 2, attempt = u.attempt, epoch = $2, dispatch_id = u.dispatch_id,
     worker_id = u.worker_id, incarnation = u.incarnation, decision = u.decision,
     rule_id = u.rule_id, policy_snapshot = u.snapshot, decision_reason = u.reason,
+    rule_hash = u.rule_hash, constraints = u.constraints,
     decided_at = u.decided_at, scheduled_at = u.at, dispatched_at = NULL, running_at = NULL,
     not_before = NULL, reason_code = NULL, reason = NULL
 FROM unnest($3::text[], $4::int[], $5::uuid[], $6::text[], $7::text[], $8::smallint[],
-            $9::text[], $10::text[], $11::text[], $12::timestamptz[], $13::timestamptz[])
+            $9::text[], $10::text[], $11::text[], $12::timestamptz[], $13::timestamptz[],
+            $14::text[], $15::bytea[])
   AS u(job_id, attempt, dispatch_id, worker_id, incarnation, decision, rule_id, snapshot,
-       reason, decided_at, at)
+       reason, decided_at, at, rule_hash, constraints)
 WHERE s.job_id = u.job_id AND s.shard = $1 AND s.state = 1 AND s.attempt = u.attempt - 1
 RETURNING s.job_id"#;
 
@@ -67,12 +69,14 @@ WITH fence AS MATERIALIZED (
 UPDATE job_state s SET state = 2, attempt = u.attempt, epoch = $2, dispatch_id = u.dispatch_id,
     worker_id = u.worker_id, incarnation = u.incarnation, decision = u.decision,
     rule_id = u.rule_id, policy_snapshot = u.snapshot, decision_reason = u.reason,
+    rule_hash = u.rule_hash, constraints = u.constraints,
     decided_at = u.decided_at, scheduled_at = u.at, dispatched_at = NULL, running_at = NULL,
     not_before = NULL, reason_code = NULL, reason = NULL
 FROM fence, unnest($3::text[], $4::int[], $5::uuid[], $6::text[], $7::text[], $8::smallint[],
-            $9::text[], $10::text[], $11::text[], $12::timestamptz[], $13::timestamptz[])
+            $9::text[], $10::text[], $11::text[], $12::timestamptz[], $13::timestamptz[],
+            $14::text[], $15::bytea[])
   AS u(job_id, attempt, dispatch_id, worker_id, incarnation, decision, rule_id, snapshot,
-       reason, decided_at, at)
+       reason, decided_at, at, rule_hash, constraints)
 WHERE s.job_id = u.job_id AND s.shard = $1 AND s.state = 1 AND s.attempt = u.attempt - 1
 RETURNING s.job_id
 )
@@ -86,13 +90,16 @@ UPDATE job_state s SET state = u.state, open = (u.state = 5), epoch = $2,
     policy_snapshot = coalesce(u.snapshot, s.policy_snapshot),
     decision_reason = coalesce(u.decision_reason, s.decision_reason),
     decided_at = coalesce(u.decided_at, s.decided_at),
+    rule_hash = coalesce(u.rule_hash, s.rule_hash),
+    constraints = CASE WHEN u.decision IS NULL THEN s.constraints ELSE u.constraints END,
     held_at = CASE WHEN u.state = 5 THEN u.at ELSE s.held_at END,
     finished_at = CASE WHEN u.state = 5 THEN NULL ELSE u.at END,
     reason_code = u.reason_code, reason = u.reason
 FROM unnest($3::text[], $4::smallint[], $5::smallint[], $6::text[], $7::text[], $8::text[],
-            $9::timestamptz[], $10::text[], $11::text[], $12::timestamptz[])
+            $9::timestamptz[], $10::text[], $11::text[], $12::timestamptz[], $13::text[],
+            $14::bytea[])
   AS u(job_id, state, decision, rule_id, snapshot, decision_reason, decided_at, reason_code,
-       reason, at)
+       reason, at, rule_hash, constraints)
 WHERE s.job_id = u.job_id AND s.shard = $1
   AND (s.state = 1 OR (s.state = 5 AND u.state = 12))
 RETURNING s.job_id"#;
@@ -242,7 +249,7 @@ impl LeaderWriter {
             shard: self.shard.0,
             epoch: self.epoch.0,
         };
-        if c.assign.len() == c.len() {
+        if c.assign.len() == c.len() && c.assign.iter().all(|x| x.verdict.approved.is_none()) {
             let done = assign(&mut self.conn, ASSIGN_ALONE, shard, epoch, &c.assign).await?;
             return Ok(Written {
                 assigned: done.ok_or(stale)?,
@@ -273,9 +280,11 @@ impl LeaderWriter {
             w.assigned = assign(tx, ASSIGN, shard, epoch, &c.assign)
                 .await?
                 .unwrap_or_default();
+            approvals_hold::spend(tx, &c.assign, &w.assigned).await?;
         }
         if !c.refuse.is_empty() {
             w.refused = refuse(tx, shard, epoch, &c.refuse).await?;
+            approvals_hold::hold(tx, shard, &c.refuse, &w.refused).await?;
         }
         if !c.mark.is_empty() {
             mark(tx, shard, epoch, &c.mark).await?;
@@ -335,6 +344,15 @@ fn clean(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }
 
+fn rule_hash(verdict: &Verdict) -> Option<String> {
+    (!verdict.rule_hash.is_empty()).then(|| clean(&verdict.rule_hash))
+}
+
+/// As JSON; words and numbers always are.
+fn constraints(verdict: &Verdict) -> Option<Vec<u8>> {
+    serde_json::to_vec(verdict.constraints.as_deref()?).ok()
+}
+
 fn col<'a, T, U>(items: &[&'a T], f: impl Fn(&'a T) -> U) -> Vec<U> {
     items.iter().map(|x| f(x)).collect()
 }
@@ -368,6 +386,8 @@ async fn assign(
         .bind(col(&v, |x| clean(&x.verdict.reason)))
         .bind(col(&v, |x| Ts(x.verdict.decided_at)))
         .bind(col(&v, |x| Ts(x.at)))
+        .bind(col(&v, |x| rule_hash(&x.verdict)))
+        .bind(col(&v, |x| constraints(&x.verdict)))
         .fetch_all(&mut *tx)
         .await
         .doing("assigning jobs")?;
@@ -397,6 +417,8 @@ async fn refuse(
         .bind(col(&v, |x| x.reason_code.as_str()))
         .bind(col(&v, |x| clean(&x.reason)))
         .bind(col(&v, |x| Ts(x.at)))
+        .bind(col(&v, |x| x.verdict.as_ref().and_then(rule_hash)))
+        .bind(col(&v, |x| x.verdict.as_ref().and_then(constraints)))
         .fetch_all(&mut *tx)
         .await
         .doing("refusing jobs")?;

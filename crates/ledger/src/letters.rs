@@ -1,8 +1,12 @@
-//! Dead letters: what was given up, with why.
+//! Dead letters: what was given up, with why and with the request itself.
+//!
+//! What must stay true: a letter is whole by itself. It keeps a copy of the request, so
+//! that it can be read and tried again after the job it was about was removed.
 
-use airlock_model::{TenantId, Timestamp};
+use airlock_model::{JobId, JobSpec, TenantId, Timestamp, Topic};
 use bytes::Bytes;
 use sqlx::Row;
+use sqlx::postgres::PgRow;
 
 use crate::Ledger;
 use crate::error::{Doing, LedgerError};
@@ -33,15 +37,80 @@ pub struct DeadLetter {
     pub reason: String,
     pub last_state: Option<String>,
     pub attempts: i32,
+    /// Where a message came from that could not be read.
     pub subject: Option<String>,
     pub created_at: Timestamp,
+    /// The job it was tried again as.
+    pub retried_as: Option<String>,
+    pub retried_at: Option<Timestamp>,
 }
 
+/// A letter with the request it is about. A message that could not be read has none.
+#[derive(Debug, Clone)]
+pub struct WholeLetter {
+    pub letter: DeadLetter,
+    pub spec: Option<JobSpec>,
+    pub payload: Option<Bytes>,
+    pub trace_id: Option<String>,
+    /// The message as it came, for what could not be read.
+    pub packet: Option<Bytes>,
+}
+
+/// Which letters. Empty fields do not filter.
+#[derive(Debug, Clone, Default)]
+pub struct LetterFilter {
+    /// `None`: an administrator's, over all tenants and with unreadable messages.
+    pub tenant: Option<TenantId>,
+    pub job_id: Option<JobId>,
+    pub topic: Option<Topic>,
+    pub reason_code: Option<String>,
+    pub created_after: Option<Timestamp>,
+    pub created_before: Option<Timestamp>,
+    /// Whether it was tried again.
+    pub retried: Option<bool>,
+    /// Only those that hold a request, which could be tried again.
+    pub with_request: bool,
+}
+
+// A letter of a job takes along what the job was; the caller need not have it at hand.
 const INSERT: &str = r#"
 INSERT INTO dead_letter (job_id, tenant, topic, reason_code, reason, last_state, attempts,
-                         subject, packet)
-SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[],
-                     $7::int[], $8::text[], $9::bytea[])"#;
+                         subject, packet, spec, payload, trace_id)
+SELECT u.job_id, coalesce(u.tenant, r.tenant), coalesce(u.topic, r.topic), u.reason_code,
+       u.reason, u.last_state, u.attempts, u.subject, u.packet, r.spec, r.payload, r.trace_id
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::int[],
+            $8::text[], $9::bytea[])
+  AS u(job_id, tenant, topic, reason_code, reason, last_state, attempts, subject, packet)
+LEFT JOIN job_request r ON r.job_id = u.job_id"#;
+
+const COLUMNS: &str = "d.id, d.job_id, d.tenant, d.topic, d.reason_code, d.reason, d.last_state, \
+     d.attempts, d.subject, d.created_at, d.retried_as, d.retried_at";
+
+const REQUEST: &str = "d.spec, d.payload, d.trace_id, d.packet";
+
+/// The filter's conditions on `d`; it takes the parameters 1 to 8.
+const CONDITIONS: &str = "($1::text IS NULL OR d.tenant = $1) \
+     AND ($2::text IS NULL OR d.job_id = $2) AND ($3::text IS NULL OR d.topic = $3) \
+     AND ($4::text IS NULL OR d.reason_code = $4) \
+     AND ($5::timestamptz IS NULL OR d.created_at > $5) \
+     AND ($6::timestamptz IS NULL OR d.created_at < $6) \
+     AND ($7::bool IS NULL OR (d.retried_as IS NOT NULL) = $7) \
+     AND (NOT $8::bool OR d.spec IS NOT NULL)";
+
+/// Binds the parameters of [`CONDITIONS`] to a query.
+macro_rules! bind_filter {
+    ($query:expr, $filter:expr) => {
+        $query
+            .bind($filter.tenant.as_ref().map(airlock_model::TenantId::as_str))
+            .bind($filter.job_id.as_ref().map(airlock_model::JobId::as_str))
+            .bind($filter.topic.as_ref().map(airlock_model::Topic::as_str))
+            .bind($filter.reason_code.as_deref())
+            .bind(crate::ts::Ts::opt($filter.created_after))
+            .bind(crate::ts::Ts::opt($filter.created_before))
+            .bind($filter.retried)
+            .bind($filter.with_request)
+    };
+}
 
 pub(crate) async fn insert(
     conn: &mut sqlx::PgConnection,
@@ -98,45 +167,166 @@ impl Ledger {
         }
     }
 
-    /// The newest letters first, of one tenant or of all.
+    /// The newest letters first, below the id `before`.
     pub async fn letters(
         &self,
-        tenant: Option<&TenantId>,
+        filter: &LetterFilter,
         before: Option<i64>,
         limit: u32,
     ) -> Result<Vec<DeadLetter>, LedgerError> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM dead_letter d
+             WHERE {CONDITIONS} AND ($9::bigint IS NULL OR d.id < $9)
+             ORDER BY d.id DESC LIMIT $10"
+        );
         let rows = self
             .bounded("listing dead letters", async {
-                sqlx::query(
-                    "SELECT id, job_id, tenant, topic, reason_code, reason, last_state, attempts,
-                            subject, created_at
-                     FROM dead_letter
-                     WHERE ($1::text IS NULL OR tenant = $1) AND ($2::bigint IS NULL OR id < $2)
-                     ORDER BY id DESC LIMIT $3",
-                )
-                .bind(tenant.map(TenantId::as_str))
-                .bind(before)
-                .bind(i64::from(limit))
-                .fetch_all(&self.pool)
-                .await
+                bind_filter!(sqlx::query(sqlx::AssertSqlSafe(sql)), filter)
+                    .bind(before)
+                    .bind(i64::from(limit))
+                    .fetch_all(&self.pool)
+                    .await
             })
             .await?;
         rows.iter()
-            .map(|r| {
-                Ok(DeadLetter {
-                    id: r.try_get(0)?,
-                    job_id: r.try_get(1)?,
-                    tenant: r.try_get(2)?,
-                    topic: r.try_get(3)?,
-                    reason_code: r.try_get(4)?,
-                    reason: r.try_get(5)?,
-                    last_state: r.try_get(6)?,
-                    attempts: r.try_get(7)?,
-                    subject: r.try_get(8)?,
-                    created_at: r.try_get::<Ts, _>(9)?.0,
-                })
-            })
+            .map(read)
             .collect::<Result<_, sqlx::Error>>()
             .doing("reading dead letters")
     }
+
+    /// One letter with its request; `None` when it is not there or another tenant's.
+    pub async fn letter(
+        &self,
+        tenant: Option<&TenantId>,
+        id: i64,
+    ) -> Result<Option<WholeLetter>, LedgerError> {
+        let sql = format!(
+            "SELECT {COLUMNS}, {REQUEST} FROM dead_letter d \
+             WHERE d.id = $1 AND ($2::text IS NULL OR d.tenant = $2)"
+        );
+        let row = self
+            .bounded("reading a dead letter", async {
+                sqlx::query(sqlx::AssertSqlSafe(sql))
+                    .bind(id)
+                    .bind(tenant.map(TenantId::as_str))
+                    .fetch_optional(&self.pool)
+                    .await
+            })
+            .await?;
+        row.as_ref().map(whole).transpose()
+    }
+
+    /// Whole letters, the oldest first, above the id `after`: for trying them again.
+    pub async fn whole_letters(
+        &self,
+        filter: &LetterFilter,
+        after: i64,
+        limit: u32,
+    ) -> Result<Vec<WholeLetter>, LedgerError> {
+        let sql = format!(
+            "SELECT {COLUMNS}, {REQUEST} FROM dead_letter d
+             WHERE {CONDITIONS} AND d.id > $9 ORDER BY d.id LIMIT $10"
+        );
+        let rows = self
+            .bounded("reading dead letters", async {
+                bind_filter!(sqlx::query(sqlx::AssertSqlSafe(sql)), filter)
+                    .bind(after)
+                    .bind(i64::from(limit))
+                    .fetch_all(&self.pool)
+                    .await
+            })
+            .await?;
+        rows.iter().map(whole).collect()
+    }
+
+    /// How many there are.
+    pub async fn count_letters(&self, filter: &LetterFilter) -> Result<u64, LedgerError> {
+        let sql = format!("SELECT count(*) FROM dead_letter d WHERE {CONDITIONS}");
+        let n: i64 = self
+            .bounded("counting dead letters", async {
+                bind_filter!(sqlx::query_scalar(sqlx::AssertSqlSafe(sql)), filter)
+                    .fetch_one(&self.pool)
+                    .await
+            })
+            .await?;
+        Ok(u64::try_from(n).unwrap_or(0))
+    }
+
+    /// Removes one letter; `false` when it is not there or another tenant's.
+    pub async fn delete_letter(
+        &self,
+        tenant: Option<&TenantId>,
+        id: i64,
+    ) -> Result<bool, LedgerError> {
+        let done = self
+            .bounded("removing a dead letter", async {
+                sqlx::query(
+                    "DELETE FROM dead_letter
+                     WHERE id = $1 AND ($2::text IS NULL OR tenant = $2)",
+                )
+                .bind(id)
+                .bind(tenant.map(TenantId::as_str))
+                .execute(&self.pool)
+                .await
+            })
+            .await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// Removes at most `limit` of those the filter names, up to the letter `up_to`; how
+    /// many. What came meanwhile has not been seen by whoever asks.
+    pub async fn delete_letters(
+        &self,
+        filter: &LetterFilter,
+        up_to: i64,
+        limit: u32,
+    ) -> Result<u64, LedgerError> {
+        let sql = format!(
+            "DELETE FROM dead_letter WHERE id IN (
+                SELECT d.id FROM dead_letter d WHERE {CONDITIONS} AND d.id <= $9
+                ORDER BY d.id LIMIT $10)"
+        );
+        let done = self
+            .bounded("removing dead letters", async {
+                bind_filter!(sqlx::query(sqlx::AssertSqlSafe(sql)), filter)
+                    .bind(up_to)
+                    .bind(i64::from(limit))
+                    .execute(&self.pool)
+                    .await
+            })
+            .await?;
+        Ok(done.rows_affected())
+    }
+}
+
+fn read(r: &PgRow) -> Result<DeadLetter, sqlx::Error> {
+    Ok(DeadLetter {
+        id: r.try_get(0)?,
+        job_id: r.try_get(1)?,
+        tenant: r.try_get(2)?,
+        topic: r.try_get(3)?,
+        reason_code: r.try_get(4)?,
+        reason: r.try_get(5)?,
+        last_state: r.try_get(6)?,
+        attempts: r.try_get(7)?,
+        subject: r.try_get(8)?,
+        created_at: r.try_get::<Ts, _>(9)?.0,
+        retried_as: r.try_get(10)?,
+        retried_at: r.try_get::<Option<Ts>, _>(11)?.map(|t| t.0),
+    })
+}
+
+fn whole(r: &PgRow) -> Result<WholeLetter, LedgerError> {
+    let bytes = |i: usize| -> Result<Option<Vec<u8>>, LedgerError> {
+        r.try_get(i).doing("reading a dead letter")
+    };
+    // A request that cannot be read may be what the letter is about.
+    let spec = bytes(12)?.and_then(|spec| serde_json::from_slice(&spec).ok());
+    Ok(WholeLetter {
+        letter: read(r).doing("reading a dead letter")?,
+        spec,
+        payload: bytes(13)?.map(Bytes::from),
+        trace_id: r.try_get(14).doing("reading a dead letter")?,
+        packet: bytes(15)?.map(Bytes::from),
+    })
 }

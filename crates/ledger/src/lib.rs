@@ -6,10 +6,18 @@
 //! transaction ([`changes`]). Rows of a batch are always sorted by key, or two batches
 //! could deadlock.
 
+mod approvals;
+mod approvals_hold;
+mod approvals_rules;
+mod approvals_sweep;
+mod approvals_vote;
+mod audit;
+mod bundles;
 mod cancel;
 mod changes;
 mod commit;
 mod config;
+mod decisions;
 mod error;
 mod history;
 mod leader;
@@ -18,6 +26,9 @@ mod letters;
 mod migrate;
 mod query;
 mod recover;
+mod retention;
+mod second;
+mod stale;
 mod submit;
 mod ts;
 
@@ -26,17 +37,30 @@ use std::time::Duration;
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
+pub use approvals::{
+    Approval, ApprovalFilter, ApprovalPage, ApprovalStatus, DEFAULT_EXPIRY_SECONDS, Granted,
+    Permitted, Vote,
+};
+pub use approvals_rules::{Refusal, Voter, may_vote};
+pub use approvals_sweep::{HeldJob, Rejudged};
+pub use approvals_vote::{NewVote, VoteOutcome};
+pub use audit::AuditEntry;
+pub use bundles::{Bundle, KEPT_BUNDLES, NewBundle, RolledBack};
 pub use cancel::{CancelOutcome, CancelRequest};
 pub use changes::{Change, ChangePosition};
 pub use commit::{Assign, Commit, Finish, Mark, Refuse, Requeue, StrayResult, Written};
 pub use config::LedgerConfig;
+pub use decisions::PastDecision;
 pub use error::{Failure, LedgerError};
 pub use history::HistoryEntry;
 pub use leader::LeaderWriter;
 pub use lease::{LeaderInfo, LeaseConnection};
-pub use letters::{DeadLetter, NewDeadLetter};
+pub use letters::{DeadLetter, LetterFilter, NewDeadLetter, WholeLetter};
 pub use query::{JobFilter, JobPage, JobView};
 pub use recover::{LoadedJob, OpenJob};
+pub use retention::{Sweep, Swept, id_floor};
+pub use second::{Retried, retry_key};
+pub use stale::StaleAfter;
 pub use submit::{NewJob, Submitted};
 
 use error::Doing;

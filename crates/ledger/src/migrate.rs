@@ -6,7 +6,11 @@ use sqlx::{Connection, PgConnection};
 
 use crate::error::{Doing, LedgerError};
 
-const MIGRATIONS: &[(i32, &str)] = &[(1, include_str!("../migrations/0001_jobs.sql"))];
+const MIGRATIONS: &[(i32, &str)] = &[
+    (1, include_str!("../migrations/0001_jobs.sql")),
+    (2, include_str!("../migrations/0002_operations.sql")),
+    (3, include_str!("../migrations/0003_approvals.sql")),
+];
 
 /// Every service migrates on start; this lock lets one do it while the others wait.
 const LOCK: i64 = 0x4169_726c_6f63_6b21;

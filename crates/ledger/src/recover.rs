@@ -1,9 +1,11 @@
 //! Reading jobs for the scheduler: by id when their submission arrives, and all that
 //! are open when a new leader takes over.
 
+use std::sync::Arc;
+
 use airlock_model::{
-    Attempt, DispatchId, Incarnation, JobId, JobSpec, JobState, Shard, TenantId, Timestamp,
-    WorkerId,
+    Attempt, Constraints, DispatchId, Incarnation, JobId, JobSpec, JobState, Shard, TenantId,
+    Timestamp, WorkerId,
 };
 use bytes::Bytes;
 use sqlx::Row;
@@ -42,6 +44,10 @@ pub struct LoadedJob {
     pub finished_at: Option<Timestamp>,
     pub reason_code: Option<String>,
     pub reason: Option<String>,
+    /// What the decision on the run under way imposes on it.
+    pub constraints: Option<Arc<Constraints>>,
+    /// The rule that decided.
+    pub rule_id: Option<String>,
 }
 
 /// What recovery reads.
@@ -55,7 +61,8 @@ macro_rules! select {
             ", coalesce(octet_length(r.payload), 0)::bigint, r.trace_id, r.traceparent, \
              r.created_at, s.state, s.attempt, s.due_at, s.deadline_at, s.not_before, \
              s.dispatch_id, s.worker_id, s.incarnation, s.scheduled_at, s.dispatched_at, \
-             s.running_at, s.finished_at, s.reason_code, s.reason \
+             s.running_at, s.finished_at, s.reason_code, s.reason, s.constraints, \
+             s.rule_id \
              FROM job_state s JOIN job_request r USING (job_id) ",
             $rest
         )
@@ -72,7 +79,8 @@ const OPEN: &str = select!(
 );
 
 impl Ledger {
-    /// Jobs by id, with payloads up to `inline_limit` bytes. Unknown ids are left out.
+    /// Jobs by id, with payloads up to `inline_limit` bytes. Unknown ids are left out, and
+    /// so are rows that cannot be read: one of them must not stop the others.
     pub async fn load(
         &self,
         ids: &[JobId],
@@ -88,7 +96,26 @@ impl Ledger {
                     .await
             })
             .await?;
-        rows.iter().map(read).collect()
+        Ok(readable(&rows))
+    }
+
+    /// A page of all open jobs of a shard, in the order of their ids, and where the next
+    /// page begins, when there is one. Rows that cannot be read are left out.
+    pub async fn open_page(
+        &self,
+        shard: Shard,
+        after: Option<&JobId>,
+        limit: u32,
+    ) -> Result<(Vec<OpenJob>, Option<JobId>), LedgerError> {
+        let rows = self.open_rows(shard, after, limit).await?;
+        let last = match rows.last() {
+            Some(row) if rows.len() >= limit as usize => {
+                let id: String = row.try_get(0).map_err(corrupt)?;
+                Some(JobId::new(id).map_err(corrupt)?)
+            }
+            Some(_) | None => None,
+        };
+        Ok((readable(&rows), last))
     }
 
     /// A page of all open jobs of a shard, in the order of their ids.
@@ -98,6 +125,16 @@ impl Ledger {
         after: Option<&JobId>,
         limit: u32,
     ) -> Result<Vec<OpenJob>, LedgerError> {
+        let rows = self.open_rows(shard, after, limit).await?;
+        rows.iter().map(read).collect()
+    }
+
+    async fn open_rows(
+        &self,
+        shard: Shard,
+        after: Option<&JobId>,
+        limit: u32,
+    ) -> Result<Vec<PgRow>, LedgerError> {
         let rows = self
             .bounded("reading open jobs", async {
                 sqlx::query(OPEN)
@@ -108,7 +145,7 @@ impl Ledger {
                     .await
             })
             .await?;
-        rows.iter().map(read).collect()
+        Ok(rows)
     }
 
     /// The payloads of some jobs, whole.
@@ -211,6 +248,21 @@ fn corrupt(e: impl std::fmt::Display) -> LedgerError {
     LedgerError::Corrupt(e.to_string())
 }
 
+/// What can be read of these; the rest is said out loud, and ended by the reconciler.
+fn readable(rows: &[PgRow]) -> Vec<LoadedJob> {
+    let mut jobs = Vec::with_capacity(rows.len());
+    for row in rows {
+        match read(row) {
+            Ok(job) => jobs.push(job),
+            Err(error) => {
+                let id: String = row.try_get(0).unwrap_or_default();
+                tracing::error!(job = id, %error, "a job's row cannot be read");
+            }
+        }
+    }
+    jobs
+}
+
 fn read(row: &PgRow) -> Result<LoadedJob, LedgerError> {
     let ts = |i: usize| -> Result<Option<Timestamp>, LedgerError> {
         Ok(row
@@ -226,6 +278,7 @@ fn read(row: &PgRow) -> Result<LoadedJob, LedgerError> {
     let state: i16 = row.try_get(8).map_err(corrupt)?;
     let attempt: i32 = row.try_get(9).map_err(corrupt)?;
     let dispatch: Option<Uuid> = row.try_get(13).map_err(corrupt)?;
+    let constraints: Option<Vec<u8>> = row.try_get(22).map_err(corrupt)?;
     Ok(LoadedJob {
         job_id: JobId::new(text(0)?).map_err(corrupt)?,
         tenant: TenantId::new(text(1)?).map_err(corrupt)?,
@@ -252,5 +305,10 @@ fn read(row: &PgRow) -> Result<LoadedJob, LedgerError> {
         finished_at: ts(19)?,
         reason_code: maybe(20)?,
         reason: maybe(21)?,
+        rule_id: maybe(23)?,
+        constraints: constraints
+            .map(|json| serde_json::from_slice(&json).map(Arc::new))
+            .transpose()
+            .map_err(corrupt)?,
     })
 }

@@ -18,6 +18,8 @@ pub struct NewJob {
     pub payload: Option<Bytes>,
     pub hash: JobHash,
     pub idempotency_key: Option<String>,
+    /// Which API key brought it; nobody approves their own job.
+    pub submitted_by: Option<String>,
     pub shard: Shard,
     /// 32 hex digits.
     pub trace_id: String,
@@ -49,7 +51,7 @@ fn bounded(ms: i64) -> i64 {
 
 /// One unnest column per field; a struct of columns so that binding reads as a list.
 #[derive(Default)]
-struct Columns {
+pub(crate) struct Columns {
     job_id: Vec<String>,
     tenant: Vec<String>,
     topic: Vec<String>,
@@ -65,6 +67,7 @@ struct Columns {
     due_at: Vec<Option<Ts>>,
     delay_ms: Vec<Option<i64>>,
     deadline_ms: Vec<Option<i64>>,
+    submitted_by: Vec<Option<String>>,
 }
 
 // The due time and the deadline count from the database's clock. A job that is due
@@ -74,14 +77,14 @@ WITH input AS (
     SELECT *, coalesce(due_abs, clock_timestamp() + delay_ms * interval '1 millisecond') AS due_at
     FROM unnest($1::text[], $2::text[], $3::text[], $4::smallint[], $5::smallint[], $6::text[],
                 $7::bytea[], $8::bytea[], $9::bytea[], $10::text[], $11::text[], $12::smallint[],
-                $13::timestamptz[], $14::bigint[], $15::bigint[])
+                $13::timestamptz[], $14::bigint[], $15::bigint[], $16::text[])
       AS t(job_id, tenant, topic, priority, shard, idempotency_key, job_hash, spec, payload,
-           trace_id, traceparent, max_attempts, due_abs, delay_ms, deadline_ms)
+           trace_id, traceparent, max_attempts, due_abs, delay_ms, deadline_ms, submitted_by)
 ), accepted AS (
     INSERT INTO job_request (job_id, tenant, topic, priority, shard, idempotency_key, job_hash,
-                             spec, payload, trace_id, traceparent, max_attempts)
+                             spec, payload, trace_id, traceparent, max_attempts, submitted_by)
     SELECT job_id, tenant, topic, priority, shard, idempotency_key, job_hash, spec, payload,
-           trace_id, traceparent, max_attempts
+           trace_id, traceparent, max_attempts, submitted_by
     FROM input
     ON CONFLICT DO NOTHING
     RETURNING job_id, created_at
@@ -119,31 +122,9 @@ impl Ledger {
         let mut order: Vec<&NewJob> = jobs.iter().collect();
         order.sort_by(|a, b| a.job_id.cmp(&b.job_id));
         order.dedup_by(|later, first| later.job_id == first.job_id);
-        let mut c = Columns::default();
-        for job in order {
-            c.push(job)?;
-        }
+        let c = Columns::of(order)?;
         let rows = self
-            .bounded("accepting jobs", async {
-                sqlx::query(INSERT)
-                    .bind(&c.job_id)
-                    .bind(&c.tenant)
-                    .bind(&c.topic)
-                    .bind(&c.priority)
-                    .bind(&c.shard)
-                    .bind(&c.idempotency_key)
-                    .bind(&c.job_hash)
-                    .bind(&c.spec)
-                    .bind(&c.payload)
-                    .bind(&c.trace_id)
-                    .bind(&c.traceparent)
-                    .bind(&c.max_attempts)
-                    .bind(&c.due_at)
-                    .bind(&c.delay_ms)
-                    .bind(&c.deadline_ms)
-                    .fetch_all(&self.pool)
-                    .await
-            })
+            .bounded("accepting jobs", async { c.insert(&self.pool).await })
             .await?;
         let mut accepted = std::collections::HashMap::with_capacity(rows.len());
         for row in &rows {
@@ -237,6 +218,41 @@ fn judge(job: &NewJob, existing: &[Existing]) -> Result<Submitted, LedgerError> 
 }
 
 impl Columns {
+    /// In the order of the jobs, which must be that of their ids.
+    pub(crate) fn of<'a>(jobs: impl IntoIterator<Item = &'a NewJob>) -> Result<Self, LedgerError> {
+        let mut columns = Self::default();
+        for job in jobs {
+            columns.push(job)?;
+        }
+        Ok(columns)
+    }
+
+    /// The id and the time of each job that was accepted; known ones are left out.
+    pub(crate) async fn insert<'e>(
+        &self,
+        to: impl sqlx::PgExecutor<'e>,
+    ) -> Result<Vec<sqlx::postgres::PgRow>, sqlx::Error> {
+        sqlx::query(INSERT)
+            .bind(&self.job_id)
+            .bind(&self.tenant)
+            .bind(&self.topic)
+            .bind(&self.priority)
+            .bind(&self.shard)
+            .bind(&self.idempotency_key)
+            .bind(&self.job_hash)
+            .bind(&self.spec)
+            .bind(&self.payload)
+            .bind(&self.trace_id)
+            .bind(&self.traceparent)
+            .bind(&self.max_attempts)
+            .bind(&self.due_at)
+            .bind(&self.delay_ms)
+            .bind(&self.deadline_ms)
+            .bind(&self.submitted_by)
+            .fetch_all(to)
+            .await
+    }
+
     fn push(&mut self, job: &NewJob) -> Result<(), LedgerError> {
         let spec = serde_json::to_vec(&job.spec)
             .map_err(|e| LedgerError::Corrupt(format!("job {}: {e}", job.job_id)))?;
@@ -249,6 +265,7 @@ impl Columns {
         self.job_hash.push(job.hash.0.to_vec());
         self.spec.push(spec);
         self.payload.push(job.payload.as_ref().map(|p| p.to_vec()));
+        self.submitted_by.push(job.submitted_by.clone());
         self.trace_id.push(job.trace_id.clone());
         self.traceparent.push(job.traceparent.clone());
         self.max_attempts

@@ -17,6 +17,9 @@ pub struct Settings {
     pub open_for: Duration,
     pub half_open_max: u32,
     pub close_after: u32,
+    /// A probe that says nothing for so long is given up, or one that died with its
+    /// process would keep the circuit half-open for ever.
+    pub probe_lease: Duration,
 }
 
 impl Default for Settings {
@@ -26,15 +29,25 @@ impl Default for Settings {
             open_for: Duration::from_secs(30),
             half_open_max: 3,
             close_after: 2,
+            probe_lease: Duration::from_secs(10),
         }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Circuit {
-    Closed { failures: u32 },
-    Open { until: Timestamp },
-    HalfOpen { probes: u32, successes: u32 },
+    Closed {
+        failures: u32,
+    },
+    Open {
+        until: Timestamp,
+    },
+    HalfOpen {
+        probes: u32,
+        successes: u32,
+        /// When the last probe went out.
+        since: Timestamp,
+    },
 }
 
 /// Whether a call may go out.
@@ -63,6 +76,11 @@ impl Breaker {
         self.circuit
     }
 
+    /// Takes over a state that others agreed on.
+    pub fn adopt(&mut self, circuit: Circuit) {
+        self.circuit = circuit;
+    }
+
     /// Asked before each call; in half-open, an admission is a probe.
     pub fn admit(&mut self, now: Timestamp) -> Admission {
         match self.circuit {
@@ -72,16 +90,23 @@ impl Breaker {
                 self.circuit = Circuit::HalfOpen {
                     probes: 1,
                     successes: 0,
+                    since: now,
                 };
                 Admission::Go
             }
-            Circuit::HalfOpen { probes, .. } if probes >= self.settings.half_open_max => {
-                Admission::Refused
-            }
-            Circuit::HalfOpen { probes, successes } => {
+            Circuit::HalfOpen {
+                probes,
+                successes,
+                since,
+            } => {
+                let full = probes >= self.settings.half_open_max;
+                if full && now < since + self.settings.probe_lease {
+                    return Admission::Refused;
+                }
                 self.circuit = Circuit::HalfOpen {
-                    probes: probes + 1,
+                    probes: if full { 1 } else { probes + 1 },
                     successes,
+                    since: now,
                 };
                 Admission::Go
             }
@@ -93,13 +118,18 @@ impl Breaker {
             Circuit::Closed { .. } => self.circuit = Circuit::Closed { failures: 0 },
             // A call that was admitted before it opened tells nothing about now.
             Circuit::Open { .. } => {}
-            Circuit::HalfOpen { probes, successes } => {
+            Circuit::HalfOpen {
+                probes,
+                successes,
+                since,
+            } => {
                 self.circuit = if successes + 1 >= self.settings.close_after {
                     Circuit::Closed { failures: 0 }
                 } else {
                     Circuit::HalfOpen {
-                        probes: probes.saturating_sub(1),
+                        probes,
                         successes: successes + 1,
+                        since,
                     }
                 };
             }
@@ -173,8 +203,40 @@ mod tests {
             b.circuit(),
             Circuit::HalfOpen { successes: 1, .. }
         ));
+        assert_eq!(
+            b.admit(at(31)),
+            Admission::Refused,
+            "three probes in all, answered or not"
+        );
         b.succeeded();
         assert_eq!(b.circuit(), Circuit::Closed { failures: 0 });
+    }
+
+    #[test]
+    fn probes_that_say_nothing_are_forgiven() {
+        let mut b = opened();
+        for _ in 0..3 {
+            assert_eq!(b.admit(at(30)), Admission::Go);
+        }
+        assert_eq!(b.admit(at(39)), Admission::Refused);
+        assert_eq!(b.admit(at(40)), Admission::Go);
+        b.succeeded();
+        b.succeeded();
+        assert_eq!(b.circuit(), Circuit::Closed { failures: 0 });
+    }
+
+    #[test]
+    fn the_defaults_are_the_documents() {
+        let s = Settings::default();
+        assert_eq!(
+            (
+                s.fail_budget,
+                s.open_for.as_secs(),
+                s.half_open_max,
+                s.close_after
+            ),
+            (3, 30, 3, 2)
+        );
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! What was asked for: the immutable part of a job, and the decision made about it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::ids::Topic;
+use crate::terms::{ApprovalTerms, Constraints};
 use crate::time::{Millis, Timestamp};
 
 /// Labels that only Airlock itself may set. A client that could send them could
@@ -24,6 +26,8 @@ pub mod limits {
     pub const NAME: usize = 256;
     pub const IDEMPOTENCY_KEY: usize = 256;
     pub const MAX_ATTEMPTS: u32 = 100;
+    /// One pause per attempt that may follow the first.
+    pub const RETRY_DELAYS: usize = 99;
     /// A year: longer waits are calendar entries, not jobs.
     pub const MAX_DELAY_MS: u64 = 366 * 24 * 3600 * 1000;
     pub const MAX_TIMEOUT_MS: u64 = 7 * 24 * 3600 * 1000;
@@ -131,6 +135,58 @@ pub struct Budget {
     pub deadline_ms: Option<i64>,
 }
 
+/// How a job that fails is tried again, where that differs from the scheduler's own way.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RetryPlan {
+    /// The pauses before the second run, the third and so on; the last one repeats.
+    /// Empty: the scheduler's backoff.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub delays_ms: Vec<Millis>,
+    /// A plain failure is tried again too, not only one the worker calls retryable.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub on_failed: bool,
+    /// A run without a sign of life for this long is given up and tried again; without
+    /// it, silence ends the job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub visibility_ms: Option<Millis>,
+}
+
+impl RetryPlan {
+    /// The pause after run `attempt` (the first is 1); `None` leaves it to the scheduler.
+    pub fn delay(&self, attempt: u32) -> Option<std::time::Duration> {
+        let at = usize::try_from(attempt.saturating_sub(1)).unwrap_or(usize::MAX);
+        let ms = self.delays_ms.get(at).or(self.delays_ms.last())?;
+        Some(std::time::Duration::from_millis(*ms))
+    }
+
+    fn validate(&self) -> Result<(), FieldError> {
+        if self.delays_ms.len() > limits::RETRY_DELAYS {
+            let most = limits::RETRY_DELAYS;
+            let message = format!(
+                "{} pauses; at most {most} are allowed",
+                self.delays_ms.len()
+            );
+            return Err(FieldError::new("retry.delays_ms", message));
+        }
+        if let Some(ms) = self
+            .delays_ms
+            .iter()
+            .find(|ms| **ms > limits::MAX_TIMEOUT_MS)
+        {
+            let message = format!("{ms} is more than {}", limits::MAX_TIMEOUT_MS);
+            return Err(FieldError::new("retry.delays_ms", message));
+        }
+        if let Some(ms) = self.visibility_ms
+            && !(1..=limits::MAX_TIMEOUT_MS).contains(&ms)
+        {
+            let message = format!("{ms} is not between 1 and {}", limits::MAX_TIMEOUT_MS);
+            return Err(FieldError::new("retry.visibility_ms", message));
+        }
+        Ok(())
+    }
+}
+
 /// How to undo a job that succeeded. What is absent is taken from the job itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -175,6 +231,8 @@ pub struct JobSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<Millis>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<RetryPlan>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workflow_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_job_id: Option<String>,
@@ -211,6 +269,7 @@ impl JobSpec {
             due: None,
             max_attempts: None,
             timeout_ms: None,
+            retry: None,
             workflow_id: None,
             parent_job_id: None,
             step_index: None,
@@ -276,6 +335,9 @@ impl JobSpec {
                 "delay_ms",
                 format!("{ms} is more than a year ({})", limits::MAX_DELAY_MS),
             ));
+        }
+        if let Some(retry) = &self.retry {
+            retry.validate()?;
         }
         if self.step_index.is_some_and(|i| i < 0) {
             return Err(FieldError::new("step_index", "must not be negative"));
@@ -451,6 +513,38 @@ pub struct Verdict {
     pub rule_id: String,
     pub snapshot: String,
     pub decided_at: Timestamp,
+    /// The snapshot was in force at this moment or later. When it was asked, for an
+    /// answer of the kernel; before that, for one from the cache.
+    pub confirmed_at: Timestamp,
+    /// The deciding rule's content; empty when no rule decided.
+    pub rule_hash: String,
+    /// What the job must keep to; of a held job, once it is approved.
+    pub constraints: Option<Arc<Constraints>>,
+    /// How the job may be let go, when a rule holds it.
+    pub approval: Option<ApprovalTerms>,
+    /// The round of the approval that turned a hold into an allow.
+    pub approved: Option<u32>,
+    /// How many jobs the policy lets this tenant have in flight.
+    pub tenant_concurrency: Option<u32>,
+}
+
+/// A denial of nobody, to be filled in: what is forgotten must not allow.
+impl Default for Verdict {
+    fn default() -> Self {
+        Self {
+            decision: Decision::Deny,
+            reason: String::new(),
+            rule_id: String::new(),
+            snapshot: String::new(),
+            decided_at: Timestamp(0),
+            confirmed_at: Timestamp(0),
+            rule_hash: String::new(),
+            constraints: None,
+            approval: None,
+            approved: None,
+            tenant_concurrency: None,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -473,6 +567,31 @@ mod tests {
             s.labels.insert(key.into(), "true".into());
             assert_eq!(s.validate().unwrap_err().field, format!("labels.{key}"));
         }
+    }
+
+    #[test]
+    fn a_retry_plan_names_each_pause_and_repeats_the_last() {
+        let plan = RetryPlan {
+            delays_ms: vec![1, 5, 15],
+            ..RetryPlan::default()
+        };
+        let pauses: Vec<u128> = (1..=5)
+            .filter_map(|n| plan.delay(n))
+            .map(|d| d.as_millis())
+            .collect();
+        assert_eq!(pauses, [1, 5, 15, 15, 15]);
+        assert_eq!(RetryPlan::default().delay(1), None);
+        let mut s = spec();
+        s.retry = Some(RetryPlan {
+            visibility_ms: Some(0),
+            ..RetryPlan::default()
+        });
+        assert_eq!(s.validate().unwrap_err().field, "retry.visibility_ms");
+        s.retry = Some(RetryPlan {
+            delays_ms: vec![0; 100],
+            ..RetryPlan::default()
+        });
+        assert_eq!(s.validate().unwrap_err().field, "retry.delays_ms");
     }
 
     #[test]

@@ -8,11 +8,14 @@
 pub mod backoff;
 pub mod breaker;
 pub mod engine;
+pub mod explain;
 pub mod hash;
 pub mod ids;
 pub mod job;
 pub mod routing;
+pub mod rules;
 pub mod state;
+pub mod terms;
 pub mod time;
 
 pub use ids::{
@@ -21,4 +24,5 @@ pub use ids::{
 };
 pub use job::{Decision, Due, JobSpec, Priority, Verdict};
 pub use state::{JobEvent, JobState};
+pub use terms::{ApprovalTerms, Constraints};
 pub use time::{Millis, Timestamp};

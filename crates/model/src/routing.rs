@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ids::{Incarnation, PoolName, Topic, WorkerId};
+use crate::ids::{Incarnation, PoolName, WorkerId};
 use crate::job::JobSpec;
+pub use crate::rules::{Glob, Pool, PoolRouting, PoolStatus};
 use crate::time::Timestamp;
 
 /// Why a job could not be placed; the codes of the dead-letter queue.
@@ -37,76 +38,45 @@ impl WaitReason {
     }
 
     /// Whether a scheduled try that ends so counts towards giving up. A full pool, a
-    /// tenant at its limit or an absent kernel cure themselves.
-    pub const fn counts(self) -> bool {
+    /// tenant at its limit or an absent kernel cure themselves; `all` counts every
+    /// try to place a job, whatever it ended with.
+    pub const fn counts(self, all: bool) -> bool {
         match self {
             Self::NoPoolMapping | Self::NoWorkers | Self::DispatchFailed => true,
-            Self::PoolOverloaded
-            | Self::TenantLimit
-            | Self::SafetyUnavailable
-            | Self::Throttled
-            | Self::Backoff => false,
+            Self::PoolOverloaded | Self::TenantLimit => all,
+            Self::SafetyUnavailable | Self::Throttled | Self::Backoff => false,
         }
     }
 }
 
-/// A pattern in which `*` matches any characters, dots included.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Glob(String);
-
-impl Glob {
-    pub fn new(pattern: impl Into<String>) -> Self {
-        Self(pattern.into())
-    }
-
-    pub fn matches(&self, text: &str) -> bool {
-        let mut parts = self.0.split('*');
-        let first = parts.next().unwrap_or("");
-        let Some(mut rest) = text.strip_prefix(first) else {
-            return false;
-        };
-        let mut parts: Vec<&str> = parts.collect();
-        let Some(last) = parts.pop() else {
-            return rest.is_empty();
-        };
-        for part in parts {
-            let Some(at) = rest.find(part) else {
-                return false;
-            };
-            rest = &rest[at + part.len()..];
-        }
-        rest.ends_with(last)
-    }
+/// How a worker is given a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Reach {
+    /// `worker.<id>.jobs`.
+    #[default]
+    Direct,
+    /// Several processes go by this id: through the topic's subject and queue group.
+    Shared,
+    /// Nobody registered; configuration says that someone listens on the topic's
+    /// subject.
+    Unregistered,
 }
 
-/// What a pool is.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Pool {
-    pub capabilities: BTreeSet<String>,
-}
-
-/// Which topics go to which pools. The first matching line wins.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PoolRouting {
-    pub topics: Vec<(Glob, Vec<PoolName>)>,
-    pub pools: BTreeMap<PoolName, Pool>,
-}
-
-impl PoolRouting {
-    /// What is shipped: every job goes to one pool.
-    pub fn single(pool: PoolName) -> Self {
-        Self {
-            topics: vec![(Glob::new("job.*"), vec![pool.clone()])],
-            pools: BTreeMap::from([(pool, Pool::default())]),
-        }
-    }
-
-    pub fn pools_for(&self, topic: &Topic) -> &[PoolName] {
-        self.topics
-            .iter()
-            .find(|(glob, _)| glob.matches(topic.as_str()))
-            .map_or(&[], |(_, pools)| pools)
-    }
+/// What we notice about a worker beside what it says.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Care {
+    /// Jobs on it that have lost a worker before and have no attempt after this one.
+    pub fragile: u32,
+    /// Dispatches in a row that it did not accept in time.
+    pub missed: u32,
+    /// It speaks but does not hear: nothing more for it until then.
+    pub deaf_until: Option<Timestamp>,
+    /// When its last heartbeat said that it has nothing to do.
+    pub idle_at: Option<Timestamp>,
+    /// A run of ours ended there just then.
+    pub last_end: Option<Timestamp>,
+    /// Topics that it turned out not to serve, when it never said which it does.
+    pub refuses: BTreeSet<String>,
 }
 
 /// A worker as we know it.
@@ -133,6 +103,8 @@ pub struct Worker {
     pub last_seen: Timestamp,
     /// What we have given it and not heard the end of.
     pub in_flight: u32,
+    pub reach: Reach,
+    pub care: Care,
 }
 
 impl Worker {
@@ -152,9 +124,20 @@ impl Worker {
             || self.gpu_utilization >= 90.0
     }
 
+    /// Whether it is given anything at all at present.
+    pub fn is_hearing(&self) -> bool {
+        !self.draining && self.care.deaf_until.is_none()
+    }
+
     /// Whether it may be given a job.
     pub fn is_open(&self) -> bool {
-        !self.draining && self.has_room() && !self.is_overloaded()
+        self.is_hearing() && self.has_room() && !self.is_overloaded()
+    }
+
+    /// Whether it is used only when nobody else can serve a job at all: it may not be
+    /// there, or nobody knows which topics it serves.
+    fn is_last_resort(&self) -> bool {
+        self.reach == Reach::Unregistered || (!self.sdk && self.topics.is_empty())
     }
 
     pub fn score(&self) -> f64 {
@@ -166,7 +149,11 @@ impl Worker {
 
     fn serves(&self, pool: &PoolName, spec: &JobSpec) -> bool {
         self.pool.as_ref().is_none_or(|p| p == pool)
-            && (self.topics.is_empty() || self.topics.contains(spec.topic.as_str()))
+            && if self.topics.is_empty() {
+                !self.care.refuses.contains(spec.topic.as_str())
+            } else {
+                self.topics.contains(spec.topic.as_str())
+            }
     }
 
     /// A worker that announces no capabilities has its pool's.
@@ -193,49 +180,79 @@ impl Worker {
     }
 }
 
-/// Chooses a worker for `spec`, or says why there is none.
+/// The pools a job may go to, in the order of the configuration; with those that take
+/// nothing new when `draining`.
+pub fn pools_of<'a>(
+    routing: &'a PoolRouting,
+    spec: &'a JobSpec,
+    draining: bool,
+) -> impl Iterator<Item = (&'a PoolName, &'a Pool)> + Clone {
+    let wanted = spec.labels.get("preferred_pool");
+    routing
+        .pools_for(&spec.topic)
+        .iter()
+        .filter(move |p| wanted.is_none_or(|want| want == p.as_str()))
+        .filter_map(|name| Some((name, routing.pools.get(name)?)))
+        .filter(move |(_, pool)| {
+            let taking = match pool.status {
+                PoolStatus::Active => true,
+                PoolStatus::Draining => draining,
+                PoolStatus::Inactive => false,
+            };
+            taking && pool.offers(&spec.requires)
+        })
+}
+
+/// Chooses a worker for `spec`, or says why there is none. A `fragile` job (one more lost
+/// worker ends it) is not put beside another: one of the two may be what kills workers.
 pub fn pick<'a>(
     routing: &PoolRouting,
     spec: &JobSpec,
+    fragile: bool,
     workers: impl Iterator<Item = &'a Worker> + Clone,
 ) -> Result<&'a Worker, WaitReason> {
-    let preferred_pool = spec.labels.get("preferred_pool");
-    let mut pools = routing
-        .pools_for(&spec.topic)
-        .iter()
-        .filter(|p| preferred_pool.is_none_or(|want| want == p.as_str()))
-        .peekable();
-    if pools.peek().is_none() {
-        return Err(WaitReason::NoPoolMapping);
+    let pools = pools_of(routing, spec, false);
+    if pools.clone().next().is_none() {
+        // A pool that drains is mapped, and may be opened again.
+        return Err(match pools_of(routing, spec, true).next() {
+            Some(_) => WaitReason::NoWorkers,
+            None => WaitReason::NoPoolMapping,
+        });
     }
     let eligible = workers.filter(|w| {
-        !w.draining
+        w.is_hearing()
             && pools
                 .clone()
-                .any(|name| w.serves(name, spec) && w.fits(routing.pools.get(name), spec))
+                .any(|(name, pool)| w.serves(name, spec) && w.fits(Some(pool), spec))
     });
+    let open = |w: &Worker| w.is_open() && !(fragile && w.care.fragile > 0);
     if let Some(want) = spec.labels.get("preferred_worker_id")
-        && let Some(worker) = eligible
-            .clone()
-            .find(|w| w.id.as_str() == want && w.has_room() && !w.is_overloaded())
+        && let Some(worker) = eligible.clone().find(|w| w.id.as_str() == want && open(w))
     {
         return Ok(worker);
     }
     let mut any = false;
     let mut best: Option<&Worker> = None;
+    let mut last_resort: Option<&Worker> = None;
+    let mut any_last = false;
     for worker in eligible {
-        any = true;
-        if worker.is_overloaded() || !worker.has_room() {
-            continue;
-        }
-        if best.is_none_or(|b| worker.score() < b.score()) {
-            best = Some(worker);
+        let slot = if worker.is_last_resort() {
+            any_last = true;
+            &mut last_resort
+        } else {
+            any = true;
+            &mut best
+        };
+        if open(worker) && slot.is_none_or(|b| worker.score() < b.score()) {
+            *slot = Some(worker);
         }
     }
-    match best {
-        Some(worker) => Ok(worker),
-        None if any => Err(WaitReason::PoolOverloaded),
-        None => Err(WaitReason::NoWorkers),
+    match (best, last_resort) {
+        (Some(worker), _) => Ok(worker),
+        (None, _) if any => Err(WaitReason::PoolOverloaded),
+        (None, Some(worker)) => Ok(worker),
+        (None, None) if any_last => Err(WaitReason::PoolOverloaded),
+        (None, None) => Err(WaitReason::NoWorkers),
     }
 }
 
@@ -244,6 +261,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::ids::Topic;
 
     pub(crate) fn worker(id: &str) -> Worker {
         Worker {
@@ -262,6 +280,8 @@ mod tests {
             draining: false,
             last_seen: Timestamp(0),
             in_flight: 0,
+            reach: Reach::Direct,
+            care: Care::default(),
         }
     }
 
@@ -274,23 +294,7 @@ mod tests {
     }
 
     fn pick_id(spec: &JobSpec, workers: &[Worker]) -> Result<String, WaitReason> {
-        pick(&routing(), spec, workers.iter()).map(|w| w.id.to_string())
-    }
-
-    #[test]
-    fn globs_cross_dots() {
-        for (p, t, want) in [
-            ("job.*", "job.a.b", true),
-            ("job.*.b", "job.a.b", true),
-            ("job.*.c", "job.a.b", false),
-            ("job.a.b", "job.a.b", true),
-            ("job.a", "job.a.b", false),
-            ("*", "job.a", true),
-            ("job.a*a", "job.a", false),
-            ("*a*b*", "xaxbx", true),
-        ] {
-            assert_eq!(Glob::new(p).matches(t), want, "{p} on {t}");
-        }
+        pick(&routing(), spec, false, workers.iter()).map(|w| w.id.to_string())
     }
 
     #[test]
@@ -371,7 +375,7 @@ mod tests {
                 w
             }).collect();
             let ok = |w: &&Worker| !w.draining && w.has_room() && !w.is_overloaded();
-            match pick(&routing(), &spec(), workers.iter()) {
+            match pick(&routing(), &spec(), false, workers.iter()) {
                 Ok(chosen) => {
                     prop_assert!(ok(&chosen));
                     for other in workers.iter().filter(ok) {

@@ -1,7 +1,6 @@
-//! The words a policy decides with, and the verdict that carries one.
+//! The words a policy decides with.
 
 use std::fmt;
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -13,15 +12,18 @@ pub enum Decision {
     Deny,
     /// A human must say yes first.
     RequireApproval,
+    /// It may run, within bounds that travel with it.
+    AllowWithConstraints,
     /// Ask again later.
     Throttle,
 }
 
 impl Decision {
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::Allow,
         Self::Deny,
         Self::RequireApproval,
+        Self::AllowWithConstraints,
         Self::Throttle,
     ];
 
@@ -31,14 +33,54 @@ impl Decision {
             Self::Allow => "allow",
             Self::Deny => "deny",
             Self::RequireApproval => "require_approval",
+            Self::AllowWithConstraints => "allow_with_constraints",
             Self::Throttle => "throttle",
+        }
+    }
+
+    /// The word in answers over REST, where clients know exactly these.
+    pub fn wire(self) -> &'static str {
+        match self {
+            Self::Allow => "ALLOW",
+            Self::Deny => "DENY",
+            Self::RequireApproval => "REQUIRE_APPROVAL",
+            Self::AllowWithConstraints => "ALLOW_WITH_CONSTRAINTS",
+            Self::Throttle => "THROTTLE",
+        }
+    }
+
+    /// Reads either spelling, in any case. `None` is for a word that we do not know;
+    /// whoever meets one denies.
+    pub fn parse(word: &str) -> Option<Self> {
+        let word = word.trim();
+        Self::ALL
+            .into_iter()
+            .find(|d| d.word().eq_ignore_ascii_case(word))
+    }
+
+    /// Whether a job so decided may run as it is.
+    pub fn may_run(self) -> bool {
+        match self {
+            Self::Allow | Self::AllowWithConstraints => true,
+            Self::Deny | Self::RequireApproval | Self::Throttle => false,
+        }
+    }
+
+    /// How strict it is, compared with the others. A content rule may only go up.
+    pub fn strictness(self) -> u8 {
+        match self {
+            Self::Allow => 0,
+            Self::AllowWithConstraints => 1,
+            Self::Throttle => 2,
+            Self::RequireApproval => 3,
+            Self::Deny => 4,
         }
     }
 
     /// How a reason begins: `denied by rule …`.
     pub(crate) fn participle(self) -> &'static str {
         match self {
-            Self::Allow => "allowed",
+            Self::Allow | Self::AllowWithConstraints => "allowed",
             Self::Deny => "denied",
             Self::RequireApproval => "held for approval",
             Self::Throttle => "throttled",
@@ -63,15 +105,28 @@ pub enum FailMode {
     Open,
 }
 
-/// The answer about one job. The texts are shared with the policy, so that a verdict
-/// costs a few reference counts and no copying.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verdict {
-    pub decision: Decision,
-    /// In plain words, naming the rule.
-    pub reason: Arc<str>,
-    /// `None`: no rule matched, or the input was malformed.
-    pub rule_id: Option<Arc<str>>,
-    /// The policy this was decided under.
-    pub snapshot: Arc<str>,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_word_is_read_in_both_spellings_and_others_are_not() {
+        for decision in Decision::ALL {
+            assert_eq!(Decision::parse(decision.word()), Some(decision));
+            assert_eq!(Decision::parse(decision.wire()), Some(decision));
+        }
+        assert_eq!(Decision::parse("allowed"), None);
+        assert_eq!(Decision::parse(""), None);
+    }
+
+    #[test]
+    fn what_may_run_is_less_strict_than_what_may_not() {
+        for a in Decision::ALL {
+            for b in Decision::ALL {
+                if a.may_run() && !b.may_run() {
+                    assert!(a.strictness() < b.strictness(), "{a} {b}");
+                }
+            }
+        }
+    }
 }

@@ -2,6 +2,9 @@
 //!
 //! A condition is an `Option` that `null` cannot make `None` (see [`present`]):
 //! `tenants:` with its value forgotten must be a mistake, not "any tenant".
+//!
+//! Serialised as JSON, this is also the canonical content that the snapshot and the
+//! rules' hashes name. So a field added here is in them by itself.
 
 use std::collections::BTreeMap;
 
@@ -9,27 +12,32 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_saphyr::Spanned;
 
 use crate::decision::{Decision, FailMode};
+use crate::terms::{ApprovalTerms, Constraints, Remediation};
 
-/// Serialised as JSON, this is also the canonical content that the snapshot names. So
-/// a field added here is in the snapshot by itself.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Document {
     pub(crate) version: Spanned<u32>,
-    #[serde(default = "deny")]
-    pub(crate) default_decision: Decision,
-    #[serde(default = "default_tenant")]
-    pub(crate) default_tenant: Spanned<String>,
+    #[serde(default, deserialize_with = "present")]
+    pub(crate) default_decision: Option<Spanned<Decision>>,
+    #[serde(default, deserialize_with = "present")]
+    pub(crate) default_tenant: Option<Spanned<String>>,
+    #[serde(default = "enforced")]
+    pub(crate) enforce: bool,
     #[serde(default)]
     pub(crate) input_policy: InputPolicy,
+    #[serde(default)]
+    pub(crate) tenants: BTreeMap<String, Spanned<TenantDoc>>,
     pub(crate) rules: Vec<Spanned<RuleDoc>>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct InputPolicy {
+    #[serde(default, deserialize_with = "present")]
+    pub(crate) fail_mode: Option<FailMode>,
     #[serde(default)]
-    pub(crate) fail_mode: FailMode,
+    pub(crate) content_rules: Vec<Spanned<ContentDoc>>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -37,31 +45,270 @@ pub(crate) struct InputPolicy {
 pub(crate) struct RuleDoc {
     pub(crate) id: Spanned<String>,
     #[serde(rename = "match")]
-    pub(crate) when: Spanned<MatchDoc>,
-    pub(crate) decision: Decision,
-    #[serde(default)]
+    pub(crate) matches: Spanned<MatchDoc>,
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) velocity: Option<Spanned<VelocityDoc>>,
+    pub(crate) decision: Spanned<Decision>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<Spanned<String>>,
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) constraints: Option<Spanned<Constraints>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) remediations: Vec<Spanned<Remediation>>,
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) approval: Option<Spanned<ApprovalTerms>>,
+    #[serde(default = "enforced", skip_serializing_if = "is_true")]
+    pub(crate) enforce: bool,
+}
+
+/// A rule about what is in a job's input.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ContentDoc {
+    pub(crate) id: Spanned<String>,
+    #[serde(
+        rename = "match",
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) matches: Option<Spanned<MatchDoc>>,
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) patterns: Option<List>,
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) keywords: Option<List>,
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) max_bytes: Option<Spanned<u64>>,
+    pub(crate) decision: Spanned<Decision>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<Spanned<String>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) remediations: Vec<Spanned<Remediation>>,
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) approval: Option<Spanned<ApprovalTerms>>,
+    #[serde(default = "enforced", skip_serializing_if = "is_true")]
+    pub(crate) enforce: bool,
 }
 
 pub(crate) type List = Spanned<Vec<Spanned<String>>>;
+pub(crate) type Labels<T> = Spanned<BTreeMap<String, T>>;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MatchDoc {
-    #[serde(default, deserialize_with = "present")]
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub(crate) topics: Option<List>,
-    #[serde(default, deserialize_with = "present")]
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub(crate) tenants: Option<List>,
-    #[serde(default, deserialize_with = "present")]
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub(crate) capabilities: Option<List>,
-    #[serde(default, deserialize_with = "present")]
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub(crate) risk_tags: Option<List>,
-    #[serde(default, deserialize_with = "present")]
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub(crate) no_risk_tags: Option<Spanned<bool>>,
-    #[serde(default, deserialize_with = "present")]
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub(crate) requires: Option<List>,
-    #[serde(default, deserialize_with = "present")]
-    pub(crate) labels: Option<Spanned<BTreeMap<String, Spanned<String>>>>,
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) pack_ids: Option<List>,
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) actor_ids: Option<List>,
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) actor_types: Option<List>,
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) labels: Option<Labels<Spanned<String>>>,
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) label_allowlist: Option<Labels<List>>,
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) label_threshold: Option<Labels<Spanned<f64>>>,
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) secrets_present: Option<Spanned<bool>>,
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) mcp: Option<Spanned<McpDoc>>,
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) when: Option<Spanned<String>>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct McpDoc {
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) allow_servers: Option<List>,
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) deny_servers: Option<List>,
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) allow_tools: Option<List>,
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) deny_tools: Option<List>,
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) allow_resources: Option<List>,
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) deny_resources: Option<List>,
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) allow_actions: Option<List>,
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) deny_actions: Option<List>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct VelocityDoc {
+    pub(crate) max_requests: Spanned<u64>,
+    pub(crate) window_seconds: Spanned<u64>,
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) key: Option<List>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TenantDoc {
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) allow_topics: Option<List>,
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) deny_topics: Option<List>,
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) max_concurrent_jobs: Option<Spanned<u32>>,
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) mcp: Option<Spanned<McpDoc>>,
 }
 
 /// A key that is there has a value: `null` is read as the value, and refused or found
@@ -74,14 +321,10 @@ where
     T::deserialize(deserializer).map(Some)
 }
 
-fn deny() -> Decision {
-    Decision::Deny
+fn enforced() -> bool {
+    true
 }
 
-fn default_tenant() -> Spanned<String> {
-    Spanned::new(
-        "default".to_owned(),
-        serde_saphyr::Location::UNKNOWN,
-        serde_saphyr::Location::UNKNOWN,
-    )
+fn is_true(flag: &bool) -> bool {
+    *flag
 }

@@ -5,6 +5,8 @@
 //! apart once, when the policy is loaded. Regular expressions were rejected: in
 //! `job.backup` the dot would match anything, and nobody would notice.
 
+use std::fmt;
+
 /// A compiled pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Glob(Kind);
@@ -78,6 +80,28 @@ impl Glob {
         Self(Kind::Nothing)
     }
 
+    /// The one topic it fits, if it has no wildcard.
+    pub(crate) fn literal(&self) -> Option<&str> {
+        match &self.0 {
+            Kind::Exact(exact) => Some(exact),
+            Kind::Nothing | Kind::Any | Kind::Prefix(_) | Kind::Suffix(_) | Kind::General(_) => {
+                None
+            }
+        }
+    }
+
+    /// Whether it surely fits whatever `other` fits. May be `false` for want of
+    /// looking harder.
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (Kind::Any, _) => true,
+            (_, Kind::Exact(topic)) => self.matches(topic),
+            (Kind::Prefix(a), Kind::Prefix(b)) => b.starts_with(&**a),
+            (Kind::Suffix(a), Kind::Suffix(b)) => b.ends_with(&**a),
+            (a, b) => a == b,
+        }
+    }
+
     pub fn matches(&self, topic: &str) -> bool {
         match &self.0 {
             Kind::Nothing => false,
@@ -86,6 +110,23 @@ impl Glob {
             Kind::Prefix(prefix) => topic.starts_with(&**prefix),
             Kind::Suffix(suffix) => topic.ends_with(&**suffix),
             Kind::General(tokens) => general(tokens, topic),
+        }
+    }
+}
+
+impl fmt::Display for Glob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Nothing => Ok(()),
+            Kind::Any => f.write_str("*"),
+            Kind::Exact(text) => f.write_str(text),
+            Kind::Prefix(text) => write!(f, "{text}*"),
+            Kind::Suffix(text) => write!(f, "*{text}"),
+            Kind::General(tokens) => tokens.iter().try_for_each(|token| match token {
+                Token::Char(c) => write!(f, "{c}"),
+                Token::One => f.write_str("?"),
+                Token::Many => f.write_str("*"),
+            }),
         }
     }
 }
@@ -189,6 +230,24 @@ mod tests {
         assert!(!matches("job.?", "job.ab"));
         assert!(!matches("job.?", "job."));
         assert!(!matches("job.*", "Job.a"));
+    }
+
+    #[test]
+    fn covering_is_never_claimed_wrongly() {
+        let glob = |p: &str| Glob::new(p).unwrap();
+        for (wide, narrow, covers) in [
+            ("*", "job.?.a", true),
+            ("job.*", "job.a", true),
+            ("job.*", "job.a.*", true),
+            ("job.a.*", "job.*", false),
+            ("*.a", "*.b.a", true),
+            ("job.?", "job.a", true),
+            ("job.*.x", "job.*.x", true),
+            ("job.a", "job.*", false),
+        ] {
+            assert_eq!(glob(wide).covers(&glob(narrow)), covers, "{wide} {narrow}");
+            assert_eq!(glob(wide).to_string(), wide);
+        }
     }
 
     #[test]

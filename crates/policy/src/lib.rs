@@ -1,57 +1,111 @@
 //! The safety policy: what `safety.yaml` says, and what that means for one job.
 //!
-//! [`Policy::load`] turns the text of the file into a [`Policy`], or into a
-//! [`LoadError`] that names every mistake by line and column. [`Policy::decide`] asks
-//! it about one job. What must stay true: the same policy and the same input give the
-//! same verdict, always. So nothing here reads a clock, a file or a socket; whoever
-//! owns the file does.
+//! [`Policy::load_files`] turns the texts of one or more files into a [`Policy`], or
+//! into a [`LoadError`] that names every mistake by file, line and column.
+//! [`Policy::evaluate`] asks it about one job, [`Policy::explain`] tells why. What must
+//! stay true: the same policy, the same request and the same counts give the same
+//! answer, always. So nothing here reads a clock, a file or a socket; whoever owns the
+//! file does.
 //!
-//! The first rule that matches decides, and the file's order is the only order there
+//! The first rule that matches decides, and the files' order is the only order there
 //! is. Priorities on rules and "the strictest match wins" were rejected: with either,
 //! one cannot tell what a file does by reading it from the top.
 
+mod clause;
 mod compile;
+mod content;
 mod decision;
 mod document;
+mod evaluate;
 mod explain;
+pub mod fixtures;
+pub mod fuzz;
 mod glob;
 mod hint;
-mod input;
+mod index;
 mod load;
-mod matcher;
+mod mcp;
+mod owned;
+mod problem;
+mod reads;
+pub mod replay;
+mod request;
+mod rule;
+pub mod signature;
+mod tenants;
+mod terms;
+mod velocity;
+mod when;
 mod words;
 
 use std::sync::Arc;
 
-pub use decision::{Decision, FailMode, Verdict};
-pub use explain::{Explanation, Outcome, Step};
+pub use decision::{Decision, FailMode};
+pub use evaluate::{Evaluation, PANICKED, ShadowHit};
+pub use explain::{Change, Condition, Explanation, Outcome, Step};
 pub use glob::{Glob, GlobError};
-pub use input::{InputFault, PolicyInput};
-pub use load::{LoadError, Problem, limits};
-pub use matcher::Condition;
+pub use load::Source;
+pub use owned::{Meta, OwnedRequest};
+pub use problem::{LoadError, Problem, limits};
+pub use reads::{Field, Reads};
+pub use request::{Budget, Content, Request, RequestFault};
+pub use rule::RuleInfo;
+pub use terms::{
+    ApprovalTerms, Budgets, Constraints, Diff, NOTHING, Remediation, Sandbox, Toolchain,
+};
+pub use velocity::{Count, Counters, KnownCounts, NoCounters, VelocityQuery};
 
-use matcher::Rule;
+use content::ContentRule;
+use index::Index;
+use rule::Rule;
+use tenants::Tenants;
 
 /// A loaded policy. It never changes: a new file makes a new one.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Policy {
     snapshot: Arc<str>,
     rules: Box<[Rule]>,
+    index: Index,
+    content: Box<[ContentRule]>,
+    tenants: Tenants,
     default_decision: Decision,
     default_reason: Arc<str>,
     default_tenant: Box<str>,
     fail_mode: FailMode,
+    /// What is read before any rule is asked, and by the rules about content.
+    base_reads: Arc<Reads>,
+    /// What is read when no rule matches.
+    all_reads: Arc<Reads>,
+    warnings: Box<[Problem]>,
 }
 
 impl Policy {
-    /// Names this content: `sha256:` and 16 hexadecimal digits. Comments, layout and
-    /// the order of keys do not count, anything that could change a verdict does.
+    /// Names this content: `sha256:` and 16 hexadecimal digits. Comments, layout, the
+    /// order of keys and how the rules are spread over files do not count, anything
+    /// that could change an answer does.
     pub fn snapshot(&self) -> &Arc<str> {
         &self.snapshot
     }
 
+    /// What is probably not meant, and does no harm: a rule that can never match, say.
+    pub fn warnings(&self) -> &[Problem] {
+        &self.warnings
+    }
+
+    /// All rules in the order in which they are asked, those about content last.
+    pub fn rules(&self) -> impl Iterator<Item = RuleInfo> + '_ {
+        let content = self.content.iter().map(|r| r.head.info("content"));
+        self.rules.iter().map(Rule::info).chain(content)
+    }
+
+    /// Rules, without those about content.
     pub fn rule_count(&self) -> usize {
         self.rules.len()
+    }
+
+    /// Whether anything looks into the input of a job. If not, nobody needs to send it.
+    pub fn reads_content(&self) -> bool {
+        self.content.iter().any(|r| r.patterns.is_some())
     }
 
     /// What the scheduler does while the kernel cannot be asked.
@@ -67,52 +121,12 @@ impl Policy {
         &self.default_tenant
     }
 
-    /// The verdict on one job.
-    pub fn decide(&self, input: &PolicyInput<'_>) -> Verdict {
-        if let Err(fault) = input.check() {
-            return self.malformed(fault);
-        }
-        let tenant = self.tenant_of(input);
-        self.rules
-            .iter()
-            .find(|rule| rule.first_unmet(input, tenant).is_none())
-            .map_or_else(|| self.by_default(), |rule| self.by_rule(rule))
-    }
-
-    /// The input's tenant, or the default one when it names none.
-    fn tenant_of<'a>(&'a self, input: &PolicyInput<'a>) -> &'a str {
-        match input.tenant.trim() {
+    /// How many jobs of a tenant may run at once; `None`: the policy does not say.
+    pub fn tenant_concurrency(&self, tenant: &str) -> Option<u32> {
+        let tenant = match tenant.trim() {
             "" => &self.default_tenant,
             named => named,
-        }
-    }
-
-    fn by_rule(&self, rule: &Rule) -> Verdict {
-        Verdict {
-            decision: rule.decision,
-            reason: rule.reason.clone(),
-            rule_id: Some(rule.id.clone()),
-            snapshot: self.snapshot.clone(),
-        }
-    }
-
-    fn by_default(&self) -> Verdict {
-        Verdict {
-            decision: self.default_decision,
-            reason: self.default_reason.clone(),
-            rule_id: None,
-            snapshot: self.snapshot.clone(),
-        }
-    }
-
-    /// What is malformed is denied whatever the rules say, because a pattern such as
-    /// `*` would otherwise allow what no worker could ever be asked to do.
-    fn malformed(&self, fault: InputFault) -> Verdict {
-        Verdict {
-            decision: Decision::Deny,
-            reason: format!("denied: {fault}").into(),
-            rule_id: None,
-            snapshot: self.snapshot.clone(),
-        }
+        };
+        self.tenants.concurrency(tenant)
     }
 }

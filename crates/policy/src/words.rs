@@ -10,7 +10,11 @@ pub(crate) struct Word(Box<str>);
 
 impl Word {
     pub(crate) fn new(s: &str) -> Self {
-        Self(folded(s).collect::<String>().into())
+        Self(fold(s).into())
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
     }
 
     /// Whether a word of a job is this one. Almost all are ASCII and take no folding.
@@ -22,6 +26,11 @@ impl Word {
             self.0.chars().eq(folded(other))
         }
     }
+}
+
+/// A word as it compares.
+pub(crate) fn fold(s: &str) -> String {
+    folded(s).collect()
 }
 
 fn folded(s: &str) -> impl Iterator<Item = char> {

@@ -1,7 +1,13 @@
 //! The kernel's settings.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
+use airlock_bus::BusConfig;
+use airlock_guard::GuardConfig;
+use airlock_ledger::LedgerConfig;
+use airlock_policy::signature::PublicKey;
+use airlock_service::config::duration;
 use airlock_service::{HttpConfig, ServiceConfig, ShutdownConfig, TelemetryConfig};
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +16,12 @@ use serde::{Deserialize, Serialize};
 pub struct Config {
     pub grpc: GrpcConfig,
     pub policy: PolicyConfig,
+    /// Where velocity is counted for all kernels; without it each counts for itself.
+    pub redis: Option<GuardConfig>,
+    /// Where `sys.config.changed` is heard; without it changes are found by looking.
+    pub nats: Option<BusConfig>,
+    /// Where published bundles are; without it there are only files.
+    pub database: Option<LedgerConfig>,
     pub http: HttpConfig,
     pub telemetry: TelemetryConfig,
     pub shutdown: ShutdownConfig,
@@ -20,8 +32,11 @@ pub struct Config {
 pub struct GrpcConfig {
     /// Where the scheduler and the gateway ask.
     pub listen: String,
-    /// Without it, plain text.
     pub tls: Option<TlsConfig>,
+    /// Never plain text; also `SAFETY_KERNEL_TLS_REQUIRED`.
+    pub tls_required: bool,
+    /// Plain text is allowed; also `SAFETY_KERNEL_INSECURE`.
+    pub insecure: bool,
 }
 
 /// Paths of PEM files.
@@ -37,6 +52,17 @@ pub struct TlsConfig {
 pub struct PolicyConfig {
     /// Read at start and again whenever it changes.
     pub path: PathBuf,
+    /// Files asked before it, in this order; bundles come before all of them.
+    pub overlays: Vec<PathBuf>,
+    /// Where the bundles last in force are kept; beside `path` when unset.
+    pub last_good: Option<PathBuf>,
+    /// How often the ledger is asked whether bundles changed.
+    #[serde(with = "duration")]
+    pub bundle_poll: Duration,
+    /// Ed25519 public keys, base64 or hexadecimal.
+    pub public_keys: Vec<String>,
+    /// Every file (by `<file>.sig`) and every bundle must be signed by one of the keys.
+    pub require_signature: bool,
 }
 
 impl Default for Config {
@@ -44,6 +70,9 @@ impl Default for Config {
         Self {
             grpc: GrpcConfig::default(),
             policy: PolicyConfig::default(),
+            redis: None,
+            nats: None,
+            database: None,
             http: HttpConfig {
                 listen: "127.0.0.1:8082".to_owned(),
             },
@@ -58,6 +87,8 @@ impl Default for GrpcConfig {
         Self {
             listen: "127.0.0.1:50051".to_owned(),
             tls: None,
+            tls_required: false,
+            insecure: false,
         }
     }
 }
@@ -66,7 +97,29 @@ impl Default for PolicyConfig {
     fn default() -> Self {
         Self {
             path: "config/safety.yaml".into(),
+            overlays: Vec::new(),
+            last_good: None,
+            bundle_poll: Duration::from_secs(5),
+            public_keys: Vec::new(),
+            require_signature: false,
         }
+    }
+}
+
+impl PolicyConfig {
+    /// In the order in which their rules are asked.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let mut files = self.overlays.clone();
+        files.push(self.path.clone());
+        files
+    }
+
+    pub fn last_good(&self) -> PathBuf {
+        self.last_good.clone().unwrap_or_else(|| {
+            let mut name = self.path.file_name().unwrap_or_default().to_owned();
+            name.push(".bundles.json");
+            self.path.with_file_name(name)
+        })
     }
 }
 
@@ -85,12 +138,90 @@ impl ServiceConfig for Config {
 
     fn validate(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        if self.grpc.listen.is_empty() {
-            problems.push("grpc.listen: an address is needed, as in 127.0.0.1:50051".to_owned());
-        }
-        if self.policy.path.as_os_str().is_empty() {
-            problems.push("policy.path: the path of a policy file is needed".to_owned());
+        problems.extend(self.redis.iter().flat_map(GuardConfig::validate));
+        problems.extend(self.nats.iter().flat_map(BusConfig::validate));
+        problems.extend(self.database.iter().flat_map(LedgerConfig::validate));
+        let mut check = |sound: bool, problem: &str| {
+            if !sound {
+                problems.push(problem.to_owned());
+            }
+        };
+        let g = &self.grpc;
+        check(
+            !g.listen.is_empty(),
+            "grpc.listen: an address is needed, as in 127.0.0.1:50051",
+        );
+        check(
+            !(g.tls_required && g.insecure),
+            "grpc.tls_required and grpc.insecure contradict each other; unset one \
+             (SAFETY_KERNEL_TLS_REQUIRED, SAFETY_KERNEL_INSECURE)",
+        );
+        check(
+            !g.tls_required || g.tls.is_some(),
+            "grpc.tls_required needs grpc.tls.cert and grpc.tls.key",
+        );
+        check(
+            g.tls.is_some() || g.insecure || g.tls_required,
+            "the safety kernel would answer in plain text; give grpc.tls.cert and grpc.tls.key, \
+             or set SAFETY_KERNEL_INSECURE=true for development",
+        );
+        let p = &self.policy;
+        check(
+            !p.path.as_os_str().is_empty(),
+            "policy.path: the path of a policy file is needed",
+        );
+        check(
+            p.overlays.len() <= 64,
+            "policy.overlays: at most 64 files are allowed",
+        );
+        check(
+            p.bundle_poll >= Duration::from_millis(100),
+            "policy.bundle_poll must be at least 100ms",
+        );
+        check(
+            !p.require_signature || !p.public_keys.is_empty(),
+            "policy.require_signature needs policy.public_keys",
+        );
+        for (i, key) in p.public_keys.iter().enumerate() {
+            if let Err(error) = PublicKey::parse(key) {
+                problems.push(format!("policy.public_keys[{i}]: {error}"));
+            }
         }
         problems
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_text_must_be_asked_for_and_never_against_required() {
+        let with = |tls: bool, required: bool, insecure: bool| {
+            let mut config = Config::default();
+            config.grpc.tls = tls.then(|| TlsConfig {
+                cert: "c".to_owned(),
+                key: "k".to_owned(),
+            });
+            config.grpc.tls_required = required;
+            config.grpc.insecure = insecure;
+            config.validate().join("\n")
+        };
+        assert_eq!(with(true, false, false), "");
+        assert_eq!(with(true, true, false), "");
+        assert_eq!(with(false, false, true), "");
+        assert!(with(false, false, false).contains("SAFETY_KERNEL_INSECURE"));
+        assert!(with(false, true, false).contains("grpc.tls.cert"));
+        assert!(with(true, true, true).contains("contradict"));
+    }
+
+    #[test]
+    fn a_signature_cannot_be_required_without_a_key() {
+        let mut config = Config::default();
+        config.grpc.insecure = true;
+        config.policy.require_signature = true;
+        assert!(config.validate()[0].contains("public_keys"));
+        config.policy.public_keys = vec!["not a key".to_owned()];
+        assert!(config.validate()[0].contains("policy.public_keys[0]"));
     }
 }

@@ -3,18 +3,21 @@
 //! A job that is malformed is a verdict (deny, with the reason), because the caller
 //! must record one. Only a call that is malformed gets a status.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use airlock_policy::{Policy, Reads};
 use airlock_proto::cap::{self, safety_kernel_server};
 use airlock_proto::own::{self, policy_batch_server};
 use airlock_proto::trace;
 use tonic::{Request, Response, Status};
+use tracing::Span;
 
-use crate::judge::{Judge, Sitting};
+use crate::judge::{Judge, Judged, Purpose, Sitting};
+use crate::wire;
 
 /// Requests in one batch.
 pub const MAX_BATCH: usize = 1_000;
-
-/// Requests answered before other tasks get their turn.
-const BETWEEN_YIELDS: usize = 64;
 
 /// Both services; clones answer by the same policy.
 #[derive(Clone)]
@@ -27,39 +30,63 @@ impl Kernel {
         Self { judge }
     }
 
-    fn check_one(&self, request: &Request<cap::PolicyCheckRequest>) -> cap::PolicyCheckResponse {
+    async fn one(
+        &self,
+        request: Request<cap::PolicyCheckRequest>,
+        purpose: Purpose,
+    ) -> Result<Response<cap::PolicyCheckResponse>, Status> {
         let traceparent = request
             .metadata()
             .get(trace::HEADER)
             .and_then(|v| v.to_str().ok())
-            .unwrap_or_default();
-        traced(&self.judge.sitting(), request.get_ref(), traceparent)
+            .unwrap_or_default()
+            .to_owned();
+        let requests = [request.into_inner()];
+        let sitting = self.judge.sitting();
+        let answers = traced(&sitting, &requests, &[traceparent], purpose).await;
+        let answer = answers.first().map(wire::response);
+        answer
+            .map(Response::new)
+            .ok_or_else(|| Status::internal("no answer"))
     }
 }
 
-/// Answers under a span of the caller's trace; without a trace, without a span.
-fn traced(
+/// Answers under spans of the callers' traces; without a trace, without a span.
+async fn traced(
     sitting: &Sitting<'_>,
-    request: &cap::PolicyCheckRequest,
-    traceparent: &str,
-) -> cap::PolicyCheckResponse {
-    if traceparent.is_empty() {
-        return sitting.check(request);
+    requests: &[cap::PolicyCheckRequest],
+    traceparents: &[String],
+    purpose: Purpose,
+) -> Vec<Judged> {
+    if traceparents.iter().all(String::is_empty) {
+        return sitting.answer(requests, &[], purpose).await;
     }
-    let span = tracing::info_span!(
-        "policy.check",
-        job_id = %request.job_id,
-        topic = %request.topic,
-        decision = tracing::field::Empty,
-        rule = tracing::field::Empty,
-    );
-    trace::follow(&span, traceparent);
-    span.in_scope(|| {
-        let answer = sitting.check(request);
-        span.record("decision", answer.decision().as_str_name());
-        span.record("rule", answer.rule_id.as_str());
-        answer
-    })
+    let spans: Vec<Span> = requests
+        .iter()
+        .enumerate()
+        .map(|(i, request)| match traceparents.get(i) {
+            Some(traceparent) if !traceparent.is_empty() => {
+                let span = tracing::info_span!(
+                    "policy.check",
+                    job_id = %request.job_id,
+                    topic = %request.topic,
+                    decision = tracing::field::Empty,
+                    rule = tracing::field::Empty,
+                );
+                trace::follow(&span, traceparent);
+                span
+            }
+            Some(_) | None => Span::none(),
+        })
+        .collect();
+    let answers = sitting.answer(requests, &spans, purpose).await;
+    for (span, answer) in spans.iter().zip(&answers) {
+        span.record("decision", answer.decision().word());
+        if let Judged::ByPolicy { evaluation, .. } = answer {
+            span.record("rule", evaluation.rule_id.as_deref().unwrap_or_default());
+        }
+    }
+    answers
 }
 
 #[tonic::async_trait]
@@ -68,7 +95,7 @@ impl safety_kernel_server::SafetyKernel for Kernel {
         &self,
         request: Request<cap::PolicyCheckRequest>,
     ) -> Result<Response<cap::PolicyCheckResponse>, Status> {
-        Ok(Response::new(self.check_one(&request)))
+        self.one(request, Purpose::Decide).await
     }
 
     /// CAP's other name for `Check`.
@@ -76,25 +103,30 @@ impl safety_kernel_server::SafetyKernel for Kernel {
         &self,
         request: Request<cap::PolicyCheckRequest>,
     ) -> Result<Response<cap::PolicyCheckResponse>, Status> {
-        Ok(Response::new(self.check_one(&request)))
+        self.one(request, Purpose::Decide).await
     }
 
     async fn explain(
         &self,
         request: Request<cap::PolicyCheckRequest>,
     ) -> Result<Response<cap::PolicyCheckResponse>, Status> {
-        Ok(Response::new(
-            self.judge.sitting().explain(request.get_ref()),
-        ))
+        let sitting = self.judge.sitting();
+        let (judged, explanation) = sitting.explain(request.get_ref()).await;
+        let mut response = wire::response(&judged);
+        if let Some(explanation) = explanation {
+            response.reason = explanation.to_string();
+            let json = serde_json::to_string(&explanation)
+                .map_err(|e| Status::internal(format!("writing the explanation: {e}")))?;
+            response.airlock.get_or_insert_default().explanation = json;
+        }
+        Ok(Response::new(response))
     }
 
     async fn simulate(
         &self,
         request: Request<cap::PolicyCheckRequest>,
     ) -> Result<Response<cap::PolicyCheckResponse>, Status> {
-        Ok(Response::new(
-            self.judge.sitting().simulate(request.get_ref()),
-        ))
+        self.one(request, Purpose::Look).await
     }
 
     async fn list_snapshots(
@@ -132,14 +164,73 @@ impl policy_batch_server::PolicyBatch for Kernel {
         }
         // One policy for the whole batch, also when a reload comes in between.
         let sitting = self.judge.sitting();
-        let mut responses = Vec::with_capacity(requests.len());
-        for (i, request) in requests.iter().enumerate() {
-            if i % BETWEEN_YIELDS == BETWEEN_YIELDS - 1 {
-                tokio::task::yield_now().await;
+        let answers = traced(&sitting, &requests, &traceparents, Purpose::Decide).await;
+        let mut out = own::CheckBatchResponse::default();
+        let (snapshot, fail_mode) = sitting.in_force();
+        out.snapshot = snapshot;
+        out.fail_mode = fail_mode.into();
+        let looks_inside = sitting.policy().is_some_and(Policy::reads_content);
+        let mut places: HashMap<Arc<Reads>, u32> = HashMap::new();
+        for (i, (request, judged)) in requests.iter().zip(&answers).enumerate() {
+            out.responses.push(wire::response(judged));
+            out.reads_of
+                .push(place(judged, &mut places, &mut out.reads));
+            if looks_inside && wire::wants_content(request, judged) {
+                out.content_wanted.push(i as u32);
             }
-            let traceparent = traceparents.get(i).map_or("", String::as_str);
-            responses.push(traced(&sitting, request, traceparent));
         }
-        Ok(Response::new(own::CheckBatchResponse { responses }))
+        Ok(Response::new(out))
     }
+
+    async fn confirm(
+        &self,
+        _: Request<own::ConfirmRequest>,
+    ) -> Result<Response<own::ConfirmResponse>, Status> {
+        let (snapshot, fail_mode) = self.judge.sitting().in_force();
+        Ok(Response::new(own::ConfirmResponse {
+            snapshot,
+            fail_mode: fail_mode.into(),
+        }))
+    }
+
+    async fn rules(
+        &self,
+        _: Request<own::RulesRequest>,
+    ) -> Result<Response<own::RulesResponse>, Status> {
+        let sitting = self.judge.sitting();
+        let Some(policy) = sitting.policy() else {
+            return Err(Status::failed_precondition("no policy loaded"));
+        };
+        let rules: Vec<_> = policy.rules().collect();
+        Ok(Response::new(own::RulesResponse {
+            snapshot: policy.snapshot().to_string(),
+            rules: serde_json::to_string(&rules)
+                .map_err(|e| Status::internal(format!("writing the rules: {e}")))?,
+            warnings: policy.warnings().iter().map(ToString::to_string).collect(),
+        }))
+    }
+}
+
+/// Where the fields an answer depends on are listed, counted from 1; 0 when it must not
+/// be used for another job.
+fn place(
+    judged: &Judged,
+    places: &mut HashMap<Arc<Reads>, u32>,
+    listed: &mut Vec<own::ReadSet>,
+) -> u32 {
+    let Judged::ByPolicy { evaluation, .. } = judged else {
+        return 0;
+    };
+    if !evaluation.cacheable() {
+        return 0;
+    }
+    if let Some(place) = places.get(&evaluation.reads) {
+        return *place;
+    }
+    listed.push(own::ReadSet {
+        fields: evaluation.reads.words(),
+    });
+    let place = listed.len() as u32;
+    places.insert(evaluation.reads.clone(), place);
+    place
 }

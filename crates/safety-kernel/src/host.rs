@@ -2,12 +2,17 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use airlock_bus::{Bus, BusConfig, subjects};
+use airlock_guard::{Guard, Mode, Velocity};
+use airlock_policy::signature::PublicKey;
 use airlock_service::watch::watch_file;
-use airlock_service::{Context, Service, Status};
+use airlock_service::{Context, OnFailure, Service, Status};
 use anyhow::Context as _;
 use tokio::sync::mpsc;
 
+use crate::bundles::Bundles;
 use crate::config::Config;
 use crate::grpc::Kernel;
 use crate::judge::Judge;
@@ -15,15 +20,25 @@ use crate::keeper::{Keeper, Look};
 use crate::metrics::KernelMetrics;
 use crate::policies::Policies;
 use crate::server::{GrpcServer, Serving};
+use crate::sources::{Trust, signature_path};
 
-/// The health component that tells about the policy file.
+/// The health component that tells about the policy.
 const COMPONENT: &str = "policy";
+/// The one that tells about its bundles.
+const BUNDLES: &str = "policy_bundles";
 
 pub struct SafetyKernel;
 
 impl Service for SafetyKernel {
     const NAME: &'static str = "safety-kernel";
-    const ENV: &'static [(&'static str, &'static str)] = &[("SAFETY_POLICY_PATH", "policy.path")];
+    const ENV: &'static [(&'static str, &'static str)] = &[
+        ("SAFETY_POLICY_PATH", "policy.path"),
+        ("SAFETY_KERNEL_TLS_REQUIRED", "grpc.tls_required"),
+        ("SAFETY_KERNEL_INSECURE", "grpc.insecure"),
+        ("REDIS_URL", "redis.url"),
+        ("NATS_URL", "nats.url"),
+        ("DATABASE_URL", "database.url"),
+    ];
     type Config = Config;
 
     async fn run(config: Config, ctx: Context) -> anyhow::Result<()> {
@@ -34,8 +49,9 @@ impl Service for SafetyKernel {
 /// A kernel that listens and has looked at its policy, but answers nobody yet.
 pub struct Prepared {
     server: GrpcServer,
-    keeper: Arc<Keeper>,
-    changes: mpsc::Receiver<()>,
+    look: Looker,
+    hints: mpsc::Receiver<()>,
+    poll: Duration,
     ctx: Context,
 }
 
@@ -45,19 +61,53 @@ impl Prepared {
         ctx.metrics
             .with_registry(|registry| metrics.register(registry));
         let policies = Arc::new(Policies::default());
-        let judge = Judge::new(policies.clone(), metrics.clone());
+        let guard = match &config.redis {
+            Some(redis) => Some(Guard::connect(redis).await?),
+            None => None,
+        };
+        if let Some(guard) = &guard {
+            tell_of_redis(guard, &ctx);
+        }
+        let velocity = Arc::new(Velocity::new(guard));
+        let judge = Judge::new(policies.clone(), velocity, metrics.clone());
         let server = GrpcServer::bind(&config.grpc, Kernel::new(judge)).await?;
-        let path = config.policy.path.clone();
-        // Watched before it is read, so that no change falls between the two.
-        let changes = watch_file(path.clone(), &ctx);
-        let keeper = Arc::new(Keeper::new(path, policies, metrics));
+
+        let (hint, hints) = mpsc::channel(1);
+        let files = config.policy.files();
+        // Watched before they are read, so that no change falls between the two.
+        for file in &files {
+            follow_file(file.clone(), hint.clone(), &ctx);
+            follow_file(signature_path(file), hint.clone(), &ctx);
+        }
+        if let Some(nats) = &config.nats {
+            follow_bus(nats.clone(), hint, &ctx);
+        }
+        let trust = Trust {
+            keys: config
+                .policy
+                .public_keys
+                .iter()
+                .map(|key| PublicKey::parse(key))
+                .collect::<Result<_, _>>()
+                .context("policy.public_keys")?,
+            required: config.policy.require_signature,
+        };
         let prepared = Self {
+            look: Looker {
+                keeper: Arc::new(Keeper::new(files, trust, policies, metrics)),
+                bundles: Arc::new(Bundles::new(
+                    config.database.clone(),
+                    config.policy.last_good(),
+                )),
+                serving: server.serving(),
+                ctx: ctx.clone(),
+            },
             server,
-            keeper,
-            changes,
+            hints,
+            poll: config.policy.bundle_poll,
             ctx,
         };
-        look(&prepared.keeper, &prepared.ctx, &prepared.server.serving()).await?;
+        prepared.look.everything().await?;
         Ok(prepared)
     }
 
@@ -66,19 +116,20 @@ impl Prepared {
         self.server.address()
     }
 
-    /// Answers, and follows the file, until the context says stop.
+    /// Answers, and follows the policy's sources, until the context says stop.
     pub async fn serve(self) -> anyhow::Result<()> {
         let Self {
             server,
-            keeper,
-            changes,
+            look,
+            hints,
+            poll,
             ctx,
         } = self;
         tracing::info!(address = %server.address(), "safety kernel answers over gRPC");
         // Without a policy the policy component is down, and so not ready after all.
         ctx.health.declare_ready();
         let stop = ctx.shutdown.clone().cancelled_owned();
-        let follow = follow(keeper, changes, ctx.clone(), server.serving());
+        let follow = follow(look, hints, poll, ctx.clone());
         let serve = async {
             let served = server.serve(stop).await.context("the gRPC server ended");
             // Also when serving failed by itself: the follower must not outlive it.
@@ -90,56 +141,205 @@ impl Prepared {
     }
 }
 
-/// Looks at the file whenever it may have changed.
+/// Looks again whenever something may have changed, and asks for bundles in between.
 async fn follow(
-    keeper: Arc<Keeper>,
-    mut changes: mpsc::Receiver<()>,
+    look: Looker,
+    mut hints: mpsc::Receiver<()>,
+    poll: Duration,
     ctx: Context,
-    serving: Serving,
 ) -> anyhow::Result<()> {
+    let mut open = true;
     loop {
-        let change = tokio::select! {
+        tokio::select! {
             // In this order, because a shutdown also closes the channel.
             biased;
             () = ctx.shutdown.cancelled() => return Ok(()),
-            change = changes.recv() => change,
-        };
-        if change.is_none() {
-            // The answers stay right for the policy in force, but no new one will be
-            // seen: that is worth saying, not worth stopping for.
-            tracing::error!("the policy file is no longer watched");
-            let text = "the policy file is no longer watched; restart to pick up changes";
-            ctx.health.degraded(COMPONENT, text);
-            ctx.shutdown.cancelled().await;
-            return Ok(());
+            hint = hints.recv(), if open => match hint {
+                Some(()) => look.everything().await?,
+                None => {
+                    // The answers stay right for the policy in force, but no new one
+                    // will be seen: that is worth saying, not worth stopping for.
+                    open = false;
+                    tracing::error!("the policy file is no longer watched");
+                    let text = "the policy file is no longer watched; restart to pick up changes";
+                    ctx.health.degraded(COMPONENT, text);
+                }
+            },
+            () = tokio::time::sleep(poll), if look.bundles.any() => look.at_bundles().await?,
         }
-        look(&keeper, &ctx, &serving).await?;
     }
 }
 
-/// Looks once and tells health what came of it.
-async fn look(keeper: &Arc<Keeper>, ctx: &Context, serving: &Serving) -> anyhow::Result<()> {
-    let keeper = keeper.clone();
-    let policies = keeper.policies().clone();
-    let look = tokio::task::spawn_blocking(move || keeper.look())
+/// Each change of a file is a hint to look.
+fn follow_file(path: std::path::PathBuf, hint: mpsc::Sender<()>, ctx: &Context) {
+    let mut changes = watch_file(path.clone(), ctx);
+    ctx.tasks.spawn(
+        format!("follow {}", path.display()),
+        OnFailure::Log,
+        async move {
+            while changes.recv().await.is_some() {
+                // Full means that a look is due already.
+                let _ = hint.try_send(());
+            }
+        },
+    );
+}
+
+/// Each `sys.config.changed` is a hint to look. Without NATS the ledger is still asked
+/// now and then.
+fn follow_bus(config: BusConfig, hint: mpsc::Sender<()>, ctx: &Context) {
+    let shutdown = ctx.shutdown.clone();
+    ctx.tasks
+        .spawn("follow sys.config.changed", OnFailure::Log, async move {
+            let listen = async {
+                let mut wait = Duration::from_millis(200);
+                loop {
+                    match listen(&config, &hint).await {
+                        Ok(()) => wait = Duration::from_millis(200),
+                        Err(error) => tracing::debug!(%error, "sys.config.changed is not heard"),
+                    }
+                    tokio::time::sleep(wait).await;
+                    wait = (wait * 2).min(Duration::from_secs(5));
+                }
+            };
+            tokio::select! {
+                () = shutdown.cancelled() => {}
+                () = listen => {}
+            }
+        });
+}
+
+async fn listen(config: &BusConfig, hint: &mpsc::Sender<()>) -> anyhow::Result<()> {
+    let bus = Bus::connect(config, "safety-kernel").await?;
+    let mut changes = bus.subscribe(subjects::CONFIG_CHANGED, None).await?;
+    let mut connected = bus.connected();
+    // What was said before we listened, or while NATS was away, is lost: look.
+    let _ = hint.try_send(());
+    loop {
+        tokio::select! {
+            change = changes.recv() => match change {
+                Some(_) => { let _ = hint.try_send(()); }
+                None => anyhow::bail!("the subscription ended"),
+            },
+            changed = connected.changed() => {
+                changed?;
+                let _ = hint.try_send(());
+            }
+        }
+    }
+}
+
+/// Whether velocity is counted together with the other kernels.
+fn tell_of_redis(guard: &Guard, ctx: &Context) {
+    let mut mode = guard.mode();
+    let (health, shutdown) = (ctx.health.clone(), ctx.shutdown.clone());
+    ctx.tasks.spawn("watch redis", OnFailure::Log, async move {
+        loop {
+            let status = match &*mode.borrow_and_update() {
+                Mode::Shared => Status::Ok,
+                Mode::Local { reason, .. } => Status::Degraded(format!(
+                    "velocity is counted by this kernel alone: {reason}"
+                )),
+            };
+            health.set("redis", status);
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                changed = mode.changed() => if changed.is_err() { return },
+            }
+        }
+    });
+}
+
+/// Looks at the sources and tells health what came of it.
+struct Looker {
+    keeper: Arc<Keeper>,
+    bundles: Arc<Bundles>,
+    serving: Serving,
+    ctx: Context,
+}
+
+impl Looker {
+    /// At files and bundles.
+    async fn everything(&self) -> anyhow::Result<()> {
+        self.ask_for_bundles().await;
+        self.put_in_force().await
+    }
+
+    /// At bundles alone.
+    async fn at_bundles(&self) -> anyhow::Result<()> {
+        if self.ask_for_bundles().await {
+            self.put_in_force().await?;
+        }
+        Ok(())
+    }
+
+    /// True when they may have changed.
+    async fn ask_for_bundles(&self) -> bool {
+        let health = &self.ctx.health;
+        match self.bundles.refresh().await {
+            Ok(changed) => {
+                if self.bundles.any() {
+                    health.ok(BUNDLES);
+                }
+                changed
+            }
+            Err(error) => {
+                let before = self.bundles.known().is_some();
+                if let Err(copy) = self.bundles.fall_back() {
+                    tracing::warn!(%error, %copy, "policy bundles are not known; jobs are put off");
+                }
+                let known = self.bundles.known().is_some();
+                health.degraded(BUNDLES, format!("the ledger cannot be asked: {error:#}"));
+                known && !before
+            }
+        }
+    }
+
+    async fn put_in_force(&self) -> anyhow::Result<()> {
+        let policies = self.keeper.policies().clone();
+        let Some(pieces) = self.bundles.known() else {
+            policies.wait(true);
+            let text = "policy bundles are not known yet, every job is put off";
+            self.ctx
+                .health
+                .set(COMPONENT, Status::Down(text.to_owned()));
+            self.serving.set(false).await;
+            return Ok(());
+        };
+        let (keeper, bundles) = (self.keeper.clone(), self.bundles.clone());
+        let look = tokio::task::spawn_blocking(move || {
+            let look = keeper.look(&pieces);
+            if let Look::InForce { .. } = look
+                && let Err(error) = bundles.keep()
+            {
+                tracing::warn!(
+                    error = format!("{error:#}"),
+                    "no copy of the policy bundles"
+                );
+            }
+            look
+        })
         .await
         .context("reading the policy file")?;
-    let (status, answers) = match look {
-        Look::InForce { changed: _ } => (Status::Ok, true),
-        Look::KeptOld(error) => (
-            Status::Degraded(format!("the old policy stays in force: {error}")),
-            true,
-        ),
-        Look::NoPolicy(error) => (
-            Status::Down(format!("no policy loaded, every job is denied: {error}")),
-            false,
-        ),
-    };
-    ctx.health.set(COMPONENT, status);
-    if let Some(policy) = policies.current() {
-        ctx.health
-            .fact("policy_snapshot", policy.snapshot().to_string());
+        policies.wait(false);
+        let (status, answers) = match look {
+            Look::InForce { changed: _ } => (Status::Ok, true),
+            Look::KeptOld(error) => (
+                Status::Degraded(format!("the old policy stays in force: {error}")),
+                true,
+            ),
+            Look::NoPolicy(error) => (
+                Status::Down(format!("no policy loaded, every job is denied: {error}")),
+                false,
+            ),
+        };
+        self.ctx.health.set(COMPONENT, status);
+        if let Some(policy) = policies.current() {
+            self.ctx
+                .health
+                .fact("policy_snapshot", policy.snapshot().to_string());
+        }
+        self.serving.set(answers).await;
+        Ok(())
     }
-    serving.set(answers).await;
-    Ok(())
 }

@@ -1,54 +1,46 @@
-//! Keeps the policy in step with its file.
+//! Keeps the policy in step with what it is made of.
 //!
 //! A file that cannot be read or has a mistake in it changes nothing but what is said
 //! about it: the policy in force stays in force, and while there is none, everything
 //! is denied. Stopping instead was rejected: a kernel that is gone leaves the answer
 //! to its callers' fail mode, which may be open.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-
-use airlock_policy::{LoadError, Policy, limits};
 
 use crate::metrics::KernelMetrics;
 use crate::policies::Policies;
+use crate::sources::{self, Piece, SourceError, Trust};
 
-/// Why a file did not become a policy.
-#[derive(Debug, thiserror::Error)]
-pub enum FileError {
-    #[error("reading the policy {path}: {source}")]
-    Read { path: PathBuf, source: io::Error },
-    #[error("the policy {path} is longer than {max} bytes", max = limits::FILE_BYTES)]
-    TooLong { path: PathBuf },
-    #[error("the policy {path} is not UTF-8 text")]
-    NotText { path: PathBuf },
-    #[error("the policy {path} was refused: {source}")]
-    Refused { path: PathBuf, source: LoadError },
-}
-
-/// What a look at the file came to.
+/// What a look at the sources came to.
 #[derive(Debug)]
 pub enum Look {
-    /// It is the policy in force, as of now or already before.
+    /// They are the policy in force, as of now or already before.
     InForce { changed: bool },
-    /// It is bad; an earlier policy stays in force.
-    KeptOld(FileError),
-    /// It is bad, and there is no earlier policy.
-    NoPolicy(FileError),
+    /// They are bad; an earlier policy stays in force.
+    KeptOld(SourceError),
+    /// They are bad, and there is no earlier policy.
+    NoPolicy(SourceError),
 }
 
 pub struct Keeper {
-    path: PathBuf,
+    files: Vec<PathBuf>,
+    trust: Trust,
     policies: Arc<Policies>,
     metrics: KernelMetrics,
 }
 
 impl Keeper {
-    pub fn new(path: PathBuf, policies: Arc<Policies>, metrics: KernelMetrics) -> Self {
+    /// `files` in the order in which their rules are asked.
+    pub fn new(
+        files: Vec<PathBuf>,
+        trust: Trust,
+        policies: Arc<Policies>,
+        metrics: KernelMetrics,
+    ) -> Self {
         Self {
-            path,
+            files,
+            trust,
             policies,
             metrics,
         }
@@ -58,15 +50,25 @@ impl Keeper {
         &self.policies
     }
 
-    /// Reads the file and puts it in force if it is good. Blocks on the disk.
-    pub fn look(&self) -> Look {
-        match read(&self.path) {
+    /// Reads the files and puts them, behind the bundles, in force if all is good.
+    /// Blocks on the disk.
+    pub fn look(&self, bundles: &[Piece]) -> Look {
+        let made = sources::read_files(&self.files).and_then(|files| {
+            let pieces: Vec<Piece> = bundles.iter().cloned().chain(files).collect();
+            sources::load(&pieces, &self.trust)
+        });
+        match made {
             Ok(policy) => {
                 let (rules, snapshot) = (policy.rule_count(), policy.snapshot().clone());
+                let warnings: Vec<String> =
+                    policy.warnings().iter().map(ToString::to_string).collect();
                 let changed = self.policies.install(policy);
                 self.metrics.loaded(rules);
                 if changed {
-                    tracing::info!(path = %self.path.display(), %snapshot, rules, "policy in force");
+                    tracing::info!(%snapshot, rules, bundles = bundles.len(), "policy in force");
+                    for warning in warnings {
+                        tracing::warn!(%warning, "the policy in force has something odd");
+                    }
                 }
                 Look::InForce { changed }
             }
@@ -88,49 +90,36 @@ impl Keeper {
     }
 }
 
-fn read(path: &Path) -> Result<Policy, FileError> {
-    let path_buf = || path.to_owned();
-    let broken = |source| FileError::Read {
-        path: path_buf(),
-        source,
-    };
-    let mut bytes = Vec::new();
-    // One byte more than allowed tells a file at the limit from one above it.
-    File::open(path)
-        .and_then(|file| {
-            file.take(limits::FILE_BYTES as u64 + 1)
-                .read_to_end(&mut bytes)
-        })
-        .map_err(broken)?;
-    if bytes.len() > limits::FILE_BYTES {
-        return Err(FileError::TooLong { path: path_buf() });
-    }
-    let text = String::from_utf8(bytes).map_err(|_| FileError::NotText { path: path_buf() })?;
-    Policy::load(&text).map_err(|source| FileError::Refused {
-        path: path_buf(),
-        source,
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use airlock_policy::limits;
+
     use super::*;
+
+    fn keeper(files: Vec<PathBuf>, policies: &Arc<Policies>) -> Keeper {
+        Keeper::new(
+            files,
+            Trust::default(),
+            policies.clone(),
+            KernelMetrics::new(),
+        )
+    }
 
     #[test]
     fn a_bad_file_keeps_the_old_policy_and_a_missing_one_at_first_leaves_none() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("safety.yaml");
         let policies = Arc::new(Policies::default());
-        let keeper = Keeper::new(path.clone(), policies.clone(), KernelMetrics::new());
+        let keeper = keeper(vec![path.clone()], &policies);
         assert!(matches!(
-            keeper.look(),
-            Look::NoPolicy(FileError::Read { .. })
+            keeper.look(&[]),
+            Look::NoPolicy(SourceError::Read { .. })
         ));
         assert!(policies.current().is_none());
 
         std::fs::write(&path, "version: 1\nrules: []\n").unwrap();
-        assert!(matches!(keeper.look(), Look::InForce { changed: true }));
-        assert!(matches!(keeper.look(), Look::InForce { changed: false }));
+        assert!(matches!(keeper.look(&[]), Look::InForce { changed: true }));
+        assert!(matches!(keeper.look(&[]), Look::InForce { changed: false }));
         let good = policies.snapshots();
 
         for bad in [
@@ -139,17 +128,53 @@ mod tests {
             &vec![b'#'; limits::FILE_BYTES + 1],
         ] {
             std::fs::write(&path, bad).unwrap();
-            assert!(matches!(keeper.look(), Look::KeptOld(_)));
+            assert!(matches!(keeper.look(&[]), Look::KeptOld(_)));
             assert_eq!(policies.snapshots(), good);
         }
         std::fs::write(&path, "version: 1\nrulez: []\n").unwrap();
-        let Look::KeptOld(error) = keeper.look() else {
+        let Look::KeptOld(error) = keeper.look(&[]) else {
             panic!("it was bad")
         };
         let text = error.to_string();
         assert!(
-            text.contains("line 2") && text.contains("did you mean rules?"),
+            text.contains("safety.yaml:2:") && text.contains("did you mean rules?"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn bundles_come_before_files_and_a_bad_one_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("safety.yaml");
+        let rule = |decision: &str| {
+            format!(
+                "version: 1\nrules:\n  - {{id: {decision}-all, match: {{topics: ['*']}}, decision: {decision}}}\n"
+            )
+        };
+        std::fs::write(&path, rule("allow")).unwrap();
+        let policies = Arc::new(Policies::default());
+        let keeper = keeper(vec![path], &policies);
+        let bundle = |text: String| Piece {
+            name: "bundle:lockdown@1".to_owned(),
+            text,
+            signature: None,
+        };
+        let decision = || {
+            let policy = policies.current().unwrap();
+            let request = airlock_policy::Request::new("job.a");
+            let evaluation = policy.evaluate(&request, &mut airlock_policy::NoCounters);
+            evaluation.decision
+        };
+        keeper.look(&[]);
+        assert_eq!(decision(), airlock_policy::Decision::Allow);
+        keeper.look(&[bundle(rule("deny"))]);
+        assert_eq!(decision(), airlock_policy::Decision::Deny);
+        assert!(matches!(
+            keeper.look(&[bundle("nonsense: true".to_owned())]),
+            Look::KeptOld(_)
+        ));
+        assert_eq!(decision(), airlock_policy::Decision::Deny);
+        keeper.look(&[]);
+        assert_eq!(decision(), airlock_policy::Decision::Allow);
     }
 }

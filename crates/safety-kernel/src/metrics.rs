@@ -1,6 +1,6 @@
 //! What the kernel counts. Names are `cordum_safety_kernel_…`.
 
-use airlock_policy::Decision;
+use airlock_policy::{Decision, ShadowHit};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -13,10 +13,18 @@ struct Word {
     decision: &'static str,
 }
 
+/// As many as the policy has rules on trial.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Trial {
+    rule: String,
+    decision: &'static str,
+}
+
 /// Clones share the same numbers.
 #[derive(Clone)]
 pub struct KernelMetrics {
     decisions: Family<Word, Counter>,
+    shadow_hits: Family<Trial, Counter>,
     evaluation: Histogram,
     rules: Gauge,
     reload_failures: Counter,
@@ -26,6 +34,7 @@ impl KernelMetrics {
     pub fn new() -> Self {
         Self {
             decisions: Family::default(),
+            shadow_hits: Family::default(),
             // From 1 µs to about 0.5 s.
             evaluation: Histogram::new(exponential_buckets(1e-6, 3.0, 13)),
             rules: Gauge::default(),
@@ -41,6 +50,11 @@ impl KernelMetrics {
             self.decisions.clone(),
         );
         registry.register(
+            "shadow_hits",
+            "What rules on trial would have decided",
+            self.shadow_hits.clone(),
+        );
+        registry.register(
             "evaluation_seconds",
             "Time to ask the rules about one job",
             self.evaluation.clone(),
@@ -53,12 +67,26 @@ impl KernelMetrics {
         );
     }
 
-    pub fn decided(&self, decision: Decision, seconds: f64) {
+    pub fn decided(&self, decision: Decision) {
         let word = Word {
             decision: decision.word(),
         };
         self.decisions.get_or_create(&word).inc();
+    }
+
+    pub fn evaluated(&self, seconds: f64) {
         self.evaluation.observe(seconds);
+    }
+
+    pub fn shadows(&self, hits: &[ShadowHit]) {
+        for hit in hits {
+            let trial = Trial {
+                // A tenant's list has no name of its own.
+                rule: hit.rule_id.as_deref().unwrap_or("(tenant)").to_owned(),
+                decision: hit.decision.word(),
+            };
+            self.shadow_hits.get_or_create(&trial).inc();
+        }
     }
 
     pub fn loaded(&self, rules: usize) {

@@ -5,6 +5,7 @@
 //! it. A bad file never gets here: the policy in force stays in force.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use airlock_policy::Policy;
@@ -16,6 +17,8 @@ pub const KEPT: usize = 10;
 #[derive(Default)]
 pub struct Policies {
     current: ArcSwapOption<Policy>,
+    /// It is not known yet what the policy is made of.
+    waiting: AtomicBool,
     /// Newest first, each once.
     history: Mutex<VecDeque<Arc<str>>>,
 }
@@ -24,6 +27,15 @@ impl Policies {
     /// `None` until a first file could be read.
     pub fn current(&self) -> Option<Arc<Policy>> {
         self.current.load_full()
+    }
+
+    /// Without a policy, whether that is a matter of time.
+    pub fn is_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Acquire)
+    }
+
+    pub fn wait(&self, waiting: bool) {
+        self.waiting.store(waiting, Ordering::Release);
     }
 
     /// Puts a policy in force. Tells whether that changed anything.

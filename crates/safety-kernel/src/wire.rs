@@ -6,14 +6,17 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use airlock_policy::{Decision, PolicyInput, Verdict};
-use airlock_proto::cap;
+use airlock_policy::{Budget, Constraints, Content, Decision, Evaluation, Request};
+use airlock_proto::{cap, own};
+
+use crate::judge::{CountedBy, Judged};
 
 /// A request in the form the policy reads, borrowing from it.
 pub struct Question<'a> {
     request: &'a cap::PolicyCheckRequest,
     /// Both sets of labels. Copied only when there are two.
     labels: Cow<'a, BTreeMap<String, String>>,
+    job: Cow<'a, str>,
 }
 
 impl<'a> Question<'a> {
@@ -30,14 +33,29 @@ impl<'a> Question<'a> {
             }
             Some(_) | None => Cow::Borrowed(&request.labels),
         };
-        Self { request, labels }
+        // Without a name nobody can tell that it is the same job again.
+        let job = match request.job_id.as_str() {
+            "" => Cow::Owned(uuid::Uuid::new_v4().to_string()),
+            named => Cow::Borrowed(named),
+        };
+        Self {
+            request,
+            labels,
+            job,
+        }
     }
 
-    pub fn input(&self) -> PolicyInput<'_> {
+    /// Who is counted.
+    pub fn job(&self) -> &str {
+        &self.job
+    }
+
+    pub fn request(&self) -> Request<'_> {
         let request = self.request;
         let meta = request.meta.as_ref();
         let identity = request.identity.as_ref();
-        PolicyInput {
+        let budget = request.budget.unwrap_or_default();
+        Request {
             topic: &request.topic,
             tenant: first([
                 &request.tenant,
@@ -59,7 +77,36 @@ impl<'a> Question<'a> {
             ]),
             actor_type: actor_word(meta.map_or(cap::ActorType::Unspecified, |m| m.actor_type())),
             priority: priority_word(request.priority()),
+            budget: Budget {
+                max_input_tokens: budget.max_input_tokens,
+                max_output_tokens: budget.max_output_tokens,
+                max_total_tokens: budget.max_total_tokens,
+                deadline_ms: budget.deadline_ms,
+            },
+            estimated_cost: request.estimated_cost,
+            content: Some(content(request)),
         }
+    }
+}
+
+/// The input as it was sent along, or its size alone. One of no size is known: empty.
+fn content(request: &cap::PolicyCheckRequest) -> Content<'_> {
+    let sent = &request.input_content;
+    let told = u64::try_from(request.input_size_bytes).unwrap_or(0);
+    Content {
+        bytes: (told == 0 || !sent.is_empty()).then_some(&sent[..]),
+        content_type: &request.input_content_type,
+        size: told.max(sent.len() as u64),
+    }
+}
+
+/// A rule looks at the input, and it was not sent.
+pub fn wants_content(request: &cap::PolicyCheckRequest, judged: &Judged) -> bool {
+    match judged {
+        Judged::ByPolicy { evaluation, .. } => {
+            evaluation.content_read && content(request).bytes.is_none()
+        }
+        Judged::WithoutPolicy { .. } => false,
     }
 }
 
@@ -90,20 +137,109 @@ fn priority_word(priority: cap::JobPriority) -> &'static str {
 pub fn decision_type(decision: Decision) -> cap::DecisionType {
     match decision {
         Decision::Allow => cap::DecisionType::Allow,
+        Decision::AllowWithConstraints => cap::DecisionType::AllowWithConstraints,
         Decision::Deny => cap::DecisionType::Deny,
         Decision::RequireApproval => cap::DecisionType::RequireHuman,
         Decision::Throttle => cap::DecisionType::Throttle,
     }
 }
 
-pub fn response(verdict: &Verdict) -> cap::PolicyCheckResponse {
+pub fn response(judged: &Judged) -> cap::PolicyCheckResponse {
+    match judged {
+        Judged::ByPolicy {
+            evaluation,
+            counted_by,
+        } => by_policy(evaluation, *counted_by),
+        Judged::WithoutPolicy {
+            decision,
+            reason,
+            snapshot,
+        } => cap::PolicyCheckResponse {
+            decision: decision_type(*decision).into(),
+            reason: (*reason).to_owned(),
+            policy_snapshot: snapshot.to_string(),
+            ..Default::default()
+        },
+    }
+}
+
+fn by_policy(e: &Evaluation, counted_by: CountedBy) -> cap::PolicyCheckResponse {
+    let (counters, counted) = match counted_by {
+        CountedBy::Nobody => ("", ""),
+        CountedBy::AllKernels => ("shared", ""),
+        // In the reason, because that is what the ledger records of a decision.
+        CountedBy::ThisKernel => ("local", " (counted by this kernel alone: Redis is away)"),
+    };
     cap::PolicyCheckResponse {
-        decision: decision_type(verdict.decision).into(),
-        reason: verdict.reason.to_string(),
-        policy_snapshot: verdict.snapshot.to_string(),
-        rule_id: verdict.rule_id.as_deref().unwrap_or_default().to_owned(),
-        approval_required: verdict.decision == Decision::RequireApproval,
+        decision: decision_type(e.decision).into(),
+        reason: format!("{}{counted}", e.reason),
+        policy_snapshot: e.snapshot.to_string(),
+        rule_id: e.rule_id.as_deref().unwrap_or_default().to_owned(),
+        constraints: e.constraints.as_deref().map(constraints),
+        approval_required: e.decision == Decision::RequireApproval,
+        remediations: e
+            .remediations
+            .iter()
+            .map(|r| cap::PolicyRemediation {
+                id: r.id.clone(),
+                title: r.title.clone(),
+                summary: r.summary.clone(),
+                replacement_topic: r.replacement_topic.clone(),
+                replacement_capability: r.replacement_capability.clone(),
+                add_labels: r.add_labels.clone(),
+                remove_labels: r.remove_labels.clone(),
+            })
+            .collect(),
+        airlock: Some(own::PolicyDetail {
+            rule_hash: e.rule_hash.as_deref().unwrap_or_default().to_owned(),
+            approval: e.approval.as_deref().map(|a| own::ApprovalTerms {
+                quorum: a.quorum,
+                expires_seconds: a.expires_seconds.unwrap_or(0),
+                approvers: a.approvers.clone(),
+                approver_roles: a.approver_roles.clone(),
+            }),
+            shadows: e
+                .shadows
+                .iter()
+                .map(|s| own::ShadowHit {
+                    rule_id: s.rule_id.as_deref().unwrap_or_default().to_owned(),
+                    rule_hash: s.rule_hash.as_deref().unwrap_or_default().to_owned(),
+                    decision: s.decision.word().to_owned(),
+                    reason: s.reason.to_string(),
+                })
+                .collect(),
+            counters: counters.to_owned(),
+            tenant_concurrency: e.tenant_concurrency.unwrap_or(0),
+            explanation: String::new(),
+        }),
         ..Default::default()
+    }
+}
+
+fn constraints(c: &Constraints) -> cap::PolicyConstraints {
+    cap::PolicyConstraints {
+        budgets: c.budgets.as_ref().map(|b| cap::BudgetConstraints {
+            max_runtime_ms: b.max_runtime_ms,
+            max_retries: b.max_retries,
+            max_artifact_bytes: b.max_artifact_bytes,
+            max_concurrent_jobs: b.max_concurrent_jobs,
+        }),
+        sandbox: c.sandbox.as_ref().map(|s| cap::SandboxProfile {
+            isolated: s.isolated,
+            network_allowlist: s.network_allowlist.clone(),
+            fs_read_only: s.fs_read_only.clone(),
+            fs_read_write: s.fs_read_write.clone(),
+        }),
+        toolchain: c.toolchain.as_ref().map(|t| cap::ToolchainConstraints {
+            allowed_tools: t.allowed_tools.clone(),
+            allowed_commands: t.allowed_commands.clone(),
+        }),
+        diff: c.diff.as_ref().map(|d| cap::DiffConstraints {
+            max_files: d.max_files,
+            max_lines: d.max_lines,
+            deny_path_globs: d.deny_path_globs.clone(),
+        }),
+        redaction_level: c.redaction_level.clone(),
     }
 }
 
@@ -132,34 +268,33 @@ mod tests {
             ..Default::default()
         };
         let question = Question::new(&request);
-        let input = question.input();
+        let input = question.request();
         assert_eq!((input.tenant, input.actor_type), ("acme", "human"));
         assert_eq!(*input.labels, map(&[("env", "prod"), ("team", "x")]));
         request.tenant = " ".to_owned();
         request.labels.clear();
         let question = Question::new(&request);
-        assert_eq!(question.input().tenant, "other");
+        assert_eq!(question.request().tenant, "other");
         assert_eq!(
-            *question.input().labels,
+            *question.request().labels,
             map(&[("env", "dev"), ("team", "x")])
         );
     }
 
     #[test]
-    fn only_an_approval_is_flagged_as_one() {
-        for decision in Decision::ALL {
-            let verdict = Verdict {
-                decision,
-                reason: "r".into(),
-                rule_id: None,
-                snapshot: "s".into(),
-            };
-            let response = response(&verdict);
-            assert_eq!(
-                response.approval_required,
-                decision == Decision::RequireApproval
-            );
-            assert_eq!(response.decision(), decision_type(decision));
-        }
+    fn a_job_without_a_name_is_a_new_one_each_time() {
+        let nameless = cap::PolicyCheckRequest::default();
+        let (a, b) = (Question::new(&nameless), Question::new(&nameless));
+        assert_ne!(a.job(), b.job());
+    }
+
+    #[test]
+    fn an_input_that_was_not_sent_is_told_from_an_empty_one() {
+        let mut request = cap::PolicyCheckRequest::default();
+        assert_eq!(content(&request).bytes, Some(&b""[..]));
+        request.input_size_bytes = 3;
+        assert_eq!((content(&request).bytes, content(&request).size), (None, 3));
+        request.input_content = b"{}x".to_vec().into();
+        assert_eq!(content(&request).bytes, Some(&b"{}x"[..]));
     }
 }

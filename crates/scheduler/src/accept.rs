@@ -1,18 +1,22 @@
 //! Accepting a job that came over the bus alone, under the rules of REST: validated,
 //! its input copied and hashed, committed in the ledger before anything else happens.
 
+#[cfg(test)]
+mod tests;
+mod words;
+
+use std::collections::{BTreeSet, HashMap};
+
 use airlock_guard::keys;
 use airlock_ledger::{Failure, LoadedJob, NewJob, Submitted};
+use airlock_model::JobId;
 use airlock_model::hash::job_hash;
-use airlock_model::job::{ActorType, Budget};
-use airlock_model::{JobId, JobSpec, Priority, TenantId, Topic};
-use airlock_proto::cap;
-use airlock_proto::trace;
+use airlock_model::job::{Compensation, limits};
+use airlock_proto::{cap, trace};
+use bytes::Bytes;
 
 use crate::term::Term;
-
-/// Where a bus job belongs when it names no tenant.
-const DEFAULT_TENANT: &str = "default";
+use words::{compensation, idempotency_key, spec, tenant, traceparent};
 
 /// Why a packet is not a job.
 #[derive(Debug, thiserror::Error)]
@@ -29,122 +33,224 @@ fn invalid(e: impl std::fmt::Display) -> Refused {
     Refused::Invalid(e.to_string())
 }
 
-/// Commits the job and reads it back. `None` when someone else was first: its own
-/// wake-up is on the way.
-pub async fn accept(
-    term: &Term,
-    envelope: &cap::BusPacket,
-    request: cap::JobRequest,
-) -> Result<Option<LoadedJob>, Refused> {
-    let job_id = JobId::new(&request.job_id).map_err(invalid)?;
-    let tenant = tenant(envelope, &request)?;
-    let spec = spec(&request)?;
-    spec.validate().map_err(invalid)?;
-    let payload = match request.context_ptr.as_str() {
-        "" => None,
-        pointer => {
-            let key = keys::parse_pointer(pointer)
-                .ok_or_else(|| invalid(format!("context_ptr {pointer:?} is not redis://<key>")))?;
-            let content = term
-                .guard
-                .get(key)
-                .await
-                .map_err(|e| Refused::Later(e.to_string()))?;
-            Some(content.ok_or_else(|| invalid(format!("there is nothing at {pointer}")))?)
-        }
-    };
-    let meta = request.meta.as_ref();
-    let traceparent = trace::fresh();
-    let job = NewJob {
-        hash: job_hash(&tenant, &spec, payload.as_deref()),
-        job_id: job_id.clone(),
-        tenant,
-        spec,
-        payload,
-        idempotency_key: meta
-            .map(|m| m.idempotency_key.clone())
-            .filter(|k| !k.is_empty()),
-        shard: term.shard,
-        trace_id: trace::trace_id(&traceparent).unwrap_or_default().to_owned(),
-        traceparent,
-    };
-    let outcome = term
-        .ledger
-        .submit(std::slice::from_ref(&job))
-        .await
-        .map_err(|e| match e.failure() {
-            Failure::Fatal => invalid(e),
-            Failure::Retryable | Failure::Ambiguous => Refused::Later(e.to_string()),
-        })?;
-    match outcome.first() {
-        Some(Submitted::Accepted { .. }) => {}
-        Some(Submitted::Existing { .. }) | None => return Ok(None),
-        Some(Submitted::Conflict { .. }) => {
-            return Err(invalid("its idempotency key belongs to another request"));
-        }
-    }
-    let loaded = term
-        .ledger
-        .load(&[job_id], term.config.scheduler.inline_bytes)
-        .await
-        .map_err(|e| Refused::Later(e.to_string()))?;
-    Ok(loaded.into_iter().next())
+/// A packet that asks for a job nobody knows.
+pub struct Offer {
+    pub envelope: cap::BusPacket,
+    pub request: cap::JobRequest,
+    /// As it came.
+    pub raw: Bytes,
 }
 
-/// `identity`, then `tenant_id`, `meta.tenant_id`, the default.
-fn tenant(envelope: &cap::BusPacket, r: &cap::JobRequest) -> Result<TenantId, Refused> {
-    let named = [
-        envelope.identity.as_ref().map(|i| i.tenant_id.as_str()),
-        r.identity.as_ref().map(|i| i.tenant_id.as_str()),
-        Some(r.tenant_id.as_str()),
-        r.meta.as_ref().map(|m| m.tenant_id.as_str()),
-    ];
-    let name = named
+/// Commits the jobs, all in one transaction, and reads back those that are new. One
+/// outcome for each offer, in the same order; a job that someone else was first with is
+/// none of ours any more, its own wake-up is on the way.
+pub async fn accept(term: &Term, offers: &[&Offer]) -> (Vec<Result<(), Refused>>, Vec<LoadedJob>) {
+    let drafts: Vec<_> = offers.iter().map(|offer| draft(term, offer)).collect();
+    let contents = contents(term, &drafts).await;
+    let mut jobs = Vec::with_capacity(drafts.len());
+    let mut outcomes = Vec::with_capacity(drafts.len());
+    for draft in drafts {
+        let job = draft.and_then(|draft| match &contents {
+            Ok(contents) => draft.finish(term, contents),
+            Err(later) if draft.pointers().next().is_some() => Err(Refused::Later(later.clone())),
+            Err(_) => draft.finish(term, &HashMap::new()),
+        });
+        match job {
+            Ok(job) => {
+                // Its place, until the ledger has spoken.
+                outcomes.push(None);
+                jobs.push(job);
+            }
+            Err(refused) => outcomes.push(Some(Err(refused))),
+        }
+    }
+    let (mut said, loaded) = commit(term, &jobs).await;
+    said.reverse();
+    let outcomes = outcomes
         .into_iter()
-        .flatten()
-        .find(|t| !t.is_empty())
-        .unwrap_or(DEFAULT_TENANT);
-    TenantId::new(name).map_err(invalid)
+        .map(|known| known.or_else(|| said.pop()).unwrap_or(Ok(())))
+        .collect();
+    (outcomes, loaded)
 }
 
-fn spec(r: &cap::JobRequest) -> Result<JobSpec, Refused> {
-    let some = |s: &str| (!s.is_empty()).then(|| s.to_owned());
-    let mut spec = JobSpec::new(Topic::new(&r.topic).map_err(invalid)?);
-    spec.priority = i16::try_from(r.priority)
-        .ok()
-        .and_then(Priority::from_code)
-        .ok_or_else(|| invalid(format!("priority {}", r.priority)))?;
-    spec.labels = r.labels.clone();
-    spec.env = r.env.clone();
-    spec.budget = r.budget.as_ref().map(|b| {
-        let some = |n: i64| (n != 0).then_some(n);
-        Budget {
-            max_input_tokens: some(b.max_input_tokens),
-            max_output_tokens: some(b.max_output_tokens),
-            max_total_tokens: some(b.max_total_tokens),
-            deadline_ms: some(b.deadline_ms),
-        }
-    });
-    spec.workflow_id = some(&r.workflow_id);
-    spec.parent_job_id = some(&r.parent_job_id);
-    spec.step_index = (r.step_index != 0).then_some(r.step_index);
-    spec.principal_id = some(&r.principal_id);
-    spec.adapter_id = some(&r.adapter_id);
-    spec.memory_id = some(&r.memory_id);
-    if let Some(m) = &r.meta {
-        for (k, v) in &m.labels {
-            spec.labels.entry(k.clone()).or_insert_with(|| v.clone());
-        }
-        spec.actor_id = some(&m.actor_id);
-        spec.actor_type = match m.actor_type {
-            1 => Some(ActorType::Human),
-            2 => Some(ActorType::Service),
-            _ => None,
-        };
-        spec.capability = some(&m.capability);
-        spec.risk_tags = m.risk_tags.clone();
-        spec.requires = m.requires.clone();
-        spec.pack_id = some(&m.pack_id);
+/// Puts the jobs into the ledger: one outcome each, and the new ones as they stand there.
+async fn commit(term: &Term, jobs: &[NewJob]) -> (Vec<Result<(), Refused>>, Vec<LoadedJob>) {
+    if jobs.is_empty() {
+        return (Vec::new(), Vec::new());
     }
-    Ok(spec)
+    let submitted = match term.ledger.submit(jobs).await {
+        Ok(submitted) => submitted,
+        Err(e) => match (e.failure(), jobs) {
+            // One of them is refused: which, the ledger says when it is asked singly.
+            (Failure::Fatal, [_, _, ..]) => {
+                let (mut outcomes, mut loaded) = (Vec::new(), Vec::new());
+                for job in jobs {
+                    let one = Box::pin(commit(term, std::slice::from_ref(job))).await;
+                    outcomes.extend(one.0);
+                    loaded.extend(one.1);
+                }
+                return (outcomes, loaded);
+            }
+            (Failure::Fatal, _) => return (vec![Err(invalid(e))], Vec::new()),
+            (Failure::Retryable | Failure::Ambiguous, _) => {
+                let later = || Err(Refused::Later(e.to_string()));
+                return (jobs.iter().map(|_| later()).collect(), Vec::new());
+            }
+        },
+    };
+    let mut new = Vec::with_capacity(jobs.len());
+    let mut outcomes = Vec::with_capacity(jobs.len());
+    for (job, submitted) in jobs.iter().zip(submitted) {
+        outcomes.push(match submitted {
+            Submitted::Accepted { .. } => {
+                new.push(job.job_id.clone());
+                Ok(())
+            }
+            Submitted::Existing { .. } => Ok(()),
+            // Another request under an id that is known is a wake-up, never a replacement.
+            Submitted::Conflict { job_id } if job_id == job.job_id => Ok(()),
+            Submitted::Conflict { .. } => {
+                Err(invalid("meta.idempotency_key belongs to another request"))
+            }
+        });
+    }
+    let inline = term.config.scheduler.inline_bytes;
+    match term.ledger.load(&new, inline).await {
+        Ok(loaded) => (outcomes, loaded),
+        // They are committed; when their packets come again they are known.
+        Err(e) => {
+            let later = || Err(Refused::Later(e.to_string()));
+            (jobs.iter().map(|_| later()).collect(), Vec::new())
+        }
+    }
+}
+
+/// A job as far as the packet alone tells it.
+struct Draft {
+    job: NewJob,
+    context: Option<String>,
+    undo: Option<(Compensation, Option<String>)>,
+}
+
+fn draft(term: &Term, offer: &Offer) -> Result<Draft, Refused> {
+    let (envelope, request) = (&offer.envelope, &offer.request);
+    let sender = &envelope.sender_id;
+    if sender.len() > limits::NAME || sender.chars().any(char::is_control) {
+        return Err(invalid("sender_id is too long or has control characters"));
+    }
+    term.signatures
+        .check(sender, &offer.raw)
+        .map_err(Refused::Invalid)?;
+    let traceparent = traceparent(&envelope.trace_id);
+    let spec = spec(request)?;
+    spec.validate().map_err(invalid)?;
+    let tenant = tenant(envelope, request)?;
+    let undo = match &request.compensation {
+        Some(c) => Some((
+            compensation(c)?,
+            context_key("compensation.context_ptr", &c.context_ptr)?,
+        )),
+        None => None,
+    };
+    Ok(Draft {
+        context: context_key("context_ptr", &request.context_ptr)?,
+        undo,
+        job: NewJob {
+            hash: job_hash(&tenant, &spec, None),
+            job_id: JobId::new(&request.job_id).map_err(invalid)?,
+            tenant,
+            spec,
+            payload: None,
+            idempotency_key: idempotency_key(request)?,
+            submitted_by: Some(format!("bus:{sender}")),
+            shard: term.shard,
+            trace_id: trace::trace_id(&traceparent).unwrap_or_default().to_owned(),
+            traceparent,
+        },
+    })
+}
+
+impl Draft {
+    /// The keys of what it needs.
+    fn pointers(&self) -> impl Iterator<Item = &String> {
+        let undo = self.undo.as_ref().and_then(|(_, key)| key.as_ref());
+        self.context.iter().chain(undo)
+    }
+
+    /// The whole job, with its inputs copied: they are never looked at in Redis again.
+    fn finish(self, term: &Term, contents: &HashMap<String, Bytes>) -> Result<NewJob, Refused> {
+        let limit = term.config.scheduler.max_context_bytes;
+        let mut job = self.job;
+        if let Some(key) = self.context {
+            job.payload = Some(content("context_ptr", &key, contents, limit)?);
+        }
+        if let Some((mut undo, key)) = self.undo {
+            if let Some(key) = key {
+                let bytes = content("compensation.context_ptr", &key, contents, limit)?;
+                undo.payload = Some(serde_json::from_slice(&bytes).map_err(invalid)?);
+            }
+            job.spec.compensation = Some(undo);
+            job.spec.validate().map_err(invalid)?;
+        }
+        job.hash = job_hash(&job.tenant, &job.spec, job.payload.as_deref());
+        Ok(job)
+    }
+}
+
+/// The key of an input. Only of what is meant as one: with any key it would be a way to
+/// read what others keep in the same Redis.
+fn context_key(field: &'static str, pointer: &str) -> Result<Option<String>, Refused> {
+    if pointer.is_empty() {
+        return Ok(None);
+    }
+    match keys::parse_pointer(pointer).filter(|key| keys::is_context(key)) {
+        Some(key) => Ok(Some(key.to_owned())),
+        None => Err(invalid(format!(
+            "{field} {pointer:?} is not redis://ctx:<id>"
+        ))),
+    }
+}
+
+/// What clients left in Redis, for all of them in one round trip.
+async fn contents(
+    term: &Term,
+    drafts: &[Result<Draft, Refused>],
+) -> Result<HashMap<String, Bytes>, String> {
+    let keys: BTreeSet<&String> = drafts.iter().flatten().flat_map(Draft::pointers).collect();
+    let keys: Vec<String> = keys.into_iter().cloned().collect();
+    if keys.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let found = term
+        .guard
+        .get_many(&keys)
+        .await
+        .map_err(|e| e.to_string())?;
+    Ok(keys
+        .into_iter()
+        .zip(found)
+        .filter_map(|(key, content)| Some((key, content?)))
+        .collect())
+}
+
+/// One input, held to the rules of REST.
+fn content(
+    field: &'static str,
+    key: &str,
+    contents: &HashMap<String, Bytes>,
+    limit: usize,
+) -> Result<Bytes, Refused> {
+    let pointer = keys::pointer(key);
+    let content = contents
+        .get(key)
+        .ok_or_else(|| invalid(format!("{field}: there is nothing at {pointer}")))?;
+    if content.len() > limit {
+        return Err(invalid(format!(
+            "{field}: {pointer} holds {} bytes; at most {limit} are allowed",
+            content.len()
+        )));
+    }
+    serde_json::from_slice::<serde::de::IgnoredAny>(content)
+        .map_err(|e| invalid(format!("{field}: {pointer} is not JSON: {e}")))?;
+    Ok(content.clone())
 }

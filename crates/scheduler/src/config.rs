@@ -6,11 +6,17 @@ use airlock_bus::BusConfig;
 use airlock_election::ElectionConfig;
 use airlock_guard::GuardConfig;
 use airlock_ledger::LedgerConfig;
+use airlock_model::PoolName;
 use airlock_model::backoff::Backoff;
 use airlock_model::engine;
 use airlock_service::config::duration;
 use airlock_service::{HttpConfig, ServiceConfig, ShutdownConfig, TelemetryConfig};
 use serde::{Deserialize, Serialize};
+
+use crate::kernel::KernelConfig;
+use crate::reconciler::ReconcilerConfig;
+use crate::retention::RetentionConfig;
+use crate::signatures::SignatureConfig;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -23,7 +29,10 @@ pub struct Config {
     pub redis: GuardConfig,
     pub election: ElectionConfig,
     pub kernel: KernelConfig,
+    pub bus: SignatureConfig,
     pub scheduler: SchedulerConfig,
+    pub reconciler: ReconcilerConfig,
+    pub retention: RetentionConfig,
 }
 
 impl Default for Config {
@@ -39,47 +48,10 @@ impl Default for Config {
             redis: GuardConfig::default(),
             election: ElectionConfig::default(),
             kernel: KernelConfig::default(),
+            bus: SignatureConfig::default(),
             scheduler: SchedulerConfig::default(),
-        }
-    }
-}
-
-/// What happens to jobs while the kernel cannot be asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum FailMode {
-    /// They wait.
-    Closed,
-    /// They go through, with a warning and a record.
-    Open,
-}
-
-/// Where the safety kernel is and how far it is trusted to be there.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct KernelConfig {
-    pub url: String,
-    /// A CA certificate (PEM) means TLS; also `SAFETY_KERNEL_TLS_CA`.
-    pub tls_ca: Option<String>,
-    /// Never plain text; also `SAFETY_KERNEL_TLS_REQUIRED`.
-    pub tls_required: bool,
-    /// Plain text is allowed; also `SAFETY_KERNEL_INSECURE`.
-    pub insecure: bool,
-    #[serde(with = "duration")]
-    pub timeout: Duration,
-    /// Also `POLICY_CHECK_FAIL_MODE`.
-    pub fail_mode: FailMode,
-}
-
-impl Default for KernelConfig {
-    fn default() -> Self {
-        Self {
-            url: "http://127.0.0.1:50051".to_owned(),
-            tls_ca: None,
-            tls_required: false,
-            insecure: false,
-            timeout: Duration::from_secs(2),
-            fail_mode: FailMode::Closed,
+            reconciler: ReconcilerConfig::default(),
+            retention: RetentionConfig::default(),
         }
     }
 }
@@ -89,8 +61,12 @@ impl Default for KernelConfig {
 #[serde(deny_unknown_fields, default)]
 pub struct SchedulerConfig {
     pub shards: u16,
-    /// The pool every topic goes to.
+    /// The pool every topic goes to while there is no `pools.yaml`.
     pub default_pool: String,
+    /// Where `pools.yaml` is; without it, beside the other configuration, if at all.
+    pub pools_file: Option<String>,
+    /// Where `timeouts.yaml` is, likewise.
+    pub timeouts_file: Option<String>,
     #[serde(with = "duration")]
     pub worker_ttl: Duration,
     /// A dispatch must be accepted within this time.
@@ -102,10 +78,17 @@ pub struct SchedulerConfig {
     pub running_timeout: Duration,
     pub max_attempts: u32,
     pub max_scheduling_retries: u32,
+    /// A full pool and a tenant at its limit count towards those too.
+    pub count_all_tries: bool,
+    /// A worker that leaves this many dispatches in a row untaken gets no more for a
+    /// while; 0: never.
+    pub deaf_after: u32,
     #[serde(with = "duration")]
     pub backoff_base: Duration,
     #[serde(with = "duration")]
     pub backoff_max: Duration,
+    #[serde(with = "duration")]
+    pub backoff_jitter: Duration,
     #[serde(with = "duration")]
     pub retry_delay_no_workers: Duration,
     #[serde(with = "duration")]
@@ -129,6 +112,15 @@ pub struct SchedulerConfig {
     /// How long a job's input stays where CAP workers read it.
     #[serde(with = "duration")]
     pub context_ttl: Duration,
+    /// Inputs of jobs submitted on the bus may be this large.
+    pub max_context_bytes: usize,
+    /// Ids that several worker processes go by: reached through their topics.
+    pub shared_worker_ids: Vec<String>,
+    /// Topics served by workers that never introduce themselves: used when no worker that
+    /// did serves them.
+    pub unregistered_topics: Vec<String>,
+    /// Jobs given out at once on each of those topics.
+    pub unregistered_slots: u32,
 }
 
 impl Default for SchedulerConfig {
@@ -137,14 +129,19 @@ impl Default for SchedulerConfig {
         Self {
             shards: 1,
             default_pool: "default".to_owned(),
+            pools_file: None,
+            timeouts_file: None,
             worker_ttl: e.worker_ttl,
             accept_within: e.accept_within,
             dispatch_timeout: e.dispatch_timeout,
             running_timeout: e.running_timeout,
             max_attempts: e.max_attempts,
             max_scheduling_retries: e.max_scheduling_retries,
+            count_all_tries: e.count_all_tries,
+            deaf_after: e.deaf_after,
             backoff_base: e.backoff.base,
             backoff_max: e.backoff.max,
+            backoff_jitter: e.backoff.jitter,
             retry_delay_no_workers: e.retry_delay_no_workers,
             retry_delay_publish: e.retry_delay_publish,
             safety_throttle_delay: e.throttle_delay,
@@ -155,6 +152,10 @@ impl Default for SchedulerConfig {
             inline_bytes: 256 * 1024,
             max_result_bytes: 8 * 1024 * 1024,
             context_ttl: Duration::from_secs(24 * 3600),
+            max_context_bytes: 1 << 20,
+            shared_worker_ids: vec!["cap-runtime".to_owned(), "cap-worker".to_owned()],
+            unregistered_topics: Vec::new(),
+            unregistered_slots: 16,
         }
     }
 }
@@ -168,10 +169,12 @@ impl SchedulerConfig {
             running_timeout: self.running_timeout,
             max_attempts: self.max_attempts,
             max_scheduling_retries: self.max_scheduling_retries,
+            count_all_tries: self.count_all_tries,
+            deaf_after: self.deaf_after,
             backoff: Backoff {
                 base: self.backoff_base,
                 max: self.backoff_max,
-                ..Backoff::SCHEDULING
+                jitter: self.backoff_jitter,
             },
             retry_delay_no_workers: self.retry_delay_no_workers,
             retry_delay_publish: self.retry_delay_publish,
@@ -199,25 +202,10 @@ impl ServiceConfig for Config {
         problems.extend(self.nats.validate());
         problems.extend(self.redis.validate());
         problems.extend(self.election.validate());
-        let k = &self.kernel;
-        if k.tls_required && k.insecure {
-            problems.push(
-                "kernel.tls_required and kernel.insecure contradict each other; unset one \
-                 (SAFETY_KERNEL_TLS_REQUIRED, SAFETY_KERNEL_INSECURE)"
-                    .to_owned(),
-            );
-        }
-        if k.tls_required && k.tls_ca.is_none() {
-            problems
-                .push("kernel.tls_required needs kernel.tls_ca (SAFETY_KERNEL_TLS_CA)".to_owned());
-        }
-        if k.tls_ca.is_none() && !k.insecure {
-            problems.push(
-                "the connection to the safety kernel has no TLS; give kernel.tls_ca \
-                 (SAFETY_KERNEL_TLS_CA), or set SAFETY_KERNEL_INSECURE=true for development"
-                    .to_owned(),
-            );
-        }
+        problems.extend(self.kernel.validate());
+        problems.extend(self.bus.validate());
+        problems.extend(self.reconciler.validate());
+        problems.extend(self.retention.validate());
         let s = &self.scheduler;
         if s.shards != 1 {
             problems.push(
@@ -235,11 +223,25 @@ impl ServiceConfig for Config {
                     .to_owned(),
             );
         }
+        if let Err(error) = PoolName::new(&s.default_pool) {
+            problems.push(format!("scheduler.default_pool: {error}"));
+        }
+        problems.extend(crate::waiting::problems(s));
         if s.accept_within >= s.dispatch_timeout {
             problems.push(
                 "scheduler.accept_within must be shorter than scheduler.dispatch_timeout"
                     .to_owned(),
             );
+        }
+        for topic in &s.unregistered_topics {
+            if let Err(error) = airlock_model::Topic::new(topic) {
+                problems.push(format!("scheduler.unregistered_topics: {topic:?}: {error}"));
+            }
+        }
+        for id in &s.shared_worker_ids {
+            if let Err(error) = airlock_model::WorkerId::new(id) {
+                problems.push(format!("scheduler.shared_worker_ids: {id:?}: {error}"));
+            }
         }
         if s.worker_ttl < Duration::from_secs(1) {
             problems.push("scheduler.worker_ttl must be at least 1s".to_owned());

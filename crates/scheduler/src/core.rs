@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use airlock_bus::{Outgoing, subjects};
 use airlock_ledger::{Failure, LeaderWriter, LedgerError, LoadedJob, StrayResult, Written};
-use airlock_model::engine::{Assignment, Engine, Input, ReloadedJob};
+use airlock_model::engine::{Assignment, Engine, Input, ReloadedJob, Terms, reach_of};
 use airlock_model::{JobId, JobState};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{cap, own, packet};
@@ -20,8 +20,9 @@ use tokio::sync::mpsc;
 
 use crate::dispatch::{self, Dispatch};
 use crate::intake;
-use crate::metrics::{ByTopicAndStatus, by_topic};
+use crate::metrics::{Begun, by_topic};
 use crate::plan::Plan;
+use crate::reconciler;
 use crate::snapshot;
 use crate::term::{Batch, Content, Done, Term, ToCore, random};
 
@@ -44,6 +45,7 @@ pub struct Core {
     pub payload_bytes: usize,
     /// Results that came too late to change anything, to be recorded with the next round.
     pub late: Vec<StrayResult>,
+    pub begun: Begun,
 }
 
 impl Core {
@@ -72,8 +74,19 @@ impl Core {
             for message in gathered.drain(..) {
                 match message {
                     ToCore::Batch(b) => self.take_in(b, &mut batch, &mut dones),
-                    ToCore::Orphans(ids) => self.take_up(ids),
+                    ToCore::Loose { mut ids, answer } => {
+                        ids.retain(|id| !self.engine.holds(id));
+                        let _ = answer.send(ids);
+                    }
+                    ToCore::Adopt(jobs) => batch.extend(self.adopt(jobs)),
                     ToCore::Snapshot => snapshot::write(&self.term, &self.engine),
+                    // Whoever asked may be gone.
+                    ToCore::Explain { job, answer } => {
+                        let _ = answer.send(self.engine.standing(&job));
+                    }
+                    ToCore::Lanes(answer) => {
+                        let _ = answer.send(self.engine.lanes());
+                    }
                 }
             }
             self.round(batch, dones).await?;
@@ -94,29 +107,17 @@ impl Core {
         dones.extend(b.done);
     }
 
-    /// Forgotten jobs, unless they are in our hands.
-    fn take_up(&self, ids: Vec<JobId>) {
-        let ids: Vec<JobId> = ids
-            .into_iter()
-            .filter(|id| !self.engine.knows(id))
-            .collect();
-        if ids.is_empty() {
-            return;
-        }
-        let term = self.term.clone();
-        self.term.tasks.spawn(async move {
-            tracing::info!(jobs = ids.len(), "taking up jobs that nobody holds");
-            match intake::take_up(&term, &ids).await {
-                Ok(_) => {
-                    if let Ok(jobs) = term.ledger.load(&ids, 0).await {
-                        for job in jobs {
-                            by_topic(&term.metrics.orphan_replayed, job.spec.topic.as_str());
-                        }
-                    }
-                }
-                Err(error) => tracing::warn!(%error, "taking up forgotten jobs"),
-            }
-        });
+    /// Jobs that should have moved on, unless they came into our hands meanwhile.
+    fn adopt(&self, jobs: Vec<LoadedJob>) -> Vec<Input> {
+        let now = self.term.clock.now();
+        jobs.into_iter()
+            .filter(|job| !self.engine.holds(&job.job_id))
+            .map(|job| {
+                let mut job = reloaded(job, now, true);
+                reconciler::age(&mut job, &self.term.config.scheduler, now);
+                Input::Reloaded(Box::new(job))
+            })
+            .collect()
     }
 
     /// One round: decide, commit, hand on.
@@ -132,6 +133,12 @@ impl Core {
             Written::default()
         } else {
             let written = self.commit(&mut plan).await?;
+            // Nothing can be done about them until the ledger takes their rows: they are
+            // let go, and the replayer tries again when it comes by.
+            followup.extend(plan.refused.drain(..).map(|job| Input::Ended {
+                job,
+                state: JobState::Failed,
+            }));
             let missed = plan.missed(&written);
             if missed.is_empty() {
                 written
@@ -208,6 +215,7 @@ impl Core {
                             });
                             plan.assigned.remove(id);
                             plan.ended.retain(|e| e.job.id != *id);
+                            plan.refused.push(id.clone());
                         }
                         break None;
                     }
@@ -286,29 +294,32 @@ impl Core {
         Ok(written)
     }
 
-    fn count(&self, plan: &Plan, written: &Written) {
+    fn count(&mut self, plan: &Plan, written: &Written) {
+        let metrics = &self.term.metrics;
+        for run in &plan.runs {
+            let (id, scheduled, started) = (run.dispatch, run.scheduled_at, run.started_at);
+            if run.over {
+                self.begun.over(metrics, id, scheduled, started);
+            } else {
+                self.begun.going(metrics, id, scheduled, started);
+            }
+        }
         for e in &plan.ended {
             if !written.finished.contains(&e.job.id) && !written.refused.contains(&e.job.id) {
                 continue;
             }
-            let topic = e.job.spec.topic.as_str().to_owned();
+            let topic = e.job.spec.topic.as_str();
             if e.to == JobState::Denied {
-                by_topic(&self.term.metrics.safety_denied, &topic);
+                by_topic(&metrics.safety_denied, topic);
             }
             if e.to.is_final() {
-                let status = e.to.as_str();
-                self.term
-                    .metrics
-                    .jobs_completed
-                    .get_or_create(&ByTopicAndStatus { topic, status })
-                    .inc();
+                metrics.completed(topic, e.to.as_str());
             }
         }
         let census = self.engine.census();
-        let m = &self.term.metrics;
-        m.waiting.set(census.waiting as i64);
-        m.assigned.set(census.assigned as i64);
-        m.workers.set(census.workers as i64);
+        metrics.waiting.set(census.waiting as i64);
+        metrics.assigned.set(census.assigned as i64);
+        metrics.workers.set(census.workers as i64);
     }
 
     /// Publishes and acknowledges, beside the next round.
@@ -441,15 +452,8 @@ pub fn pack_events(term: &Term, events: Vec<own::JobEvent>) -> Vec<Outgoing> {
 
 /// What single workers hear: receipts, questions, cancels.
 async fn control(term: &Term, plan: Plan, inbox: &str) {
-    let now = term.clock.now();
-    let message = |control: own::WorkerControl| {
-        packet::seal(
-            &term.instance,
-            "control",
-            now,
-            Payload::WorkerControl(control),
-        )
-    };
+    let message =
+        |control: own::WorkerControl| term.seal("control", Payload::WorkerControl(control));
     for (worker, receipts) in plan.receipts {
         let payload = message(own::WorkerControl {
             epoch: term.epoch.0,
@@ -490,7 +494,7 @@ async fn control(term: &Term, plan: Plan, inbox: &str) {
             ..cap::JobCancel::default()
         };
         let trace = assignment.dispatch.to_string();
-        let payload = packet::seal(&term.instance, &trace, now, Payload::JobCancel(cancel));
+        let payload = term.seal(&trace, Payload::JobCancel(cancel));
         tell(term.bus.send(subjects::JOB_CANCEL, payload, None).await);
     }
 }
@@ -502,13 +506,7 @@ pub async fn ask_inventory(term: &Term, worker: &airlock_model::WorkerId, inbox:
         inventory: true,
         ..own::WorkerControl::default()
     };
-    let now = term.clock.now();
-    let payload = packet::seal(
-        &term.instance,
-        "control",
-        now,
-        Payload::WorkerControl(control),
-    );
+    let payload = term.seal("control", Payload::WorkerControl(control));
     let subject = subjects::worker_control(worker);
     tell(term.bus.send_with_reply(&subject, inbox, payload).await);
 }
@@ -518,6 +516,12 @@ fn tell<E: std::fmt::Display>(sent: Result<(), E>) {
     if let Err(error) = sent {
         tracing::debug!(%error, "a worker was not told");
     }
+}
+
+/// The rule that limits how many of a job's kind are in flight.
+fn limiting_rule(row: &LoadedJob) -> Option<Arc<str>> {
+    let limited = row.constraints.as_ref()?.max_concurrent_jobs().is_some();
+    row.rule_id.as_deref().filter(|_| limited).map(Arc::from)
 }
 
 /// A row as the engine takes it back.
@@ -539,6 +543,11 @@ pub fn reloaded(row: LoadedJob, now: airlock_model::Timestamp, recovered: bool) 
             recovered,
             accept_by: now + Duration::from_secs(10),
             constraints: row.constraints.clone(),
+            reach: reach_of(incarnation),
+            terms: Terms {
+                rule: limiting_rule(&row),
+                ..Terms::default()
+            },
         }),
         _ => None,
     };

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 
 use crate::accept;
 use crate::metrics::by_topic;
-use crate::reader::{RETRY_STORE, each_batch};
+use crate::reader::{RETRY_STORE, each_batch, store_delay};
 use crate::term::{Batch, Done, Term, random};
 
 /// Reads submissions until the term is over.
@@ -66,10 +66,7 @@ async fn take_submissions(term: &Term, settler: Settler, deliveries: Vec<Deliver
     let ids: Vec<JobId> = good.iter().map(|(_, id, ..)| id.clone()).collect();
     // Both stores are asked at once: the guard only saves work, it decides nothing.
     let inline = term.config.scheduler.inline_bytes;
-    let ((seen, _locked), loaded) = tokio::join!(
-        term.locks.begin_batch(&keys, &ids),
-        term.ledger.load(&ids, inline)
-    );
+    let (seen, loaded) = tokio::join!(term.begin(&keys, &ids), term.ledger.load(&ids, inline));
     let mut loaded = match loaded {
         Ok(loaded) => loaded,
         Err(error) => {
@@ -84,33 +81,50 @@ async fn take_submissions(term: &Term, settler: Settler, deliveries: Vec<Deliver
     };
     let stored: HashSet<JobId> = loaded.iter().map(|job| job.job_id.clone()).collect();
     let mut fresh = Vec::with_capacity(good.len());
+    let mut offers = Vec::new();
     for ((delivery, id, envelope, request), seen) in good.into_iter().zip(seen) {
         if seen || stored.contains(&id) {
             fresh.push(delivery);
             continue;
         }
-        match accept::accept(term, &envelope, request).await {
-            Ok(job) => {
-                loaded.extend(job);
-                fresh.push(delivery);
+        let raw = delivery.payload.clone();
+        offers.push((
+            delivery,
+            accept::Offer {
+                envelope,
+                request,
+                raw,
+            },
+        ));
+    }
+    if !offers.is_empty() {
+        let asked: Vec<_> = offers.iter().map(|(_, offer)| offer).collect();
+        let (outcomes, accepted) = accept::accept(term, &asked).await;
+        loaded.extend(accepted);
+        let mut not_done = Vec::new();
+        for ((delivery, offer), outcome) in offers.into_iter().zip(outcomes) {
+            match outcome {
+                Ok(()) => fresh.push(delivery),
+                Err(accept::Refused::Invalid(reason)) => {
+                    not_done.push((delivery, Outcome::Poison { reason }));
+                }
+                Err(accept::Refused::Later(error)) => {
+                    let job = &offer.request.job_id;
+                    tracing::warn!(%error, job, "a submission waits for a store");
+                    let again = Outcome::Retry(store_delay(delivery.deliveries));
+                    not_done.push((delivery, again));
+                }
             }
-            Err(accept::Refused::Invalid(reason)) => {
-                settler
-                    .settle(vec![(delivery, Outcome::Poison { reason })], &term.letters)
-                    .await;
-            }
-            Err(accept::Refused::Later(error)) => {
-                tracing::warn!(%error, job = %id, "a submission waits for a store");
-                settler
-                    .settle(vec![(delivery, Outcome::Retry(RETRY_STORE))], &term.letters)
-                    .await;
-            }
+        }
+        if !not_done.is_empty() {
+            settler.settle(not_done, &term.letters).await;
         }
     }
     let done = Done {
         settler,
+        // Only these are done: what comes again must not be taken for seen then.
+        keys: fresh.iter().map(Delivery::key).collect(),
         deliveries: fresh,
-        keys,
         jobs: ids,
     };
     decide(term, loaded, Some(done)).await;
@@ -172,9 +186,11 @@ pub fn known(job: LoadedJob) -> KnownJob {
         traceparent: job.traceparent,
         created_at: job.created_at,
         deadline_at: job.deadline_at,
-        not_before: job.not_before,
+        // From its due time on it could run: what it waits after that is our doing.
+        not_before: job.not_before.max(job.due_at),
         attempt: job.attempt,
         payload_len: job.payload_len,
+        lost: job.reason_code.as_deref() == Some("worker_lost"),
     }
 }
 

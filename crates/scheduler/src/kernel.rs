@@ -1,69 +1,75 @@
-//! The safety client: asks the kernel about many jobs in one call, behind the breaker.
+//! The safety client: asks the kernel about many jobs in one call, behind the breaker
+//! and the decision cache.
 //!
 //! Whatever goes wrong, the answer is never an allow: a call that fails, times out or
 //! answers nonsense leaves the job undecided, and the fail mode says what that means.
 
-use std::sync::{Mutex, PoisonError};
+mod approved;
+mod cache;
+mod config;
+mod fields;
+mod link;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use airlock_guard::{Guard, SharedBreaker};
+use airlock_ledger::Ledger;
 use airlock_model::backoff::Backoff;
-use airlock_model::breaker::{Admission, Breaker, Settings};
+use airlock_model::breaker::Circuit;
 use airlock_model::engine::{Input, KnownJob};
 use airlock_model::routing::WaitReason;
-use airlock_model::{Decision, Timestamp, Verdict};
-use airlock_proto::cap::safety_kernel_client::SafetyKernelClient;
-use airlock_proto::own::policy_batch_client::PolicyBatchClient;
-use airlock_proto::{cap, own};
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use airlock_model::{Decision, JobId, Timestamp, Verdict};
+
+use cache::Cache;
+pub use config::{BreakerConfig, FailMode, KernelConfig};
+use link::{Link, MOST_AT_ONCE, Told};
+pub use wire::for_worker;
 
 use crate::clock::Clock;
-use crate::config::{FailMode, KernelConfig};
 use crate::metrics::{Metrics, by_topic};
 
-/// How long a job waits when the circuit is open.
-const OPEN_DELAY: Duration = Duration::from_secs(5);
+/// A confirmation that takes longer says too little about now.
+const CONFIRM_WITHIN: Duration = Duration::from_millis(500);
 
 pub struct Kernel {
-    batch: PolicyBatchClient<Channel>,
-    single: SafetyKernelClient<Channel>,
+    link: Link,
+    breaker: SharedBreaker,
+    ledger: Ledger,
     config: KernelConfig,
-    state: Mutex<State>,
+    known: Mutex<Known>,
     clock: Clock,
     metrics: Metrics,
 }
 
-struct State {
-    breaker: Breaker,
+/// What earlier answers told.
+struct Known {
+    cache: Cache,
+    /// The policy file's, while the kernel was last there.
+    fail_mode: Option<FailMode>,
+    /// Calls that failed in a row.
     failures: u32,
 }
 
 impl Kernel {
-    /// Connects lazily: a kernel that is away is a reason to wait, not to fail.
     pub async fn new(
         config: &KernelConfig,
+        guard: &Guard,
+        ledger: &Ledger,
         clock: Clock,
         metrics: Metrics,
     ) -> anyhow::Result<Self> {
-        let mut endpoint = Endpoint::from_shared(config.url.clone())?
-            .connect_timeout(config.timeout)
-            .tcp_nodelay(true)
-            .http2_keep_alive_interval(Duration::from_secs(10))
-            .keep_alive_while_idle(true);
-        if let Some(path) = &config.tls_ca {
-            let pem = tokio::fs::read(path)
-                .await
-                .map_err(|e| anyhow::anyhow!("reading the kernel's CA certificate {path}: {e}"))?;
-            endpoint = endpoint
-                .tls_config(ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)))?;
-        }
-        let channel = endpoint.connect_lazy();
         Ok(Self {
-            batch: PolicyBatchClient::new(channel.clone())
-                .max_decoding_message_size(16 * 1024 * 1024),
-            single: SafetyKernelClient::new(channel),
+            link: Link::new(config, ledger.clone(), metrics.clone()).await?,
+            breaker: guard.breaker(guard.keys().safety_failures(), config.settings()),
+            ledger: ledger.clone(),
             config: config.clone(),
-            state: Mutex::new(State {
-                breaker: Breaker::new(Settings::default()),
+            known: Mutex::new(Known {
+                cache: Cache::new(config.cache_entries),
+                fail_mode: None,
                 failures: 0,
             }),
             clock,
@@ -73,80 +79,188 @@ impl Kernel {
 
     /// What the kernel says about each job, as inputs for the engine.
     pub async fn decide(&self, jobs: Vec<KnownJob>, random: u64) -> Vec<Input> {
-        if jobs.is_empty() {
-            return Vec::new();
+        let mut verdicts = self.remembered(&jobs);
+        let unknown: Vec<usize> = (0..jobs.len()).filter(|i| verdicts[*i].is_none()).collect();
+        let mut why = None;
+        for chunk in unknown.chunks(MOST_AT_ONCE) {
+            let asked: Vec<&KnownJob> = chunk.iter().map(|i| &jobs[*i]).collect();
+            match self.ask(&asked).await {
+                Ok(answers) => {
+                    for (i, verdict) in chunk.iter().zip(answers) {
+                        verdicts[*i] = Some(verdict);
+                    }
+                }
+                Err(unavailable) => {
+                    why = Some(unavailable);
+                    break;
+                }
+            }
         }
-        match self.ask(&jobs).await {
-            Ok(verdicts) => jobs
-                .into_iter()
-                .zip(verdicts)
-                .map(|(job, verdict)| Input::Decided {
+        if let Err(unavailable) = self.approvals(&jobs, &mut verdicts).await {
+            why = Some(unavailable);
+        }
+        let mut inputs = Vec::with_capacity(jobs.len());
+        let mut undecided = Vec::new();
+        for (job, verdict) in jobs.into_iter().zip(verdicts) {
+            match verdict {
+                Some(verdict) => inputs.push(Input::Decided {
                     job: Box::new(job),
                     verdict,
-                })
-                .collect(),
-            Err(why) => self.undecided(jobs, &why, random),
+                }),
+                None => undecided.push(job),
+            }
         }
+        if let Some(why) = why
+            && !undecided.is_empty()
+        {
+            inputs.extend(self.undecided(undecided, &why, random));
+        }
+        inputs
     }
 
-    /// The snapshot of the kernel's policy, to confirm verdicts with.
+    /// Asks which policy is in force, so that what is known of it may be used on. `None`
+    /// when it cannot be told.
     pub async fn snapshot(&self) -> Option<String> {
-        let mut client = self.single.clone();
-        let call = client.list_snapshots(cap::ListSnapshotsRequest {});
-        match tokio::time::timeout(self.config.timeout, call).await {
-            Ok(Ok(answer)) => answer.into_inner().snapshots.into_iter().next(),
-            Ok(Err(_)) | Err(_) => None,
+        match self.breaker.circuit() {
+            // The kernel is spared; its jobs are not decided from memory either.
+            Circuit::Open { .. } | Circuit::HalfOpen { .. } => return None,
+            Circuit::Closed { .. } => {}
         }
+        let asked_at = self.clock.now();
+        let (snapshot, fail_mode) = self.link.confirm(CONFIRM_WITHIN).await?;
+        self.told(&snapshot, fail_mode, asked_at);
+        Some(snapshot)
     }
 
-    async fn ask(&self, jobs: &[KnownJob]) -> Result<Vec<Verdict>, Unavailable> {
-        if self.lock().breaker.admit(self.clock.now()) == Admission::Refused {
-            return Err(Unavailable::CircuitOpen);
-        }
-        let traced = jobs.iter().any(|j| j.traceparent.ends_with("01"));
-        let request = own::CheckBatchRequest {
-            requests: jobs.iter().map(request).collect(),
-            traceparents: if traced {
-                jobs.iter().map(|j| j.traceparent.clone()).collect()
-            } else {
-                Vec::new()
-            },
-        };
-        self.metrics.safety_batches.inc();
-        self.metrics.safety_checks.inc_by(jobs.len() as u64);
-        let mut client = self.batch.clone();
-        let call = client.check_batch(request);
-        let answer = match tokio::time::timeout(self.config.timeout, call).await {
-            Ok(Ok(answer)) => Ok(answer.into_inner().responses),
-            Ok(Err(status)) => Err(Unavailable::Failed(status.to_string())),
-            Err(_) => Err(Unavailable::Failed(format!(
-                "no answer within {} ms",
-                self.config.timeout.as_millis()
-            ))),
+    fn remembered(&self, jobs: &[KnownJob]) -> Vec<Option<Verdict>> {
+        let now = self.clock.now();
+        let mut known = self.lock();
+        let verdicts: Vec<_> = jobs.iter().map(|job| known.cache.get(job, now)).collect();
+        drop(known);
+        let hits = verdicts.iter().filter(|v| v.is_some()).count();
+        self.metrics.decision_cache_hits.inc_by(hits as u64);
+        verdicts
+    }
+
+    async fn ask(&self, jobs: &[&KnownJob]) -> Result<Vec<Verdict>, Unavailable> {
+        let answer = self.ask_if_closed(jobs).await;
+        self.metrics
+            .safety_circuit
+            .set(match self.breaker.circuit() {
+                Circuit::Closed { .. } => 0,
+                Circuit::HalfOpen { .. } => 1,
+                Circuit::Open { .. } => 2,
+            });
+        answer
+    }
+
+    async fn ask_if_closed(&self, jobs: &[&KnownJob]) -> Result<Vec<Verdict>, Unavailable> {
+        let asked_at = self.clock.now();
+        let (permit, told) = match self.breaker.circuit() {
+            // All is well as far as we know: asking the others whether they think so too
+            // must not cost time, so both go at once. What the kernel answered is used
+            // only if they do, and not waited for if they do not.
+            Circuit::Closed { .. } => {
+                let (admit, check) = (self.breaker.admit(asked_at), self.link.check(jobs));
+                tokio::pin!(admit, check);
+                let (permit, early) = tokio::select! {
+                    permit = &mut admit => (permit, None),
+                    told = &mut check => (admit.await, Some(told)),
+                };
+                let permit = permit.ok_or(Unavailable::CircuitOpen)?;
+                let told = match early {
+                    Some(told) => told,
+                    None => check.await,
+                };
+                (permit, told)
+            }
+            Circuit::Open { .. } | Circuit::HalfOpen { .. } => {
+                let permit = self.breaker.admit(asked_at).await;
+                let permit = permit.ok_or(Unavailable::CircuitOpen)?;
+                (permit, self.link.check(jobs).await)
+            }
         };
         let now = self.clock.now();
-        let answer = answer.and_then(|responses| {
-            if responses.len() == jobs.len() {
-                Ok(responses)
-            } else {
-                Err(Unavailable::Failed(format!(
-                    "{} answers to {} questions",
-                    responses.len(),
-                    jobs.len()
-                )))
-            }
-        });
-        let mut state = self.lock();
-        match answer {
-            Ok(responses) => {
-                state.breaker.succeeded();
-                state.failures = 0;
-                Ok(responses.into_iter().map(|r| verdict(r, now)).collect())
+        match told {
+            Ok(told) => {
+                self.breaker.succeeded(permit).await;
+                self.lock().failures = 0;
+                Ok(self.keep(jobs, told, asked_at, now))
             }
             Err(why) => {
-                state.breaker.failed(now);
-                state.failures = state.failures.saturating_add(1);
+                self.breaker.failed(permit, now).await;
+                let mut known = self.lock();
+                known.failures = known.failures.saturating_add(1);
                 Err(why)
+            }
+        }
+    }
+
+    /// Remembers what may be used again, and makes verdicts of it all.
+    fn keep(
+        &self,
+        jobs: &[&KnownJob],
+        told: Told,
+        asked_at: Timestamp,
+        now: Timestamp,
+    ) -> Vec<Verdict> {
+        self.told(&told.snapshot, told.fail_mode, asked_at);
+        let mut known = self.lock();
+        jobs.iter()
+            .zip(told.answers)
+            .map(|(job, answered)| {
+                let verdict = answered.answer.verdict(now, asked_at);
+                if let Some(shape) = answered.shape {
+                    known.cache.put(&shape, job, answered.answer);
+                }
+                verdict
+            })
+            .collect()
+    }
+
+    fn told(&self, snapshot: &str, fail_mode: Option<FailMode>, asked_at: Timestamp) {
+        let mut known = self.lock();
+        known.cache.confirm(snapshot, asked_at);
+        if fail_mode.is_some() {
+            known.fail_mode = fail_mode;
+        }
+    }
+
+    /// Jobs that the policy holds, and people have let go. When that cannot be looked
+    /// up, they are as undecided as if nobody had answered.
+    async fn approvals(
+        &self,
+        jobs: &[KnownJob],
+        verdicts: &mut [Option<Verdict>],
+    ) -> Result<(), Unavailable> {
+        let held = |v: &Option<Verdict>| {
+            v.as_ref()
+                .is_some_and(|v| v.decision == Decision::RequireApproval)
+        };
+        let ids: Vec<JobId> = jobs
+            .iter()
+            .zip(&*verdicts)
+            .filter(|(_, v)| held(v))
+            .map(|(job, _)| job.id.clone())
+            .collect();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        match self.ledger.granted(&ids).await {
+            Ok(granted) => {
+                for (job, verdict) in jobs.iter().zip(verdicts) {
+                    if let (Some(verdict), Some(granted)) = (verdict, granted.get(&job.id)) {
+                        approved::apply(verdict, granted);
+                    }
+                }
+                Ok(())
+            }
+            Err(error) => {
+                verdicts
+                    .iter_mut()
+                    .filter(|v| held(v))
+                    .for_each(|v| *v = None);
+                Err(Unavailable::Approvals(error.to_string()))
             }
         }
     }
@@ -156,7 +270,7 @@ impl Kernel {
         for job in &jobs {
             by_topic(&self.metrics.safety_unavailable, job.spec.topic.as_str());
         }
-        if self.config.fail_mode == FailMode::Open {
+        if why.is_the_kernels() && self.fail_mode() == FailMode::Open {
             tracing::warn!(jobs = jobs.len(), %why, "input policy fail-open: safety kernel unreachable");
             return jobs
                 .into_iter()
@@ -167,17 +281,17 @@ impl Kernel {
                         verdict: Verdict {
                             decision: Decision::FailOpen,
                             reason: format!("input policy fail-open: {why}"),
-                            rule_id: String::new(),
-                            snapshot: String::new(),
                             decided_at: now,
+                            confirmed_at: now,
+                            ..Verdict::default()
                         },
                     }
                 })
                 .collect();
         }
         let delay = match why {
-            Unavailable::CircuitOpen => OPEN_DELAY,
-            Unavailable::Failed(_) => {
+            Unavailable::CircuitOpen => self.config.breaker.open_delay,
+            Unavailable::Failed(_) | Unavailable::Approvals(_) => {
                 let tries = self.lock().failures.saturating_sub(1);
                 Backoff::SCHEDULING.delay(tries, random)
             }
@@ -192,78 +306,37 @@ impl Kernel {
             .collect()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The setting, or else what the policy file says, or else closed.
+    fn fail_mode(&self) -> FailMode {
+        let told = || self.lock().fail_mode;
+        self.config
+            .fail_mode
+            .or_else(told)
+            .unwrap_or(FailMode::Closed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Why the kernel gave no answer.
+/// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 enum Unavailable {
     #[error("safety kernel circuit open")]
     CircuitOpen,
     #[error("safety kernel: {0}")]
     Failed(String),
+    #[error("approvals: {0}")]
+    Approvals(String),
 }
 
-fn request(job: &KnownJob) -> cap::PolicyCheckRequest {
-    let spec = &job.spec;
-    let text = |s: &Option<String>| s.clone().unwrap_or_default();
-    cap::PolicyCheckRequest {
-        job_id: job.id.to_string(),
-        topic: spec.topic.as_str().to_owned(),
-        tenant: job.tenant.to_string(),
-        priority: i32::from(spec.priority.code()),
-        budget: spec.budget.as_ref().map(|b| cap::Budget {
-            max_input_tokens: b.max_input_tokens.unwrap_or(0),
-            max_output_tokens: b.max_output_tokens.unwrap_or(0),
-            max_total_tokens: b.max_total_tokens.unwrap_or(0),
-            deadline_ms: b.deadline_ms.unwrap_or(0),
-        }),
-        principal_id: text(&spec.principal_id),
-        labels: spec.labels.clone(),
-        memory_id: text(&spec.memory_id),
-        meta: Some(cap::JobMetadata {
-            tenant_id: job.tenant.to_string(),
-            actor_id: text(&spec.actor_id),
-            actor_type: match spec.actor_type {
-                None => 0,
-                Some(airlock_model::job::ActorType::Human) => 1,
-                Some(airlock_model::job::ActorType::Service) => 2,
-            },
-            capability: text(&spec.capability),
-            risk_tags: spec.risk_tags.clone(),
-            requires: spec.requires.clone(),
-            pack_id: text(&spec.pack_id),
-            ..cap::JobMetadata::default()
-        }),
-        input_size_bytes: i64::try_from(job.payload_len).unwrap_or(i64::MAX),
-        ..cap::PolicyCheckRequest::default()
-    }
-}
-
-/// A decision this version does not know is a denial.
-fn verdict(r: cap::PolicyCheckResponse, now: Timestamp) -> Verdict {
-    use cap::DecisionType as D;
-    let (decision, reason) = match D::try_from(r.decision) {
-        Ok(D::Allow) => (Decision::Allow, r.reason),
-        Ok(D::AllowWithConstraints) => (Decision::AllowWithConstraints, r.reason),
-        Ok(D::RequireHuman) => (Decision::RequireApproval, r.reason),
-        Ok(D::Throttle) => (Decision::Throttle, r.reason),
-        Ok(D::Deny) => (Decision::Deny, r.reason),
-        Ok(D::Unspecified | D::Quarantine | D::Redact) | Err(_) => (
-            Decision::Deny,
-            format!(
-                "the safety kernel answered with an unknown decision ({})",
-                r.decision
-            ),
-        ),
-    };
-    Verdict {
-        decision,
-        reason,
-        rule_id: r.rule_id,
-        snapshot: r.policy_snapshot,
-        decided_at: now,
+impl Unavailable {
+    /// Only the kernel's absence is what the fail mode speaks of.
+    fn is_the_kernels(&self) -> bool {
+        match self {
+            Self::CircuitOpen | Self::Failed(_) => true,
+            Self::Approvals(_) => false,
+        }
     }
 }

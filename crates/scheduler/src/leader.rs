@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use airlock_bus::{StreamName, subjects};
 use airlock_election::Leadership;
-use airlock_model::PoolName;
 use airlock_model::engine::{Engine, Input};
-use airlock_model::routing::PoolRouting;
 use airlock_service::Context;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -18,9 +16,14 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::core::{Core, ask_inventory, reloaded};
 use crate::kernel::Kernel;
-use crate::metrics::Metrics;
+use crate::metrics::{Begun, Metrics};
+use crate::signatures::Signatures;
 use crate::term::{Letters, Term, random};
-use crate::{Stores, intake, listen, results, snapshot, upkeep};
+use crate::waiting::{LaneMetrics, Placement};
+use crate::{
+    Stores, approvals, explain, intake, listen, reconciler, replayer, results, retention, snapshot,
+    upkeep, waiting,
+};
 
 /// Open jobs read at once on take-over.
 const RECOVER_PAGE: u32 = 2000;
@@ -36,7 +39,7 @@ pub async fn lead(
     metrics: &Metrics,
     leadership: &Leadership,
     instance: &str,
-    pool: PoolName,
+    (placement, lanes): (Placement, LaneMetrics),
 ) -> anyhow::Result<()> {
     let (shard, epoch) = (leadership.shard(), leadership.epoch());
     let clock = Clock::of(&stores.ledger).await?;
@@ -52,10 +55,22 @@ pub async fn lead(
         bus: stores.bus.clone(),
         guard: stores.guard.clone(),
         locks: stores.guard.job_locks(epoch),
-        kernel: Kernel::new(&config.kernel, clock.clone(), metrics.clone()).await?,
+        kernel: Kernel::new(
+            &config.kernel,
+            &stores.guard,
+            &stores.ledger,
+            clock.clone(),
+            metrics.clone(),
+        )
+        .await?,
         clock: clock.clone(),
         metrics: metrics.clone(),
         letters: Letters(stores.ledger.clone()),
+        signatures: Signatures::load(&config.bus, metrics)?,
+        sender: match &config.bus.sender_id {
+            Some(fixed) => fixed.clone(),
+            None => instance.to_owned(),
+        },
         tracing: config.telemetry.otlp_endpoint.is_some(),
         to_core,
         to_decide,
@@ -64,7 +79,7 @@ pub async fn lead(
         tasks: TaskTracker::new(),
     });
     let inbox = stores.bus.new_inbox();
-    let mut engine = Engine::new(config.scheduler.engine(), PoolRouting::single(pool));
+    let mut engine = Engine::new(config.scheduler.engine(), placement.rules());
     let pending = recover(&term, &mut engine).await?;
     let writer = stores.ledger.leader_writer(shard, epoch).await?;
     // Listening comes before the streams, so that no worker's word is missed.
@@ -80,6 +95,7 @@ pub async fn lead(
         payloads: HashMap::new(),
         payload_bytes: 0,
         late: Vec::new(),
+        begun: Begun::default(),
     };
     let mut parts = tokio::task::JoinSet::new();
     parts.spawn(listen::listen(term.clone(), inbox.clone()));
@@ -91,11 +107,17 @@ pub async fn lead(
     parts.spawn(intake::submissions(term.clone(), submit));
     parts.spawn(results::results(term.clone(), result));
     parts.spawn(upkeep::due(term.clone()));
-    parts.spawn(upkeep::replay(term.clone()));
+    parts.spawn(replayer::replay(term.clone()));
+    parts.spawn(reconciler::reconcile(term.clone()));
+    parts.spawn(retention::retain(term.clone()));
     parts.spawn(upkeep::tail(term.clone()));
     parts.spawn(upkeep::confirm(term.clone()));
     parts.spawn(upkeep::clock(term.clone()));
     parts.spawn(upkeep::snapshots(term.clone()));
+    parts.spawn(approvals::look_after(term.clone()));
+    parts.spawn(placement.follow(term.clone()));
+    parts.spawn(explain::answer(term.clone()));
+    parts.spawn(waiting::count(term.clone(), lanes));
     for worker in holders {
         ask_inventory(&term, &worker, &inbox).await;
     }
@@ -164,15 +186,11 @@ async fn recover(
     let mut pending = Vec::new();
     let mut total = 0;
     loop {
-        let page = term
+        let (page, next) = term
             .ledger
-            .open_jobs(term.shard, after.as_ref(), RECOVER_PAGE)
+            .open_page(term.shard, after.as_ref(), RECOVER_PAGE)
             .await?;
-        let Some(last) = page.last().map(|j| j.job_id.clone()) else {
-            break;
-        };
         total += page.len();
-        let whole = page.len() < RECOVER_PAGE as usize;
         let inputs: Vec<Input> = page
             .into_iter()
             // What is not due yet waits in the ledger.
@@ -186,10 +204,10 @@ async fn recover(
                 pending.push(job);
             }
         }
-        if whole {
+        if next.is_none() {
             break;
         }
-        after = Some(last);
+        after = next;
     }
     tracing::info!(
         open = total,

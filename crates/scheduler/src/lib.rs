@@ -7,31 +7,47 @@
 //! back to the core. [`upkeep`] does what nobody asks for.
 
 mod accept;
+mod approvals;
 mod clock;
 mod config;
 mod core;
+#[cfg(test)]
+mod defaults;
 mod dispatch;
+mod explain;
 mod intake;
 mod kernel;
 mod leader;
 mod listen;
 mod metrics;
 mod plan;
+mod pools;
+mod pools_file;
 mod reader;
+mod reconciler;
+mod replayer;
 mod results;
+mod retention;
+mod shared_ids;
+mod signatures;
 mod snapshot;
+mod strikes;
 mod term;
+mod timeouts;
 mod upkeep;
+mod waiting;
 
-pub use config::{Config, FailMode, KernelConfig, SchedulerConfig};
+pub use config::{Config, SchedulerConfig};
+pub use kernel::{BreakerConfig, FailMode, KernelConfig};
+pub use reconciler::ReconcilerConfig;
+pub use retention::RetentionConfig;
 
 use airlock_bus::Bus;
 use airlock_election::Elector;
 use airlock_guard::Guard;
 use airlock_ledger::Ledger;
-use airlock_model::{PoolName, Shard};
+use airlock_model::Shard;
 use airlock_service::{Context, OnFailure, Service};
-use anyhow::Context as _;
 use axum::Json;
 use axum::routing::get;
 use serde_json::json;
@@ -54,9 +70,9 @@ impl Service for Scheduler {
     type Config = Config;
 
     async fn run(config: Config, ctx: Context) -> anyhow::Result<()> {
-        let pool =
-            PoolName::new(&config.scheduler.default_pool).context("scheduler.default_pool")?;
+        let placement = waiting::Placement::open(&config.scheduler, &ctx).await?;
         let metrics = metrics::Metrics::new(&ctx.metrics);
+        let lanes = waiting::LaneMetrics::new(&ctx.metrics);
         let Some(stores) = connect(&config, &ctx).await? else {
             return Ok(());
         };
@@ -91,7 +107,7 @@ impl Service for Scheduler {
             &metrics,
             &leadership,
             &instance,
-            pool,
+            (placement, lanes),
         )
         .await;
         metrics.leader.set(0);

@@ -1,17 +1,24 @@
 //! What workers and clients say without wanting it stored: hello, heartbeat, progress,
 //! cancel, inventory.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use airlock_bus::{Incoming, Subscription, subjects};
-use airlock_model::engine::{Beat, Input, cap_incarnation};
-use airlock_model::routing::Worker;
+use airlock_model::engine::{Beat, Input, cap_incarnation, shared_incarnation, topic_incarnation};
+use airlock_model::routing::{Care, Reach, Worker};
 use airlock_model::{DispatchId, Incarnation, JobId, JobState, PoolName, Timestamp, WorkerId};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{cap, packet};
 
+use crate::shared_ids::SharedIds;
 use crate::term::{Batch, Term};
+
+/// Topics a worker may announce; beyond it they are cut off.
+const MAX_TOPICS: usize = 1000;
 
 /// Subjects to listen on; inventories come to an inbox of our own.
 pub async fn listen(term: Arc<Term>, inbox: String) -> anyhow::Result<()> {
@@ -22,16 +29,45 @@ pub async fn listen(term: Arc<Term>, inbox: String) -> anyhow::Result<()> {
         subjects::JOB_CANCEL,
         inbox.as_str(),
     ];
+    let ears = Arc::new(Ears::new(&term));
+    let silent = unregistered(&term);
+    if !silent.is_empty() && !term.hand_in(Batch::of(silent)).await {
+        return Ok(());
+    }
     let mut readers = Vec::new();
     for subject in subjects {
         let subscription = term.bus.subscribe(subject, None).await?;
-        readers.push(read(term.clone(), subscription));
+        readers.push(read(term.clone(), ears.clone(), subscription));
     }
     futures::future::try_join_all(readers).await?;
     Ok(())
 }
 
-async fn read(term: Arc<Term>, mut subscription: Subscription) -> anyhow::Result<()> {
+/// What is known of who speaks.
+struct Ears {
+    shared: BTreeSet<String>,
+    heard: Mutex<SharedIds>,
+}
+
+impl Ears {
+    fn new(term: &Term) -> Self {
+        let shared = &term.config.scheduler.shared_worker_ids;
+        Self {
+            shared: shared.iter().cloned().collect(),
+            heard: Mutex::default(),
+        }
+    }
+
+    fn with<R>(&self, look: impl FnOnce(&mut SharedIds) -> R) -> R {
+        look(&mut self.heard.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+async fn read(
+    term: Arc<Term>,
+    ears: Arc<Ears>,
+    mut subscription: Subscription,
+) -> anyhow::Result<()> {
     let mut incoming: Vec<Incoming> = Vec::new();
     loop {
         incoming.clear();
@@ -45,10 +81,20 @@ async fn read(term: Arc<Term>, mut subscription: Subscription) -> anyhow::Result
         let mut inputs = Vec::with_capacity(n);
         let mut cancelled = Vec::new();
         for message in incoming.drain(..) {
-            match packet::open(message.payload) {
+            match packet::open(message.payload.clone()) {
                 Ok((envelope, payload)) => {
-                    if envelope.sender_id != term.instance {
-                        understand(&term, payload, &mut inputs, &mut cancelled);
+                    if envelope.sender_id == term.sender {
+                        continue;
+                    }
+                    if let Payload::JobCancel(c) = payload {
+                        // Its truth is the row, whoever says it.
+                        cancelled.extend(JobId::new(c.job_id).ok());
+                        continue;
+                    }
+                    // Who may not be believed was counted and logged.
+                    let raw = &message.payload;
+                    if term.signatures.check(&envelope.sender_id, raw).is_ok() {
+                        inputs.extend(understand(&ears, &envelope, payload, term.clock.now()));
                     }
                 }
                 // Nobody waits for an answer here; a bad one is only counted out loud.
@@ -64,26 +110,25 @@ async fn read(term: Arc<Term>, mut subscription: Subscription) -> anyhow::Result
     }
 }
 
-fn understand(term: &Term, payload: Payload, inputs: &mut Vec<Input>, cancelled: &mut Vec<JobId>) {
+fn understand(
+    ears: &Ears,
+    envelope: &cap::BusPacket,
+    payload: Payload,
+    now: Timestamp,
+) -> Option<Input> {
     match payload {
-        Payload::Handshake(h) => inputs.extend(handshake(h, term.clock.now())),
-        Payload::Heartbeat(h) => inputs.extend(heartbeat(h)),
-        Payload::JobProgress(p) => inputs.extend(progress(p)),
-        Payload::JobCancel(c) => cancelled.extend(JobId::new(c.job_id).ok()),
-        Payload::WorkerInventory(i) => {
-            if let (Ok(worker), Ok(incarnation)) =
-                (WorkerId::new(i.worker_id), Incarnation::new(i.incarnation))
-            {
-                inputs.push(Input::Inventory {
-                    worker,
-                    incarnation,
-                    running: dispatches(i.running_dispatch_ids).collect(),
-                    finished: dispatches(i.finished_dispatch_ids).collect(),
-                });
-            }
-        }
+        Payload::Handshake(h) => handshake(ears, h, now),
+        Payload::Heartbeat(h) => heartbeat(ears, h, now),
+        Payload::JobProgress(p) => progress(envelope, p),
+        Payload::WorkerInventory(i) => Some(Input::Inventory {
+            worker: WorkerId::new(i.worker_id).ok()?,
+            incarnation: Incarnation::new(i.incarnation).ok()?,
+            running: dispatches(i.running_dispatch_ids).collect(),
+            finished: dispatches(i.finished_dispatch_ids).collect(),
+        }),
         Payload::JobRequest(_)
         | Payload::JobResult(_)
+        | Payload::JobCancel(_)
         | Payload::Alert(_)
         | Payload::WorkerHandshakeChallengeRequest(_)
         | Payload::WorkerHandshakeChallenge(_)
@@ -91,7 +136,47 @@ fn understand(term: &Term, payload: Payload, inputs: &mut Vec<Input>, cancelled:
         | Payload::WorkerHandshakeResult(_)
         | Payload::JobEvents(_)
         | Payload::WorkerControl(_)
-        | Payload::DeadLetter(_) => {}
+        | Payload::DeadLetter(_) => None,
+    }
+}
+
+/// Workers that never say a word of themselves, by configuration: one for each topic.
+fn unregistered(term: &Term) -> Vec<Input> {
+    let s = &term.config.scheduler;
+    let now = term.clock.now();
+    s.unregistered_topics
+        .iter()
+        .filter_map(|topic| {
+            let id = WorkerId::new(format!("topic/{topic}")).ok()?;
+            let mut worker = cap_worker(id, topic_incarnation(), now);
+            worker.topics = BTreeSet::from([topic.clone()]);
+            worker.max_parallel = s.unregistered_slots;
+            worker.reach = Reach::Unregistered;
+            Some(Input::Hello(Box::new(worker)))
+        })
+        .collect()
+}
+
+/// What is known of a worker that knows only the agent protocol, at first.
+fn cap_worker(id: WorkerId, incarnation: Incarnation, now: Timestamp) -> Worker {
+    Worker {
+        id,
+        incarnation,
+        sdk: false,
+        inline: false,
+        pool: None,
+        topics: BTreeSet::new(),
+        capabilities: BTreeSet::new(),
+        labels: BTreeMap::new(),
+        max_parallel: 1,
+        reported_active: 0,
+        cpu_load: 0.0,
+        gpu_utilization: 0.0,
+        draining: false,
+        last_seen: now,
+        in_flight: 0,
+        reach: Reach::Direct,
+        care: Care::default(),
     }
 }
 
@@ -115,30 +200,29 @@ fn dispatches(ids: Vec<String>) -> impl Iterator<Item = DispatchId> {
     ids.into_iter().filter_map(|id| id.parse().ok())
 }
 
-fn handshake(h: cap::Handshake, now: Timestamp) -> Option<Input> {
+fn handshake(ears: &Ears, h: cap::Handshake, now: Timestamp) -> Option<Input> {
     if h.role != cap::ComponentRole::Worker as i32 {
         return None;
     }
     let id = WorkerId::new(&h.component_id).ok()?;
-    let topics: BTreeSet<String> = h.ready_topics.into_iter().collect();
+    let topics: BTreeSet<String> = h.ready_topics.into_iter().take(MAX_TOPICS).collect();
     let Some(own) = h.airlock else {
-        return Some(Input::Hello(Box::new(Worker {
-            id,
-            incarnation: cap_incarnation(now),
-            sdk: false,
-            inline: false,
-            pool: None,
-            topics,
-            capabilities: BTreeSet::new(),
-            labels: BTreeMap::new(),
-            max_parallel: 1,
-            reported_active: 0,
-            cpu_load: 0.0,
-            gpu_utilization: 0.0,
-            draining: false,
-            last_seen: now,
-            in_flight: 0,
-        })));
+        let shared = ears.shared.contains(id.as_str());
+        if !shared && !subjects::is_addressable(&id) {
+            tracing::warn!(worker = %id, "a worker's id makes no subject: it cannot be given work");
+            return None;
+        }
+        let mut worker = if shared {
+            let together = ears.with(|heard| heard.hello(&id, now));
+            let mut worker = cap_worker(id, shared_incarnation(), now);
+            worker.max_parallel = together.slots;
+            worker.reach = Reach::Shared;
+            worker
+        } else {
+            cap_worker(id, cap_incarnation(now), now)
+        };
+        worker.topics = topics;
+        return Some(Input::Hello(Box::new(worker)));
     };
     let incarnation = Incarnation::new(own.incarnation).ok()?;
     if own.goodbye {
@@ -163,32 +247,46 @@ fn handshake(h: cap::Handshake, now: Timestamp) -> Option<Input> {
         draining: own.draining,
         last_seen: now,
         in_flight: 0,
+        reach: Reach::Direct,
+        care: Care::default(),
     })))
 }
 
-fn heartbeat(h: cap::Heartbeat) -> Option<Input> {
+fn heartbeat(ears: &Ears, h: cap::Heartbeat, now: Timestamp) -> Option<Input> {
     let own = h.airlock;
+    let worker = WorkerId::new(&h.worker_id).ok()?;
+    let mut active_jobs = u32::try_from(h.active_jobs).unwrap_or(0);
+    let mut max_parallel = u32::try_from(h.max_parallel_jobs).unwrap_or(0);
+    let mut reach = Reach::Direct;
+    if own.is_none() && ears.shared.contains(worker.as_str()) {
+        let all = ears.with(|heard| heard.beat(&worker, now, max_parallel, active_jobs));
+        (max_parallel, active_jobs, reach) = (all.slots, all.active, Reach::Shared);
+    }
     Some(Input::Beat(Beat {
-        worker: WorkerId::new(&h.worker_id).ok()?,
+        worker,
         incarnation: own
             .as_ref()
             .and_then(|o| Incarnation::new(&o.incarnation).ok()),
-        active_jobs: u32::try_from(h.active_jobs).unwrap_or(0),
+        active_jobs,
         cpu_load: h.cpu_load,
         gpu_utilization: h.gpu_utilization,
-        max_parallel: u32::try_from(h.max_parallel_jobs).unwrap_or(0),
+        max_parallel,
         draining: own.as_ref().is_some_and(|o| o.draining),
         active: own.map_or_else(Vec::new, |o| dispatches(o.active_dispatch_ids).collect()),
         pool: PoolName::new(h.pool).ok(),
+        reach,
     }))
 }
 
-fn progress(p: cap::JobProgress) -> Option<Input> {
-    let dispatch = p.dispatch?;
+/// A worker that knows only the agent protocol may say whose run it is by the trace id of
+/// the packet the run came with.
+fn progress(envelope: &cap::BusPacket, p: cap::JobProgress) -> Option<Input> {
     Some(Input::Started {
         job: JobId::new(p.job_id).ok()?,
-        worker: WorkerId::new(dispatch.assigned_worker_id).ok()?,
-        dispatch: dispatch.dispatch_id,
+        worker: WorkerId::new(&envelope.sender_id).ok()?,
+        dispatch: p
+            .dispatch
+            .map_or_else(|| envelope.trace_id.clone(), |d| d.dispatch_id),
         at: p
             .airlock
             .map(|d| Timestamp(d.started_at_us))

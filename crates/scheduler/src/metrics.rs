@@ -1,10 +1,33 @@
-//! Every metric of the scheduler, by name.
+//! Every metric of the scheduler, by name. What waits, by lane, is in `waiting.rs`.
+//!
+//! What must stay true: clients name topics, so no family grows with what they think of.
+//! Beyond [`bounded::MAX_TOPICS`] further topics are counted together as `other`.
 
+mod begun;
+mod bounded;
+
+use std::time::Duration;
+
+use airlock_model::{JobState, Timestamp};
 use airlock_service::Metrics as Registry;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+
+pub use begun::Begun;
+pub use bounded::Bounded;
+use bounded::OTHER;
+
+/// What the reconciler looks at; each has its series from the beginning.
+const CAN_BE_STALE: [JobState; 5] = [
+    JobState::Pending,
+    JobState::ApprovalRequired,
+    JobState::Scheduled,
+    JobState::Dispatched,
+    JobState::Running,
+];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ByTopic {
@@ -17,18 +40,35 @@ pub struct ByTopicAndStatus {
     pub status: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ByWhat {
+    pub what: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ByState {
+    pub state: &'static str,
+}
+
 /// Counters of the specification, with its names.
 #[derive(Debug, Clone)]
 pub struct Metrics {
-    pub jobs_received: Family<ByTopic, Counter>,
-    pub jobs_dispatched: Family<ByTopic, Counter>,
-    pub jobs_completed: Family<ByTopicAndStatus, Counter>,
-    pub safety_denied: Family<ByTopic, Counter>,
-    pub safety_unavailable: Family<ByTopic, Counter>,
-    pub input_fail_open: Family<ByTopic, Counter>,
-    pub orphan_replayed: Family<ByTopic, Counter>,
+    pub jobs_received: Bounded<ByTopic, Counter>,
+    pub jobs_dispatched: Bounded<ByTopic, Counter>,
+    pub jobs_completed: Bounded<ByTopicAndStatus, Counter>,
+    pub safety_denied: Bounded<ByTopic, Counter>,
+    pub safety_unavailable: Bounded<ByTopic, Counter>,
+    pub input_fail_open: Bounded<ByTopic, Counter>,
+    pub orphan_replayed: Bounded<ByTopic, Counter>,
+    pub dispatch_latency: Bounded<ByTopic, Histogram>,
+    pub job_lock_wait: Histogram,
+    pub schedule_to_start: Histogram,
+    pub stale_jobs: Family<ByState, Gauge>,
+    pub retention_removed: Family<ByWhat, Counter>,
     pub safety_checks: Counter,
     pub safety_batches: Counter,
+    pub decision_cache_hits: Counter,
+    pub safety_circuit: Gauge,
     pub commits: Counter,
     pub committed: Counter,
     pub waiting: Gauge,
@@ -36,20 +76,38 @@ pub struct Metrics {
     pub workers: Gauge,
     pub leader: Gauge,
     pub active_goroutines: Gauge,
+    pub signatures_doubtful: Counter,
+    pub signatures_refused: Counter,
 }
 
 impl Metrics {
     pub fn new(registry: &Registry) -> Self {
         let m = Self {
-            jobs_received: Family::default(),
-            jobs_dispatched: Family::default(),
-            jobs_completed: Family::default(),
-            safety_denied: Family::default(),
-            safety_unavailable: Family::default(),
-            input_fail_open: Family::default(),
-            orphan_replayed: Family::default(),
+            jobs_received: Bounded::new(Family::default()),
+            jobs_dispatched: Bounded::new(Family::default()),
+            jobs_completed: Bounded::new(Family::default()),
+            safety_denied: Bounded::new(Family::default()),
+            safety_unavailable: Bounded::new(Family::default()),
+            input_fail_open: Bounded::new(Family::default()),
+            orphan_replayed: Bounded::new(Family::default()),
+            dispatch_latency: Bounded::new(registry.histogram_family(
+                "cordum_scheduler_dispatch_latency_seconds",
+                "From when a job could run (accepted, due, its backoff over) to its dispatch",
+            )),
+            job_lock_wait: registry.histogram(
+                "cordum_scheduler_job_lock_wait_seconds",
+                "How long a batch waited for the locks of its jobs",
+            ),
+            schedule_to_start: registry.histogram(
+                "cordum_scheduler_schedule_to_start_seconds",
+                "From choosing a worker to the beginning of the run",
+            ),
+            stale_jobs: Family::default(),
+            retention_removed: Family::default(),
             safety_checks: Counter::default(),
             safety_batches: Counter::default(),
+            decision_cache_hits: Counter::default(),
+            safety_circuit: Gauge::default(),
             commits: Counter::default(),
             committed: Counter::default(),
             waiting: Gauge::default(),
@@ -57,43 +115,55 @@ impl Metrics {
             workers: Gauge::default(),
             leader: Gauge::default(),
             active_goroutines: Gauge::default(),
+            signatures_doubtful: Counter::default(),
+            signatures_refused: Counter::default(),
         };
         let name = |n: &str| format!("cordum_scheduler_{n}");
         registry.with_registry(|r| {
             r.register(
                 name("jobs_received"),
                 "Jobs that reached the scheduler",
-                m.jobs_received.clone(),
+                m.jobs_received.family.clone(),
             );
             r.register(
                 name("jobs_dispatched"),
                 "Dispatches put on the wire",
-                m.jobs_dispatched.clone(),
+                m.jobs_dispatched.family.clone(),
             );
             r.register(
                 name("jobs_completed"),
                 "Jobs that ended",
-                m.jobs_completed.clone(),
+                m.jobs_completed.family.clone(),
             );
             r.register(
                 name("safety_denied"),
                 "Jobs the policy denied",
-                m.safety_denied.clone(),
+                m.safety_denied.family.clone(),
             );
             r.register(
                 name("safety_unavailable"),
                 "Checks the kernel did not answer",
-                m.safety_unavailable.clone(),
+                m.safety_unavailable.family.clone(),
             );
             r.register(
                 name("input_fail_open"),
                 "Jobs let through unasked, by fail mode",
-                m.input_fail_open.clone(),
+                m.input_fail_open.family.clone(),
             );
             r.register(
                 name("orphan_replayed"),
                 "Forgotten jobs taken up again",
-                m.orphan_replayed.clone(),
+                m.orphan_replayed.family.clone(),
+            );
+            r.register(
+                name("retention_removed"),
+                "Rows removed because they were kept long enough, by what they are",
+                m.retention_removed.clone(),
+            );
+            r.register(
+                name("stale_jobs"),
+                "Jobs past their time that the reconciler found in its last round, by state",
+                m.stale_jobs.clone(),
             );
             r.register(
                 name("safety_checks"),
@@ -104,6 +174,16 @@ impl Metrics {
                 name("safety_batches"),
                 "Calls to the kernel",
                 m.safety_batches.clone(),
+            );
+            r.register(
+                name("decision_cache_hits"),
+                "Jobs decided without asking the kernel",
+                m.decision_cache_hits.clone(),
+            );
+            r.register(
+                name("safety_circuit"),
+                "The breaker before the kernel: 0 closed, 1 half-open, 2 open",
+                m.safety_circuit.clone(),
             );
             r.register(name("commits"), "Leader's transactions", m.commits.clone());
             r.register(
@@ -124,20 +204,132 @@ impl Metrics {
                 m.leader.clone(),
             );
             r.register(
+                name("signatures_doubtful"),
+                "Packets taken without a good signature, by bus.signatures: warn",
+                m.signatures_doubtful.clone(),
+            );
+            r.register(
+                name("signatures_refused"),
+                "Packets refused for want of a good signature",
+                m.signatures_refused.clone(),
+            );
+            r.register(
                 name("active_goroutines"),
                 "Live tasks of this process",
                 m.active_goroutines.clone(),
             );
         });
+        m.found_stale([]);
         m
     }
 }
 
-/// Counts one by topic.
-pub fn by_topic(family: &Family<ByTopic, Counter>, topic: &str) {
-    family
-        .get_or_create(&ByTopic {
+impl Metrics {
+    /// A job ended.
+    pub fn completed(&self, topic: &str, status: &'static str) {
+        let key = ByTopicAndStatus {
             topic: topic.to_owned(),
-        })
-        .inc();
+            status,
+        };
+        let other = ByTopicAndStatus {
+            topic: OTHER.to_owned(),
+            status,
+        };
+        self.jobs_completed.touch(key, other, |counter| {
+            counter.inc();
+        });
+    }
+
+    /// A job that could run from `ready` on was put on the wire at `now`.
+    pub fn dispatched(&self, topic: &str, ready: Timestamp, now: Timestamp) {
+        by_topic(&self.jobs_dispatched, topic);
+        let seconds = now.since(ready).as_secs_f64();
+        let (key, other) = (ByTopic::of(topic), ByTopic::of(OTHER));
+        self.dispatch_latency.touch(key, other, |histogram| {
+            histogram.observe(seconds);
+        });
+    }
+
+    /// So many rows were kept long enough.
+    pub fn removed(&self, what: &'static str, rows: u64) {
+        if rows > 0 {
+            self.retention_removed
+                .get_or_create_owned(&ByWhat { what })
+                .inc_by(rows);
+        }
+    }
+
+    pub fn waited_for_locks(&self, waited: Duration) {
+        self.job_lock_wait.observe(waited.as_secs_f64());
+    }
+
+    /// The states of the jobs that one round of the reconciler found past their time.
+    pub fn found_stale(&self, jobs: impl IntoIterator<Item = JobState>) {
+        let gauge = |state: JobState| {
+            let state = state.as_str();
+            self.stale_jobs.get_or_create_owned(&ByState { state })
+        };
+        for state in CAN_BE_STALE {
+            gauge(state).set(0);
+        }
+        for state in jobs {
+            gauge(state).inc();
+        }
+    }
+}
+
+impl ByTopic {
+    fn of(topic: &str) -> Self {
+        Self {
+            topic: topic.to_owned(),
+        }
+    }
+}
+
+/// Counts one by topic.
+pub fn by_topic(family: &Bounded<ByTopic, Counter>, topic: &str) {
+    family.touch(ByTopic::of(topic), ByTopic::of(OTHER), |counter| {
+        counter.inc();
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bounded::MAX_TOPICS;
+    use super::*;
+
+    fn metrics() -> (Registry, Metrics) {
+        let registry = Registry::default();
+        let metrics = Metrics::new(&registry);
+        (registry, metrics)
+    }
+
+    #[test]
+    fn topics_beyond_the_limit_are_counted_together() {
+        let (registry, m) = metrics();
+        for n in 0..MAX_TOPICS + 50 {
+            by_topic(&m.jobs_received, &format!("job.t{n}"));
+        }
+        by_topic(&m.jobs_received, "job.t0");
+        let count = |topic: &str| m.jobs_received.get(&ByTopic::of(topic)).unwrap().get();
+        assert_eq!(count("other"), 50);
+        assert_eq!(count("job.t0"), 2);
+        let text = registry.encode().unwrap();
+        let series = text
+            .matches("cordum_scheduler_jobs_received_total{")
+            .count();
+        assert_eq!(series, MAX_TOPICS + 1);
+    }
+
+    #[test]
+    fn only_what_was_found_last_is_stale() {
+        let (registry, m) = metrics();
+        m.found_stale([JobState::Running, JobState::Running, JobState::Dispatched]);
+        m.found_stale([JobState::Running]);
+        let text = registry.encode().unwrap();
+        for (state, jobs) in [("RUNNING", 1), ("DISPATCHED", 0), ("PENDING", 0)] {
+            let line = format!("cordum_scheduler_stale_jobs{{state=\"{state}\"}} {jobs}\n");
+            assert!(text.contains(&line), "{line} is not in {text}");
+        }
+    }
 }

@@ -7,7 +7,7 @@ use airlock_ledger::{
     Assign, Commit, Finish, Mark, NewDeadLetter, Refuse, Requeue, StrayResult, Written,
 };
 use airlock_model::engine::{Assignment, Effect, KnownJob};
-use airlock_model::{JobId, JobState, Timestamp, WorkerId};
+use airlock_model::{DispatchId, JobId, JobState, Timestamp, WorkerId};
 use airlock_proto::own;
 
 use crate::dispatch::Dispatch;
@@ -26,8 +26,20 @@ pub struct Plan {
     pub receipts: BTreeMap<WorkerId, Vec<String>>,
     pub inventory: BTreeSet<WorkerId>,
     pub hello: BTreeSet<WorkerId>,
+    /// Jobs whose rows the ledger does not take.
+    pub refused: Vec<JobId>,
+    /// What is known of the beginnings of runs, for the metrics.
+    pub runs: Vec<Run>,
     /// A try of the commit may have gone through unheard.
     pub doubtful: bool,
+}
+
+/// When a run was given out and when it began.
+pub struct Run {
+    pub dispatch: DispatchId,
+    pub scheduled_at: Timestamp,
+    pub started_at: Option<Timestamp>,
+    pub over: bool,
 }
 
 /// A job that this round ends or holds, for the event and the dead letter.
@@ -93,6 +105,15 @@ impl Plan {
         plan
     }
 
+    fn run(&mut self, a: &Assignment, over: bool) {
+        self.runs.push(Run {
+            dispatch: a.dispatch,
+            scheduled_at: a.scheduled_at,
+            started_at: a.started_at,
+            over,
+        });
+    }
+
     fn end(&mut self, ended: Ended, last: JobState) {
         self.commit.letters.extend(ended.letter(last));
         self.ended.push(ended);
@@ -150,6 +171,7 @@ impl Plan {
                 report,
                 missing,
             } => {
+                self.run(&assignment, true);
                 let by = report.map(|_| assignment.worker.clone());
                 let content = report
                     .and_then(|key| contents.remove(&key))
@@ -189,23 +211,29 @@ impl Plan {
                 not_before,
                 outcome,
                 reason,
-            } => self.commit.requeue.push(Requeue {
-                job_id: job,
-                dispatch_id: assignment.dispatch,
-                ran,
-                dispatched_at: assignment.dispatched_at,
-                running_at: assignment.started_at,
-                not_before,
-                outcome,
-                reason,
-                at: now,
-            }),
-            Effect::Mark { job, assignment } => self.commit.mark.push(Mark {
-                job_id: job,
-                dispatch_id: assignment.dispatch,
-                dispatched_at: assignment.dispatched_at,
-                running_at: assignment.started_at,
-            }),
+            } => {
+                self.run(&assignment, true);
+                self.commit.requeue.push(Requeue {
+                    job_id: job,
+                    dispatch_id: assignment.dispatch,
+                    ran,
+                    dispatched_at: assignment.dispatched_at,
+                    running_at: assignment.started_at,
+                    not_before,
+                    outcome,
+                    reason,
+                    at: now,
+                });
+            }
+            Effect::Mark { job, assignment } => {
+                self.run(&assignment, false);
+                self.commit.mark.push(Mark {
+                    job_id: job,
+                    dispatch_id: assignment.dispatch,
+                    dispatched_at: assignment.dispatched_at,
+                    running_at: assignment.started_at,
+                });
+            }
             Effect::Stray { report, why } => self.commit.stray.push(StrayResult {
                 job_id: report.job.to_string(),
                 dispatch_id: report.dispatch,

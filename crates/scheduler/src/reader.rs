@@ -14,6 +14,12 @@ const PARALLEL: usize = 4;
 /// How long a message waits after trouble with a store.
 pub const RETRY_STORE: Duration = Duration::from_secs(1);
 
+/// The same, growing with how often the message came: a message may come a limited number
+/// of times, and an hour without a store must not use them up.
+pub fn store_delay(deliveries: u64) -> Duration {
+    RETRY_STORE * u32::try_from(deliveries.saturating_sub(9).clamp(1, 60)).unwrap_or(60)
+}
+
 /// Hands every batch to `take` until the term is over. A message that came too often is
 /// poison and goes no further.
 pub async fn each_batch<F, Fut>(
@@ -49,5 +55,17 @@ where
             taken.await;
             drop(permit);
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hundred_deliveries_last_through_an_hour_without_a_store() {
+        let all: Duration = (1..100).map(store_delay).sum();
+        assert!(all > Duration::from_secs(3600), "{all:?}");
+        assert_eq!(store_delay(1), RETRY_STORE);
     }
 }

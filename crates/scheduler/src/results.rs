@@ -11,7 +11,7 @@ use airlock_model::{JobId, Timestamp, WorkerId};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{cap, packet};
 
-use crate::reader::{RETRY_STORE, each_batch};
+use crate::reader::{each_batch, store_delay};
 use crate::term::{Batch, Content, Done, Term};
 
 /// A copied `res:` key is kept a little for whoever still looks at it.
@@ -34,7 +34,8 @@ pub async fn results(term: Arc<Term>, consumer: Consumer) -> anyhow::Result<()> 
 struct Opened {
     report: ResultReport,
     content: Content,
-    pointer: Option<String>,
+    /// The key it was left at.
+    staged: Option<String>,
 }
 
 async fn take_results(term: &Term, settler: Settler, deliveries: Vec<Delivery>) {
@@ -58,7 +59,7 @@ async fn take_results(term: &Term, settler: Settler, deliveries: Vec<Delivery>) 
     }
     let message_keys: Vec<_> = good.iter().map(Delivery::key).collect();
     let jobs: Vec<JobId> = opened.iter().map(|o| o.report.job.clone()).collect();
-    let (seen, _locked) = term.locks.begin_batch(&message_keys, &jobs).await;
+    let seen = term.begin(&message_keys, &jobs).await;
     let mut batch = Batch::default();
     let mut done = Done {
         settler: settler.clone(),
@@ -71,9 +72,10 @@ async fn take_results(term: &Term, settler: Settler, deliveries: Vec<Delivery>) 
     for (((result, seen), delivery), key) in
         opened.into_iter().zip(seen).zip(good).zip(message_keys)
     {
-        if !seen && !fetched && result.pointer.is_some() {
+        if !seen && !fetched && result.staged.is_some() {
             // Its content is where nobody can read it now; it is not gone.
-            later.push((delivery, Settle::Retry(RETRY_STORE)));
+            let delay = store_delay(delivery.deliveries);
+            later.push((delivery, Settle::Retry(delay)));
             continue;
         }
         if !seen {
@@ -95,6 +97,8 @@ fn open(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
     let Payload::JobResult(r) = payload else {
         return Err("not a job result".to_owned());
     };
+    let raw = &delivery.payload;
+    term.signatures.check(&envelope.sender_id, raw)?;
     let job = JobId::new(&r.job_id).map_err(|e| e.to_string())?;
     let worker = WorkerId::new(&r.worker_id).map_err(|e| e.to_string())?;
     let detail = r.airlock.as_ref();
@@ -118,7 +122,7 @@ fn open(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
         worker,
         dispatch,
         outcome,
-        error_code: cut(r.error_code),
+        error_code: cut(code(r.error_code, r.error_code_enum)),
         error_message: cut(r.error_message),
         started_at: detail
             .map(|d| Timestamp(d.started_at_us))
@@ -127,6 +131,15 @@ fn open(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
     };
     let bytes = r.airlock.and_then(|d| d.payload);
     let pointer = (!r.result_ptr.is_empty() && bytes.is_none()).then_some(r.result_ptr);
+    let pointer = pointer.and_then(|pointer| {
+        let key = keys::parse_pointer(&pointer).filter(|key| keys::is_staging(key));
+        if key.is_none() {
+            // Anything else is not ours to read, and least of all to let expire.
+            tracing::warn!(job = %report.job, worker = %report.worker, %pointer, "a result is not where results are left");
+            report.missing = true;
+        }
+        key.map(str::to_owned)
+    });
     if report.started_at.is_none() && r.execution_ms > 0 {
         let now = term.clock.now();
         let ran = Duration::from_millis(u64::try_from(r.execution_ms).unwrap_or(0));
@@ -135,7 +148,7 @@ fn open(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
     Ok(Opened {
         report,
         content: Content { bytes },
-        pointer,
+        staged: pointer,
     })
 }
 
@@ -148,8 +161,8 @@ async fn fetch(term: &Term, opened: &mut [Opened]) -> bool {
         .iter()
         .enumerate()
         .filter_map(|(i, o)| {
-            let key = keys::parse_pointer(o.pointer.as_deref()?)?;
-            Some((i, key.to_owned()))
+            let key = o.staged.clone()?;
+            Some((i, key))
         })
         .collect();
     if !wanted.is_empty() {
@@ -194,6 +207,20 @@ fn outcome(status: i32) -> Option<Outcome> {
     }
 }
 
+/// The code as text, or the name of the protocol's own one.
+fn code(text: String, number: i32) -> String {
+    if !text.is_empty() {
+        return text;
+    }
+    match cap::ErrorCode::try_from(number) {
+        Ok(cap::ErrorCode::Unspecified) | Err(_) => text,
+        Ok(named) => named
+            .as_str_name()
+            .trim_start_matches("ERROR_CODE_")
+            .to_ascii_lowercase(),
+    }
+}
+
 fn cut(mut s: String) -> String {
     if s.len() > MAX_TEXT {
         let mut at = MAX_TEXT;
@@ -203,4 +230,37 @@ fn cut(mut s: String) -> String {
         s.truncate(at);
     }
     s
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_ends_are_results() {
+        assert_eq!(outcome(5), Some(Outcome::Succeeded));
+        assert_eq!(outcome(10), Some(Outcome::FailedRetryable));
+        assert_eq!(outcome(11), Some(Outcome::FailedFatal));
+        for not_an_end in [0, 1, 2, 3, 4, 12, -1] {
+            assert_eq!(outcome(not_an_end), None, "{not_an_end}");
+        }
+    }
+
+    #[test]
+    fn the_protocols_codes_have_names() {
+        assert_eq!(code("mine".into(), 201), "mine");
+        assert_eq!(code(String::new(), 201), "job_resource_exhausted");
+        assert_eq!(code(String::new(), 0), "");
+        assert_eq!(code(String::new(), 7777), "");
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        let long = "é".repeat(MAX_TEXT);
+        assert_eq!(cut(long).len(), MAX_TEXT);
+        assert_eq!(
+            cut(format!("a{}", "é".repeat(MAX_TEXT))).len(),
+            MAX_TEXT - 1
+        );
+    }
 }

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use airlock_model::engine::{Engine, Input};
-use airlock_model::routing::Worker;
+use airlock_model::engine::{Engine, Input, reach_of};
+use airlock_model::routing::{Care, Reach, Worker};
 use airlock_model::{Incarnation, PoolName, Timestamp, WorkerId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -37,6 +37,8 @@ pub fn write(term: &std::sync::Arc<Term>, engine: &Engine) {
     let snapshot = Snapshot {
         workers: engine
             .workers()
+            // Configuration says who those are, not the past.
+            .filter(|w| w.reach != Reach::Unregistered)
             .map(|w| Entry {
                 worker_id: w.id.clone(),
                 incarnation: w.incarnation.clone(),
@@ -86,6 +88,7 @@ pub async fn read(term: &Term, now: Timestamp) -> Vec<Input> {
             .map(|e| {
                 Input::Hello(Box::new(Worker {
                     id: e.worker_id,
+                    reach: reach_of(&e.incarnation),
                     incarnation: e.incarnation,
                     sdk: e.sdk,
                     inline: e.inline,
@@ -101,6 +104,7 @@ pub async fn read(term: &Term, now: Timestamp) -> Vec<Input> {
                     draining: false,
                     last_seen: now,
                     in_flight: 0,
+                    care: Care::default(),
                 }))
             })
             .collect(),

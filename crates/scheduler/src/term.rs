@@ -2,17 +2,20 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use airlock_bus::{
     BoxError, Bus, DeadLetters, DeadMessage, Delivery, MessageKey, Outcome, Settler,
 };
 use airlock_guard::{Guard, JobLocks};
-use airlock_ledger::{ChangePosition, Ledger, NewDeadLetter};
+use airlock_ledger::{ChangePosition, Ledger, LoadedJob, NewDeadLetter};
 use airlock_model::engine::{Input, KnownJob};
+use airlock_model::explain::{Lane, Standing};
 use airlock_model::{Epoch, JobId, Shard};
+use airlock_proto::cap::bus_packet::Payload;
 use async_trait::async_trait;
 use bytes::Bytes;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -20,6 +23,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::kernel::Kernel;
 use crate::metrics::Metrics;
+use crate::signatures::Signatures;
 
 /// What a worker left as the result of a run.
 #[derive(Debug, Clone, Default)]
@@ -58,11 +62,23 @@ impl Batch {
 /// What the core is told.
 pub enum ToCore {
     Batch(Batch),
-    /// PENDING jobs that may have been forgotten: those the engine does not know are
-    /// taken up again.
-    Orphans(Vec<JobId>),
+    /// Which of these are in nobody's hands?
+    Loose {
+        ids: Vec<JobId>,
+        answer: oneshot::Sender<Vec<JobId>>,
+    },
+    /// Jobs that should have moved on: those in nobody's hands are taken in, as after a
+    /// take-over.
+    Adopt(Vec<LoadedJob>),
     /// Write the workers down for whoever leads next.
     Snapshot,
+    /// Where does this job stand?
+    Explain {
+        job: JobId,
+        answer: oneshot::Sender<Standing>,
+    },
+    /// What waits, by pool and tenant?
+    Lanes(oneshot::Sender<Vec<Lane>>),
 }
 
 /// See the module's page.
@@ -79,6 +95,9 @@ pub struct Term {
     pub clock: Clock,
     pub metrics: Metrics,
     pub letters: Letters,
+    pub signatures: Signatures,
+    /// The sender of our packets to workers.
+    pub sender: String,
     /// Spans are made only when something collects them.
     pub tracing: bool,
     pub to_core: mpsc::Sender<ToCore>,
@@ -91,9 +110,29 @@ pub struct Term {
 }
 
 impl Term {
+    /// Makes a packet for workers, signed when we have a key.
+    pub fn seal(&self, trace_id: &str, payload: Payload) -> Bytes {
+        let now = self.clock.now();
+        self.signatures.seal(&self.sender, trace_id, now, payload)
+    }
+
     /// Hands a batch to the core; `false` when the term is over.
     pub async fn hand_in(&self, batch: Batch) -> bool {
         self.to_core.send(ToCore::Batch(batch)).await.is_ok()
+    }
+
+    /// Those that the engine does not hold; none when the term is over.
+    pub async fn loose(&self, ids: Vec<JobId>) -> Vec<JobId> {
+        let (answer, loose) = oneshot::channel();
+        if self
+            .to_core
+            .send(ToCore::Loose { ids, answer })
+            .await
+            .is_err()
+        {
+            return Vec::new();
+        }
+        loose.await.unwrap_or_default()
     }
 
     pub fn tell(&self, position: ChangePosition) {
@@ -108,6 +147,23 @@ impl Term {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .remove(&position)
+    }
+
+    /// Before anything is done about messages: which were processed already, and the
+    /// locks of their jobs. A lock that stays busy delays and decides nothing.
+    pub async fn begin(&self, keys: &[MessageKey], jobs: &[JobId]) -> Vec<bool> {
+        let since = Instant::now();
+        let (seen, locked) = self.locks.begin_batch(keys, jobs).await;
+        if locked.contains(&false) {
+            let busy = self.locks.wait_for_busy(jobs, &locked).await;
+            if busy > 0 {
+                tracing::info!(jobs = busy, "job locks stay busy; the ledger decides");
+            }
+        }
+        if !jobs.is_empty() {
+            self.metrics.waited_for_locks(since.elapsed());
+        }
+        seen
     }
 
     /// After commit and publish: remember, release, acknowledge.

@@ -1,5 +1,5 @@
-//! What the leader does without being asked: due jobs, forgotten jobs, the change log,
-//! the clock, the policy's snapshot.
+//! What the leader does without being asked: due jobs, the change log, the clock, the
+//! policy's snapshot. Forgotten, stale and old jobs have modules of their own.
 //!
 //! None of these takes input: each looks at the ledger and does what is missing, so a
 //! restart is the normal path.
@@ -7,10 +7,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use airlock_guard::keys;
+use airlock_bus::{Outgoing, subjects};
 use airlock_ledger::LoadedJob;
+use airlock_model::JobState;
 use airlock_model::engine::Input;
-use airlock_proto::own;
+use airlock_proto::cap::bus_packet::Payload;
+use airlock_proto::{own, packet};
+
+use tokio::sync::Semaphore;
 
 use crate::core::pack_events;
 use crate::intake;
@@ -22,28 +26,48 @@ const TAIL_POLL: Duration = Duration::from_millis(500);
 const CONFIRM_POLL: Duration = Duration::from_millis(500);
 const CLOCK_POLL: Duration = Duration::from_secs(10);
 const DUE_BATCH: u32 = 500;
+/// When what is due is in somebody else's hands.
+const DUE_BUSY: Duration = Duration::from_millis(20);
+/// Batches of due jobs that are being decided at once.
+const DUE_AT_ONCE: usize = 4;
 const TAIL_BATCH: u32 = 200;
-const REPLAY_PAGE: u32 = 1000;
 
 /// Sleeps, unless the term ends: `false` then.
-async fn pause(term: &Term, for_: Duration) -> bool {
+pub async fn pause(term: &Term, for_: Duration) -> bool {
     tokio::select! {
         () = term.over.cancelled() => false,
         () = tokio::time::sleep(for_) => true,
     }
 }
 
-/// Claims delayed jobs when their time comes, never before.
+/// Claims delayed jobs when their time comes, never before. While a batch is decided,
+/// the next is claimed.
 pub async fn due(term: Arc<Term>) -> anyhow::Result<()> {
+    let slots = Arc::new(Semaphore::new(DUE_AT_ONCE));
     loop {
         let wait = match term.ledger.next_due(term.shard).await {
-            Ok((Some(at), now)) if at <= now => match claim(&term).await {
-                Ok(()) => Duration::ZERO,
-                Err(error) => {
-                    tracing::warn!(%error, "claiming due jobs");
-                    DUE_POLL
+            Ok((Some(at), now)) if at <= now => {
+                let slot = tokio::select! {
+                    () = term.over.cancelled() => return Ok(()),
+                    slot = slots.clone().acquire_owned() => slot?,
+                };
+                match term.ledger.claim_due(term.shard, DUE_BATCH).await {
+                    // Somebody else has them in hand.
+                    Ok(ids) if ids.is_empty() => DUE_BUSY,
+                    Ok(ids) => {
+                        let claimer = term.clone();
+                        term.tasks.spawn(async move {
+                            claimed(&claimer, ids).await;
+                            drop(slot);
+                        });
+                        Duration::ZERO
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "claiming due jobs");
+                        DUE_POLL
+                    }
                 }
-            },
+            }
             // Rounded up to the next millisecond: waking early would find nothing.
             Ok((Some(at), now)) => (at.since(now) + Duration::from_millis(1)).min(DUE_POLL),
             Ok((None, _)) => DUE_POLL,
@@ -58,67 +82,30 @@ pub async fn due(term: Arc<Term>) -> anyhow::Result<()> {
     }
 }
 
-async fn claim(term: &Term) -> Result<(), airlock_ledger::LedgerError> {
-    let ids = term.ledger.claim_due(term.shard, DUE_BATCH).await?;
-    intake::take_up(term, &ids).await?;
-    Ok(())
-}
-
-/// Looks for PENDING jobs that nobody holds: on its tick, and at once when the bus came
-/// back or a stream was lost, because then their wake-ups may be lost too.
-pub async fn replay(term: Arc<Term>) -> anyhow::Result<()> {
-    let s = &term.config.scheduler;
-    let lock = term.guard.periodic_lock(
-        term.guard.keys().replayer(),
-        keys::periodic_ttl(s.replay_interval),
-    );
-    let mut lost = term.bus.stream_lost();
-    let mut connected = term.bus.connected();
+/// Takes claimed jobs up. They are in no list any more, so it is tried until it works;
+/// if the term ends before, the next one reads them with all open jobs.
+async fn claimed(term: &Term, ids: Vec<airlock_model::JobId>) {
+    let inline = term.config.scheduler.inline_bytes;
     loop {
-        let age = tokio::select! {
-            () = term.over.cancelled() => return Ok(()),
-            () = tokio::time::sleep(s.replay_interval) => s.pending_age,
-            changed = lost.changed() => {
-                changed?;
-                tracing::warn!("a stream was lost; looking for jobs whose wake-up was in it");
-                Duration::ZERO
-            }
-            changed = connected.changed() => {
-                changed?;
-                let up = *connected.borrow_and_update();
-                let input = if up { Input::BusUp } else { Input::BusDown };
-                term.hand_in(Batch::of(vec![input])).await;
-                if !up {
-                    continue;
+        match term.ledger.load(&ids, inline).await {
+            Ok(jobs) => {
+                // Due by the database's clock; ours follows it at a small distance, and
+                // before its time by ours a job would be passed over.
+                let latest = jobs.iter().filter_map(|j| j.due_at).max();
+                let early = || latest.map_or(Duration::ZERO, |at| at.since(term.clock.now()));
+                while !early().is_zero() {
+                    if !pause(term, early().min(DUE_POLL)).await {
+                        return;
+                    }
                 }
-                Duration::ZERO
+                intake::decide(term, jobs, None).await;
+                return;
             }
-        };
-        if !lock.tick().await {
-            continue;
+            Err(error) => tracing::warn!(%error, jobs = ids.len(), "taking up due jobs"),
         }
-        if let Err(error) = orphans(&term, age).await {
-            tracing::warn!(%error, "looking for forgotten jobs");
+        if !pause(term, DUE_POLL).await {
+            return;
         }
-    }
-}
-
-async fn orphans(term: &Term, age: Duration) -> Result<(), airlock_ledger::LedgerError> {
-    let age_ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
-    let mut after = None;
-    loop {
-        let ids = term
-            .ledger
-            .old_pending(term.shard, age_ms, after.as_ref(), REPLAY_PAGE)
-            .await?;
-        let Some(last) = ids.last().cloned() else {
-            return Ok(());
-        };
-        let whole = ids.len() < REPLAY_PAGE as usize;
-        if term.to_core.send(ToCore::Orphans(ids)).await.is_err() || whole {
-            return Ok(());
-        }
-        after = Some(last);
     }
 }
 
@@ -185,11 +172,58 @@ async fn retell(term: &Term, ids: &[airlock_model::JobId]) -> anyhow::Result<()>
         })
         .collect();
     term.hand_in(Batch::of(inputs)).await;
-    let events = jobs.into_iter().map(event).collect();
-    for sent in term.bus.publish_all(pack_events(term, events)).await {
+    // Approved meanwhile: it enters anew, also when its wake-up was lost.
+    let pending: Vec<_> = jobs
+        .iter()
+        .filter(|j| j.state == JobState::Pending)
+        .map(|j| j.job_id.clone())
+        .collect();
+    intake::take_up(term, &pending).await?;
+    let mut outgoing: Vec<_> = jobs.iter().filter_map(|j| letter(term, j)).collect();
+    let ended = jobs.into_iter().filter(|j| j.state != JobState::Pending);
+    outgoing.extend(pack_events(term, ended.map(event).collect()));
+    for sent in term.bus.publish_all(outgoing).await {
         sent?;
     }
     Ok(())
+}
+
+/// The dead letter of a job that others ended, or whose own letter may not have got out.
+fn letter(term: &Term, job: &LoadedJob) -> Option<Outgoing> {
+    let code = match job.state {
+        JobState::Denied => "safety_denied".to_owned(),
+        JobState::Failed | JobState::Timeout => job.reason_code.clone().unwrap_or_default(),
+        JobState::Pending
+        | JobState::Scheduled
+        | JobState::Dispatched
+        | JobState::Running
+        | JobState::ApprovalRequired
+        | JobState::Succeeded
+        | JobState::Cancelled
+        | JobState::OutputQuarantined => return None,
+    };
+    let letter = own::DeadLetter {
+        job_id: job.job_id.to_string(),
+        tenant_id: job.tenant.to_string(),
+        topic: job.spec.topic.as_str().to_owned(),
+        reason_code: code,
+        reason: job.reason.clone().unwrap_or_default(),
+        last_state: job.state.as_str().to_owned(),
+        attempts: job.attempt.0,
+        at_us: job.finished_at.map_or(0, |t| t.as_micros()),
+        ..own::DeadLetter::default()
+    };
+    Some(Outgoing {
+        subject: subjects::JOB_DLQ.to_owned(),
+        payload: packet::seal(
+            &term.instance,
+            &job.trace_id,
+            term.clock.now(),
+            Payload::DeadLetter(letter),
+        ),
+        msg_id: None,
+        traceparent: None,
+    })
 }
 
 fn event(job: LoadedJob) -> own::JobEvent {

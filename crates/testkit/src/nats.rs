@@ -31,13 +31,19 @@ impl Nats {
 
     /// Starts it with its log and store in the given folder.
     pub async fn start_in(dir: &TestDir) -> anyhow::Result<Self> {
+        Self::start_with(dir, &[]).await
+    }
+
+    /// The same with more arguments: a user and a password, TLS.
+    pub async fn start_with(dir: &TestDir, more: &[&str]) -> anyhow::Result<Self> {
         let program = locate::nats_server()?;
         let store = dir.folder("nats-store")?;
         let launch = |port: u16| {
             let port = port.to_string();
             Ok(Launch::new(program.clone(), dir.path())
                 .args(["-a", "127.0.0.1", "-p", port.as_str(), "-js", "-sd"])
-                .args([store.clone()]))
+                .args([store.clone()])
+                .args(more))
         };
         let server = Server::start("nats", dir, launch, probe).await?;
         Ok(Self { server, store })

@@ -7,7 +7,7 @@
 //! | `job.sleep` | `{"ms": 2000}` | sleeps, unless it is cancelled |
 //! | `job.fail` | `{"kind": "retryable", "times": 2}` | fails on its first attempts |
 //!
-//! `kind` is `retryable`, `fatal`, `plain` or `panic`; without `times` it always fails.
+//! `kind` is `retryable`, `fatal`, `plain`, `panic` or `abort` (the whole process); without `times` it always fails.
 //! `DEMO_MAX_PARALLEL` sets how many run at once. With `DEMO_JOURNAL=file` each execution
 //! first appends a line `job_id attempt dispatch_id` to that file, which tells afterwards
 //! what really ran.
@@ -42,6 +42,7 @@ enum Kind {
     Fatal,
     Plain,
     Panic,
+    Abort,
 }
 
 #[derive(Deserialize)]
@@ -96,6 +97,7 @@ async fn fail(ctx: JobContext, input: Fail) -> Result<Value, JobError> {
         Kind::Fatal => Err(JobError::fatal("demo_fatal", words)),
         Kind::Plain => Err(JobError::failed(words)),
         Kind::Panic => panic!("{words}"),
+        Kind::Abort => std::process::abort(),
     }
 }
 

@@ -14,7 +14,10 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{Draft, Settings};
 use crate::context::JobContext;
 use crate::error::{JobError, WorkerError};
-use crate::handler::{self, Handlers};
+use crate::handler::{self, Handlers, Registered};
+use crate::options::HandlerOptions;
+use crate::signing::Source;
+use crate::state::States;
 use crate::stats::Stats;
 use crate::worker;
 
@@ -29,6 +32,7 @@ impl Worker {
         Builder {
             draft: Draft::new(id.into()),
             handlers: Handlers::new(),
+            states: States::default(),
             stats: Arc::new(Stats::default()),
         }
     }
@@ -39,6 +43,7 @@ impl Worker {
 pub struct Builder {
     draft: Draft,
     handlers: Handlers,
+    states: States,
     stats: Arc<Stats>,
 }
 
@@ -77,21 +82,55 @@ impl Builder {
     ///         Ok(Thumbnail { pixels })
     ///     });
     /// ```
-    pub fn on<F, Fut, In, Out>(mut self, topic: impl Into<String>, handler: F) -> Self
+    pub fn on<F, Fut, In, Out>(self, topic: impl Into<String>, handler: F) -> Self
     where
         F: Fn(JobContext, In) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Out, JobError>> + Send + 'static,
         In: DeserializeOwned + Send + 'static,
         Out: Serialize + 'static,
     {
-        match self.handlers.entry(topic.into()) {
+        self.on_with(topic, HandlerOptions::new(), handler)
+    }
+
+    /// Handles a topic within limits of its own.
+    pub fn on_with<F, Fut, In, Out>(
+        mut self,
+        topic: impl Into<String>,
+        options: HandlerOptions,
+        handler: F,
+    ) -> Self
+    where
+        F: Fn(JobContext, In) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Out, JobError>> + Send + 'static,
+        In: DeserializeOwned + Send + 'static,
+        Out: Serialize + 'static,
+    {
+        let topic = topic.into();
+        if options.max_parallel == Some(0) || options.timeout.is_some_and(|t| t.is_zero()) {
+            let problem = format!("the limits of {topic} must not be 0");
+            self.draft.problems.push(problem);
+        }
+        match self.handlers.entry(topic) {
             Entry::Vacant(vacant) => {
-                vacant.insert(handler::erase(handler));
+                let handler = handler::erase(handler);
+                let registered = Registered::new(vacant.key(), handler, &options);
+                vacant.insert(Arc::new(registered));
             }
             Entry::Occupied(taken) => {
                 let problem = format!("topic {} has two handlers", taken.key());
                 self.draft.problems.push(problem);
             }
+        }
+        self
+    }
+
+    /// Something that all handlers share: a pool of connections, a model, settings. One
+    /// of each type; [`JobContext::state`] finds it.
+    pub fn state<T: Send + Sync + 'static>(mut self, state: T) -> Self {
+        if !self.states.put(state) {
+            let name = std::any::type_name::<T>();
+            let problem = format!("there are two states of the type {name}");
+            self.draft.problems.push(problem);
         }
         self
     }
@@ -102,7 +141,8 @@ impl Builder {
         self
     }
 
-    /// How many jobs it runs at once; by default 16, at most 8192.
+    /// How many jobs it runs at once; `AIRLOCK_WORKER__MAX_PARALLEL` overrides it. By
+    /// default 16, at most 8192.
     pub fn max_parallel(mut self, jobs: usize) -> Self {
         self.draft.max_parallel = jobs;
         self
@@ -183,6 +223,43 @@ impl Builder {
         self
     }
 
+    /// How long artifacts are kept; by default 7 days.
+    pub fn artifact_ttl(mut self, ttl: Duration) -> Self {
+        self.draft.artifact_ttl = ttl;
+        self
+    }
+
+    /// A handler that runs this long without an `await` is reported for blocking the
+    /// executor; by default 1 s.
+    pub fn blocked_after(mut self, limit: Duration) -> Self {
+        self.draft.blocked_after = limit;
+        self
+    }
+
+    /// Serves `/metrics`, `/health/live` and `/health/ready` at this address,
+    /// `0.0.0.0:9090` say; `AIRLOCK_WORKER__METRICS_LISTEN` overrides it. By default
+    /// nothing is served.
+    pub fn metrics(mut self, listen: impl Into<String>) -> Self {
+        self.draft.metrics_listen = Some(listen.into());
+        self
+    }
+
+    /// Signs everything the worker publishes with this key: PKCS#8 as PEM, on P-256.
+    /// `AIRLOCK_WORKER__PRIVATE_KEY_FILE` names a file with one. By default nothing is
+    /// signed.
+    pub fn sign_with(mut self, pem: impl Into<String>) -> Self {
+        self.draft.private_key = Some(Source::Pem(pem.into()));
+        self
+    }
+
+    /// Obeys only what carries the signature of this public key, as PEM: dispatches,
+    /// cancels, receipts and questions. `AIRLOCK_WORKER__SCHEDULER_KEY_FILE` names a file
+    /// with one. By default signatures are not looked at.
+    pub fn verify_scheduler(mut self, pem: impl Into<String>) -> Self {
+        self.draft.scheduler_key = Some(Source::Pem(pem.into()));
+        self
+    }
+
     /// Takes nothing from the environment.
     pub fn ignore_environment(mut self) -> Self {
         self.draft.use_environment = false;
@@ -213,7 +290,7 @@ impl Builder {
     pub async fn run_until(self, shutdown: CancellationToken) -> Result<(), WorkerError> {
         let topics = self.handlers.keys().cloned().collect();
         let settings = Settings::resolve(self.draft, topics, |name| std::env::var(name).ok())?;
-        worker::run(settings, self.handlers, self.stats, shutdown).await
+        worker::run(settings, self.handlers, self.states, self.stats, shutdown).await
     }
 }
 

@@ -1,23 +1,25 @@
 //! A worker's settings, as the builder, the defaults and the environment leave them.
 //!
 //! The environment wins over the code, because whoever deploys a worker knows better
-//! than its author where it runs: `WORKER_ID`, `TASK_QUEUE` (the pool), `NATS_URL`,
-//! `REDIS_URL`, `SCHED_SHUTDOWN_GRACE_SECONDS`.
+//! than its author where it runs; `environment` has the names.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use airlock_bus::{BusConfig, SecretUrl, subjects};
+use airlock_bus::{BusConfig, subjects};
 use airlock_guard::GuardConfig;
 use airlock_model::{PoolName, Topic, WorkerId};
 
+use crate::environment;
 use crate::error::WorkerError;
 use crate::outbox::Limits;
+use crate::signing::{Keys, Source};
 
 /// Heartbeats and inventories name every job in one packet, which NATS takes up to 1 MiB
 /// by default. This many running and finished jobs, with those that queue, still fit.
 const MOST_PARALLEL: usize = 8_192;
 const MOST_RESULTS: usize = 12_000;
+const MOST_LABELS: usize = 64;
 
 /// What the builder collects, unchecked.
 #[derive(Debug, Clone)]
@@ -35,6 +37,11 @@ pub(crate) struct Draft {
     pub shutdown_grace: Duration,
     pub cancel_grace: Duration,
     pub receipt_within: Duration,
+    pub artifact_ttl: Duration,
+    pub blocked_after: Duration,
+    pub metrics_listen: Option<String>,
+    pub private_key: Option<Source>,
+    pub scheduler_key: Option<Source>,
     pub use_environment: bool,
     /// What was wrong with earlier calls of the builder.
     pub problems: Vec<String>,
@@ -56,6 +63,11 @@ impl Draft {
             shutdown_grace: Duration::from_secs(8),
             cancel_grace: Duration::from_secs(5),
             receipt_within: Duration::from_secs(5),
+            artifact_ttl: Duration::from_secs(7 * 24 * 3600),
+            blocked_after: Duration::from_secs(1),
+            metrics_listen: None,
+            private_key: None,
+            scheduler_key: None,
             use_environment: true,
             problems: Vec::new(),
         }
@@ -78,6 +90,10 @@ pub(crate) struct Settings {
     pub inline_limit: usize,
     pub shutdown_grace: Duration,
     pub cancel_grace: Duration,
+    pub artifact_ttl: Duration,
+    pub blocked_after: Duration,
+    pub metrics_listen: Option<String>,
+    pub keys: Keys,
     pub outbox: Limits,
 }
 
@@ -90,8 +106,13 @@ impl Settings {
     ) -> Result<Self, WorkerError> {
         let mut problems = std::mem::take(&mut draft.problems);
         if draft.use_environment {
-            apply(&mut draft, environment, &mut problems);
+            environment::apply(&mut draft, environment, &mut problems);
         }
+        let keys = Keys::read(
+            draft.private_key.as_ref(),
+            draft.scheduler_key.as_ref(),
+            &mut problems,
+        );
         for topic in &topics {
             if let Err(error) = Topic::new(topic) {
                 problems.push(error.to_string());
@@ -114,6 +135,18 @@ impl Settings {
         check(
             !draft.receipt_within.is_zero(),
             "receipt_within must not be 0",
+        );
+        check(
+            draft.artifact_ttl >= Duration::from_secs(1),
+            "artifact_ttl must be at least 1s",
+        );
+        check(
+            draft.blocked_after >= Duration::from_millis(10),
+            "blocked_after must be at least 10ms",
+        );
+        check(
+            draft.labels.len() <= MOST_LABELS && draft.capabilities.len() <= MOST_LABELS,
+            "a worker has at most 64 labels and 64 capabilities",
         );
         problems.extend(
             draft
@@ -155,6 +188,10 @@ impl Settings {
             inline_limit: draft.inline_limit,
             shutdown_grace: draft.shutdown_grace,
             cancel_grace: draft.cancel_grace,
+            artifact_ttl: draft.artifact_ttl,
+            blocked_after: draft.blocked_after,
+            metrics_listen: draft.metrics_listen,
+            keys,
             outbox: Limits {
                 results: MOST_RESULTS,
                 bytes: 256 << 20,
@@ -164,61 +201,9 @@ impl Settings {
     }
 }
 
-fn apply(
-    draft: &mut Draft,
-    environment: impl Fn(&str) -> Option<String>,
-    problems: &mut Vec<String>,
-) {
-    let given = |name| environment(name).filter(|value| !value.is_empty());
-    if let Some(id) = given("WORKER_ID") {
-        draft.id = id;
-    }
-    if let Some(pool) = given("TASK_QUEUE") {
-        draft.pool = pool;
-    }
-    if let Some(url) = given("NATS_URL") {
-        draft.bus.url = SecretUrl::new(url);
-    }
-    if let Some(url) = given("REDIS_URL") {
-        draft.redis.url = SecretUrl::new(url);
-    }
-    if let Some(seconds) = given("SCHED_SHUTDOWN_GRACE_SECONDS") {
-        match seconds.parse() {
-            Ok(n @ 1..=3_600) => draft.shutdown_grace = Duration::from_secs(n),
-            Ok(_) | Err(_) => problems.push(format!(
-                "SCHED_SHUTDOWN_GRACE_SECONDS is {seconds:?}, but must be a number from 1 to 3600"
-            )),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn topics() -> Vec<String> {
-        vec!["job.echo".to_owned()]
-    }
-
-    #[test]
-    fn the_environment_wins() {
-        let environment = |name: &str| match name {
-            "WORKER_ID" => Some("other".to_owned()),
-            "TASK_QUEUE" => Some("gpu".to_owned()),
-            "NATS_URL" => Some("nats://u:hush@n:1".to_owned()),
-            "SCHED_SHUTDOWN_GRACE_SECONDS" => Some("3".to_owned()),
-            _ => None,
-        };
-        let draft = Draft::new("demo".to_owned());
-        let settings = Settings::resolve(draft, topics(), environment).expect("sound");
-        assert_eq!(
-            (settings.id.as_str(), settings.pool.as_str()),
-            ("other", "gpu")
-        );
-        assert_eq!(settings.bus.url.expose(), "nats://u:hush@n:1");
-        assert_eq!(settings.shutdown_grace, Duration::from_secs(3));
-        assert!(!format!("{settings:?}").contains("hush"));
-    }
 
     #[test]
     fn all_problems_are_told_together() {

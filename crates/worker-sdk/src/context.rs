@@ -2,15 +2,29 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
+use airlock_guard::keys;
 use airlock_proto::cap::PolicyConstraints;
+use bytes::Bytes;
+use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use crate::job::{Job, Note};
+use crate::artifacts::{self, Artifact};
+use crate::constraints::Policy;
+use crate::error::JobError;
+use crate::job::Job;
+use crate::notes::{Note, Progress};
+use crate::store::PATIENCE;
 use crate::text::bounded;
 
 const LONGEST_MESSAGE: usize = 1_024;
+/// The largest partial result.
+const LARGEST_PARTIAL: usize = 8 << 20;
+/// How long partial results are kept.
+const PARTIAL_TTL: Duration = Duration::from_secs(3_600);
+/// Of one attempt only so many are kept; later ones take the places of earlier ones.
+const PARTIALS: u32 = 64;
 
 /// A job as its handler sees it. Clones are the same job.
 #[derive(Clone)]
@@ -62,8 +76,32 @@ impl JobContext {
 
     /// Whose job it is.
     pub fn tenant(&self) -> Option<&str> {
-        let tenant = self.job.request.tenant_id.as_str();
-        (!tenant.is_empty()).then_some(tenant)
+        given(&self.job.request.tenant_id)
+    }
+
+    /// On whose behalf it runs within the tenant.
+    pub fn principal(&self) -> Option<&str> {
+        given(&self.job.request.principal_id)
+    }
+
+    /// The run it is a step of.
+    pub fn workflow_id(&self) -> Option<&str> {
+        given(&self.job.request.workflow_id)
+    }
+
+    /// Which step of that run it is, from 0.
+    pub fn step_index(&self) -> u32 {
+        u32::try_from(self.job.request.step_index).unwrap_or(0)
+    }
+
+    /// The job that caused this one.
+    pub fn parent_job_id(&self) -> Option<&str> {
+        given(&self.job.request.parent_job_id)
+    }
+
+    /// The environment the submitter gave it. Not the process's.
+    pub fn env(&self) -> &BTreeMap<String, String> {
+        &self.job.request.env
     }
 
     /// What the job was labelled with.
@@ -76,9 +114,48 @@ impl JobContext {
         self.job.deadline()
     }
 
-    /// What the policy allowed it under. The time limit in it is enforced by the worker.
+    /// How much time is left: until the deadline, or until the shortest time limit is up.
+    /// `None` when there is no limit at all.
+    ///
+    /// ```
+    /// # use airlock_worker::{JobContext, JobError};
+    /// # use std::time::Duration;
+    /// async fn call(ctx: JobContext, _: ()) -> Result<(), JobError> {
+    ///     let patience = ctx.time_left().unwrap_or(Duration::from_secs(30));
+    ///     // … give it to whatever is called from here.
+    ///     # let _ = patience;
+    ///     Ok(())
+    /// }
+    /// ```
+    pub fn time_left(&self) -> Option<Duration> {
+        self.job.time_left()
+    }
+
+    /// What the policy allowed it under, as it is. [`JobContext::policy`] holds a
+    /// handler to it.
     pub fn constraints(&self) -> Option<&PolicyConstraints> {
-        self.job.detail.constraints.as_ref()
+        self.job.constraints()
+    }
+
+    /// What the policy allowed it under, to be asked before acting.
+    pub fn policy(&self) -> Policy<'_> {
+        Policy::new(&self.job)
+    }
+
+    /// What the worker was built with: [`Builder::state`](crate::Builder::state).
+    ///
+    /// ```
+    /// use airlock_worker::{JobContext, JobError, Worker};
+    ///
+    /// struct Prices(u32);
+    ///
+    /// async fn total(ctx: JobContext, pieces: u32) -> Result<u32, JobError> {
+    ///     Ok(ctx.state::<Prices>()?.0 * pieces)
+    /// }
+    /// let worker = Worker::builder("shop").state(Prices(3)).on("job.total", total);
+    /// ```
+    pub fn state<T: Send + Sync + 'static>(&self) -> Result<&T, JobError> {
+        self.job.host.states.get()
     }
 
     /// The W3C trace context the job came with.
@@ -116,20 +193,93 @@ impl JobContext {
     /// Tells how far the job is. Best effort, never waits: what comes faster than it can
     /// be sent is left out. It is also a sign of life.
     pub fn progress(&self, percent: u8, message: impl AsRef<str>) {
-        let note = Note {
-            job_id: self.job.request.job_id.clone(),
-            trace_id: self.job.trace_id.clone(),
-            dispatch: self.job.request.dispatch.clone(),
-            started_us: self.job.started().map_or(0, |s| s.us),
+        self.tell(Progress {
             percent: i32::from(percent.min(100)),
             message: bounded(message.as_ref(), LONGEST_MESSAGE),
+            ..self.job.word()
+        });
+    }
+
+    /// Shows what there is so far, to whoever follows the job on the bus; it may be up to
+    /// 8 MiB and is kept for an hour. It is not the result: no policy has seen it, and the
+    /// API does not hand it out.
+    ///
+    /// ```
+    /// # use airlock_worker::{JobContext, JobError};
+    /// async fn write(ctx: JobContext, words: Vec<String>) -> Result<String, JobError> {
+    ///     let mut text = String::new();
+    ///     for (word, done) in words.iter().zip(1_u8..) {
+    ///         text.push_str(word);
+    ///         ctx.partial(done, &text).await?;
+    ///     }
+    ///     Ok(text)
+    /// }
+    /// ```
+    pub async fn partial<T: Serialize + ?Sized>(
+        &self,
+        percent: u8,
+        value: &T,
+    ) -> Result<(), JobError> {
+        let json = serde_json::to_vec(value)
+            .map_err(|e| JobError::fatal("invalid_output", format!("the partial result: {e}")))?;
+        if json.len() > LARGEST_PARTIAL {
+            let words = format!(
+                "a partial result of {} bytes; at most {LARGEST_PARTIAL}",
+                json.len()
+            );
+            return Err(JobError::fatal("output_too_large", words));
+        }
+        let number = {
+            let mut extras = self.job.extras();
+            extras.partials = extras.partials % PARTIALS + 1;
+            extras.partials
         };
+        let key = keys::partial(&self.job.id, number);
+        let stored = self
+            .job
+            .host
+            .store
+            .set(&key, json.into(), PARTIAL_TTL, PATIENCE);
+        stored.await.map_err(|e| {
+            JobError::retryable(format!("storing a partial result: {e}")).with_code("not_stored")
+        })?;
+        self.tell(Progress {
+            percent: i32::from(percent.min(100)),
+            result_ptr: keys::pointer(&key),
+            ..self.job.word()
+        });
+        Ok(())
+    }
+
+    /// Leaves something behind besides the result: up to 64 MiB, kept for
+    /// [`Builder::artifact_ttl`](crate::Builder::artifact_ttl). Put what this returns
+    /// into the output, or nobody will find it. The policy's limit on the size of all
+    /// artifacts is enforced here.
+    pub async fn artifact(
+        &self,
+        name: &str,
+        media_type: &str,
+        content: impl Into<Bytes>,
+    ) -> Result<Artifact, JobError> {
+        artifacts::put(&self.job, name, media_type, content.into()).await
+    }
+
+    /// Reads what another job left behind, and makes sure that it is unchanged.
+    pub async fn fetch(&self, artifact: &Artifact) -> Result<Bytes, JobError> {
+        artifacts::fetch(&self.job, artifact).await
+    }
+
+    fn tell(&self, word: Progress) {
         // It is sent with RUNNING, so the start needs no message of its own.
-        let sent = self.job.notes.try_send(note).is_ok();
-        if sent {
+        if self.job.host.notes.try_send(Note::Progress(word)).is_ok() {
             self.job
                 .reported
                 .store(true, std::sync::atomic::Ordering::Relaxed);
         }
     }
+}
+
+/// Protobuf has no absent text.
+fn given(text: &str) -> Option<&str> {
+    (!text.is_empty()).then_some(text)
 }

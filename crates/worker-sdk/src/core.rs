@@ -4,16 +4,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use airlock_bus::{Bus, subjects};
 use bytes::Bytes;
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Settings;
 use crate::handler::Handlers;
-use crate::job::{self, Job, Note};
+use crate::host::Host;
+use crate::job::{self, Job};
+use crate::metrics::Now;
 use crate::outbox::Outbox;
 use crate::packets::{Ending, Phase, Speaker};
 use crate::stats::Stats;
-use crate::store::Store;
 use crate::table::Table;
 
 /// Room in a NATS message for everything that is not the payload.
@@ -26,7 +27,8 @@ pub(crate) struct Core {
     pub settings: Settings,
     pub speaker: Speaker,
     pub bus: Bus,
-    pub store: Store,
+    /// What jobs reach of this.
+    pub host: Arc<Host>,
     pub handlers: Handlers,
     pub table: Table,
     outbox: Mutex<Outbox>,
@@ -41,8 +43,9 @@ pub(crate) struct Core {
     pub draining: CancellationToken,
     /// A heartbeat is wanted now.
     pub beat: Notify,
-    pub notes: mpsc::Sender<Note>,
     pub stats: Arc<Stats>,
+    /// Whether NATS is connected.
+    pub connected: watch::Receiver<bool>,
 }
 
 impl Core {
@@ -51,7 +54,7 @@ impl Core {
         incarnation: String,
         bus: Bus,
         handlers: Handlers,
-        notes: mpsc::Sender<Note>,
+        host: Host,
         stats: Arc<Stats>,
     ) -> Self {
         Self {
@@ -59,18 +62,19 @@ impl Core {
             speaker: Speaker {
                 id: settings.id.clone(),
                 incarnation,
+                keys: settings.keys.clone(),
             },
             outbox: Mutex::new(Outbox::new(settings.outbox)),
-            store: Store::new(settings.redis.clone()),
             slots: Semaphore::new(settings.max_parallel),
             unpublished: Notify::new(),
             receipted: Notify::new(),
             room: Notify::new(),
             draining: CancellationToken::new(),
             beat: Notify::new(),
+            connected: bus.connected(),
             bus,
             handlers,
-            notes,
+            host: Arc::new(host),
             stats,
             settings,
         }
@@ -106,6 +110,10 @@ impl Core {
             Ending::TimedOut(_) => &self.stats.timed_out,
             Ending::NotStarted => &self.stats.handed_back,
         };
+        let metrics = job.handler.as_ref().map(|h| &*h.metrics);
+        let took = job.started().map(|s| s.at.elapsed()).unwrap_or_default();
+        let metrics = metrics.unwrap_or_else(|| self.host.metrics.other());
+        metrics.executed(&ending, took);
         let packet = self.speaker.result(job, ending, job::now());
         let traceparent = traceparent.or_else(|| job.traceparent.clone());
         self.outbox().push(job.dispatch, packet, traceparent);
@@ -122,6 +130,18 @@ impl Core {
             Stats::add(&self.stats.results_repeated, count);
             self.unpublished.notify_one();
         }
+    }
+
+    /// What `/metrics` shows.
+    pub fn render_metrics(&self) -> String {
+        self.host.metrics.render(Now {
+            stats: self.stats.snapshot(),
+            active: self.table.len(),
+            capacity: self.settings.max_parallel,
+            unconfirmed: self.outbox().len(),
+            connected: *self.connected.borrow(),
+            draining: self.draining.is_cancelled(),
+        })
     }
 
     /// What to say of itself while it is up.

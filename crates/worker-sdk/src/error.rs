@@ -115,6 +115,17 @@ pub enum WorkerError {
     /// The process cannot listen for signals.
     #[error("listening for signals: {0}")]
     Signals(#[source] std::io::Error),
+    /// The address for metrics cannot be listened on.
+    #[error("listening on {address} for metrics: {source}")]
+    Listen {
+        /// What was asked for.
+        address: String,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The system has no thread to give.
+    #[error("starting a thread: {0}")]
+    Thread(#[source] std::io::Error),
     /// A second signal ended the worker before its jobs were done.
     #[error("a second signal ended the worker at once; what was running is lost")]
     Interrupted,
@@ -128,8 +139,8 @@ impl WorkerError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Bus(error) => error.is_retryable(),
-            Self::Broken(_) => true,
-            Self::Config(_) | Self::Signals(_) | Self::Interrupted => false,
+            Self::Broken(_) | Self::Thread(_) => true,
+            Self::Config(_) | Self::Signals(_) | Self::Listen { .. } | Self::Interrupted => false,
         }
     }
 }

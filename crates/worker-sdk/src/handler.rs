@@ -8,15 +8,19 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::Semaphore;
 
 use crate::context::JobContext;
 use crate::error::JobError;
+use crate::metrics::OfTopic;
+use crate::options::HandlerOptions;
 
 /// What a job without any input is given.
 pub(crate) const NO_INPUT: Bytes = Bytes::from_static(b"null");
@@ -27,8 +31,34 @@ pub(crate) type Answer = Result<Bytes, JobError>;
 pub(crate) type Handler =
     Arc<dyn Fn(JobContext, Bytes) -> BoxFuture<'static, Answer> + Send + Sync>;
 
+/// A handler with its limits and its counts.
+pub(crate) struct Registered {
+    pub handler: Handler,
+    /// Its own slots, when it has fewer than the worker.
+    pub slots: Option<Semaphore>,
+    pub timeout: Option<Duration>,
+    pub metrics: Arc<OfTopic>,
+}
+
+impl Registered {
+    pub fn new(topic: &str, handler: Handler, options: &HandlerOptions) -> Self {
+        Self {
+            handler,
+            slots: options.max_parallel.map(Semaphore::new),
+            timeout: options.timeout,
+            metrics: OfTopic::new(topic),
+        }
+    }
+}
+
+impl std::fmt::Debug for Registered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Registered").finish_non_exhaustive()
+    }
+}
+
 /// By topic, in order, so that what is told about them is always the same.
-pub(crate) type Handlers = BTreeMap<String, Handler>;
+pub(crate) type Handlers = BTreeMap<String, Arc<Registered>>;
 
 pub(crate) fn erase<F, Fut, In, Out>(function: F) -> Handler
 where

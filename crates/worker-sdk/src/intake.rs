@@ -41,6 +41,10 @@ pub(crate) async fn take_in(core: Arc<Core>, mut consumer: Consumer) -> BusError
 }
 
 fn take(core: &Arc<Core>, delivery: &Delivery, now: Timestamp) {
+    let keys = &core.settings.keys;
+    if !keys.trusts(&delivery.payload, "a dispatch", &core.stats) {
+        return;
+    }
     match read(core, delivery) {
         Ok(Read {
             parts,
@@ -106,6 +110,7 @@ fn read(core: &Core, delivery: &Delivery) -> Result<Read, String> {
     let Some(mut detail) = request.airlock.take() else {
         return Err("it lacks what an SDK worker needs".to_owned());
     };
+    let handler = core.handlers.get(&request.topic).cloned();
     Ok(Read {
         incarnation: std::mem::take(&mut detail.incarnation),
         payload: detail.payload.take(),
@@ -116,7 +121,8 @@ fn read(core: &Core, delivery: &Delivery) -> Result<Read, String> {
             detail,
             trace_id: packet.trace_id,
             traceparent: delivery.traceparent.clone(),
-            notes: core.notes.clone(),
+            handler,
+            host: Arc::clone(&core.host),
         },
     })
 }

@@ -4,15 +4,25 @@
 //! wants it cancelled. What must stay true: the first reason to end it stands; a cancel
 //! does not turn into a timeout because the handler was slow to notice.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use airlock_model::{JobId, Timestamp};
 use airlock_proto::{cap, own};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
+
+use crate::constraints::Use;
+use crate::error::JobError;
+use crate::handler::Registered;
+use crate::host::Host;
+use crate::notes::{Alert, Extras, Note, Progress};
+use crate::text::bounded;
+
+/// Refusals and their like are told in so many bytes at most.
+const LONGEST_WORDS: usize = 1_024;
 
 /// Why a job should end before it is done.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,17 +33,6 @@ pub(crate) enum Cause {
     TimedOut(String),
     /// The worker is leaving.
     Shutdown,
-}
-
-/// Something a handler wants to be known while it runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Note {
-    pub job_id: String,
-    pub trace_id: String,
-    pub dispatch: Option<cap::DispatchIdentity>,
-    pub started_us: i64,
-    pub percent: i32,
-    pub message: String,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -63,7 +62,15 @@ pub(crate) struct Job {
     pub kill: Notify,
     /// Whether RUNNING was reported.
     pub reported: AtomicBool,
-    pub notes: mpsc::Sender<Note>,
+    /// What the worker has for its topic; `None` when it has nothing.
+    pub handler: Option<Arc<Registered>>,
+    pub host: Arc<Host>,
+    /// Since when its handler has been running without an await, in microseconds of the
+    /// process's own clock; 0 while it waits.
+    pub busy_since: AtomicU64,
+    /// Whether it was reported for that.
+    pub blocked: AtomicBool,
+    extras: Mutex<Extras>,
     /// The most time it may take from its start.
     time_limit: Option<Duration>,
     started: OnceLock<Started>,
@@ -78,13 +85,15 @@ pub(crate) struct Parts {
     pub detail: own::Dispatch,
     pub trace_id: String,
     pub traceparent: Option<String>,
-    pub notes: mpsc::Sender<Note>,
+    pub handler: Option<Arc<Registered>>,
+    pub host: Arc<Host>,
 }
 
 impl Job {
     pub fn new(parts: Parts) -> Self {
+        let of_handler = parts.handler.as_ref().and_then(|h| h.timeout);
         Self {
-            time_limit: time_limit(&parts.detail),
+            time_limit: time_limit(&parts.detail, of_handler),
             id: parts.id,
             dispatch: parts.dispatch,
             request: parts.request,
@@ -94,7 +103,11 @@ impl Job {
             cancel: CancellationToken::new(),
             kill: Notify::new(),
             reported: AtomicBool::new(false),
-            notes: parts.notes,
+            handler: parts.handler,
+            host: parts.host,
+            busy_since: AtomicU64::new(0),
+            blocked: AtomicBool::new(false),
+            extras: Mutex::default(),
             started: OnceLock::new(),
             end: Mutex::new(None),
         }
@@ -158,14 +171,79 @@ impl Job {
         (deadline > 0 && wall.as_millis() >= deadline).then(|| "its deadline has passed".to_owned())
     }
 
+    pub fn constraints(&self) -> Option<&cap::PolicyConstraints> {
+        self.detail.constraints.as_ref()
+    }
+
+    pub fn extras(&self) -> MutexGuard<'_, Extras> {
+        self.extras.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The handler kept to a constraint. What was refused before stays refused.
+    pub fn enforced(&self, constraint: &'static str) {
+        let mut extras = self.extras();
+        extras.uses.entry(constraint).or_insert(Use::Enforced);
+    }
+
+    /// The handler wanted what a constraint does not allow. Everybody who should know is
+    /// told; the handler gets the error to return.
+    pub fn refuse(&self, constraint: &'static str, words: String) -> JobError {
+        let words = bounded(&words, LONGEST_WORDS);
+        tracing::warn!(job_id = %self.id, constraint, words, "the policy does not allow it");
+        let refused = Use::Refused(words.clone());
+        self.extras().uses.insert(constraint, refused);
+        self.host.metrics.refused(constraint);
+        self.alert("constraint_violated", format!("{constraint}: {words}"));
+        JobError::fatal("constraint_violated", words)
+    }
+
+    /// Best effort: when too many wait to be sent, the log has it.
+    pub fn alert(&self, code: &'static str, words: String) {
+        let alert = Alert {
+            code,
+            job_id: self.request.job_id.clone(),
+            topic: self.request.topic.clone(),
+            trace_id: self.trace_id.clone(),
+            words,
+        };
+        if self.host.notes.try_send(Note::Alert(alert)).is_err() {
+            tracing::debug!(job_id = %self.id, code, "an alert was not sent");
+        }
+    }
+
+    /// A word on its progress, to be filled in.
+    pub fn word(&self) -> Progress {
+        Progress {
+            job_id: self.request.job_id.clone(),
+            trace_id: self.trace_id.clone(),
+            dispatch: self.request.dispatch.clone(),
+            started_us: self.started().map_or(0, |s| s.us),
+            percent: 0,
+            message: String::new(),
+            result_ptr: String::new(),
+        }
+    }
+
+    /// What is left of its time by the tightest of its limits.
+    pub fn time_left(&self) -> Option<Duration> {
+        let of_limit = self.time_limit.map(|limit| {
+            let ran = self.started().map(|s| s.at.elapsed()).unwrap_or_default();
+            limit.saturating_sub(ran)
+        });
+        let of_deadline = self
+            .deadline()
+            .map(|at| at.duration_since(SystemTime::now()).unwrap_or_default());
+        of_limit.into_iter().chain(of_deadline).min()
+    }
+
     pub fn deadline(&self) -> Option<SystemTime> {
         let ms = u64::try_from(self.detail.deadline_ms).ok()?;
         (ms > 0).then(|| UNIX_EPOCH + Duration::from_millis(ms))
     }
 }
 
-/// The shorter of the job's own limit and the one the policy imposed.
-fn time_limit(detail: &own::Dispatch) -> Option<Duration> {
+/// The shortest of the job's own limit, the one the policy imposed and the handler's.
+fn time_limit(detail: &own::Dispatch, of_handler: Option<Duration>) -> Option<Duration> {
     let imposed = detail
         .constraints
         .as_ref()
@@ -174,8 +252,9 @@ fn time_limit(detail: &own::Dispatch) -> Option<Duration> {
     [detail.timeout_ms, imposed]
         .into_iter()
         .filter_map(|ms| u64::try_from(ms).ok().filter(|ms| *ms > 0))
-        .min()
         .map(Duration::from_millis)
+        .chain(of_handler)
+        .min()
 }
 
 /// The wall clock.
@@ -198,7 +277,8 @@ mod tests {
             detail,
             trace_id: "t".to_owned(),
             traceparent: None,
-            notes: mpsc::channel(1).0,
+            handler: None,
+            host: crate::testing::quiet_host(),
         })
     }
 

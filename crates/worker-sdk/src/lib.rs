@@ -39,19 +39,31 @@
 
 #![deny(missing_docs)]
 
+mod artifacts;
+mod blocked;
 mod builder;
 mod config;
+mod constraints;
 mod context;
 mod core;
+mod environment;
 mod error;
 mod gate;
+mod gpu;
 mod handler;
+mod host;
 mod intake;
 mod job;
 mod load;
+mod metrics;
+mod notes;
+mod ops;
+mod options;
 mod outbox;
 mod packets;
 mod run_job;
+mod signing;
+mod state;
 mod stats;
 mod store;
 mod table;
@@ -60,10 +72,17 @@ pub mod testing;
 mod text;
 mod worker;
 
-pub use airlock_bus::BusConfig;
+pub use airlock_bus::{BusConfig, Secret, SecretUrl};
 pub use airlock_guard::GuardConfig;
-pub use airlock_proto::cap::PolicyConstraints;
+pub use airlock_proto::cap::{
+    BudgetConstraints, DiffConstraints, PolicyConstraints, SandboxProfile, ToolchainConstraints,
+};
+pub use artifacts::Artifact;
 pub use builder::{Builder, Worker};
+pub use bytes::Bytes;
+pub use constraints::Policy;
 pub use context::JobContext;
 pub use error::{JobError, JobErrorKind, WorkerError};
+pub use options::HandlerOptions;
 pub use stats::{Stats, StatsSnapshot};
+pub use tokio_util::sync::CancellationToken;

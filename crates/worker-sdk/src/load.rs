@@ -25,6 +25,8 @@ struct Cpu {
 pub(crate) struct Load {
     pub cpu: f32,
     pub memory: f32,
+    /// Of the busiest accelerator; 0 when there is none.
+    pub gpu: f32,
 }
 
 impl Meter {
@@ -39,6 +41,7 @@ impl Meter {
         Load {
             cpu,
             memory: parse_memory(&read("/proc/meminfo")).unwrap_or(0.0),
+            gpu: 0.0,
         }
     }
 }

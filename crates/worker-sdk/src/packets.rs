@@ -9,10 +9,14 @@ use airlock_proto::cap::{self, ComponentRole, ErrorCode, JobStatus};
 use airlock_proto::{own, packet};
 use bytes::Bytes;
 
+use crate::artifacts;
 use crate::config::Settings;
+use crate::constraints;
 use crate::error::{JobError, JobErrorKind};
-use crate::job::{Job, Note};
+use crate::job::Job;
 use crate::load::Load;
+use crate::notes::{Alert, Progress};
+use crate::signing::Keys;
 use crate::text::bounded;
 
 const LONGEST_ERROR: usize = 4_096;
@@ -23,6 +27,7 @@ const LONGEST_CODE: usize = 128;
 pub(crate) struct Speaker {
     pub id: WorkerId,
     pub incarnation: String,
+    pub keys: Keys,
 }
 
 /// How a job ended.
@@ -56,7 +61,8 @@ pub(crate) enum Phase {
 
 impl Speaker {
     fn seal(&self, trace_id: &str, now: Timestamp, payload: Payload) -> Bytes {
-        packet::seal(self.id.as_str(), trace_id, now, payload)
+        self.keys
+            .sign(packet::seal(self.id.as_str(), trace_id, now, payload))
     }
 
     pub fn hello(&self, settings: &Settings, phase: Phase, now: Timestamp) -> Bytes {
@@ -98,6 +104,7 @@ impl Speaker {
             r#type: "sdk".to_owned(),
             cpu_load: load.cpu,
             memory_load: load.memory,
+            gpu_utilization: load.gpu,
             active_jobs: count(active.len()),
             capabilities: settings.capabilities.clone(),
             pool: settings.pool.to_string(),
@@ -126,11 +133,31 @@ impl Speaker {
         self.seal(&self.incarnation, now, Payload::WorkerInventory(inventory))
     }
 
-    pub fn progress(&self, note: Note, now: Timestamp) -> Bytes {
+    /// Something to look at, as CAP peers tell it.
+    pub fn alert(&self, alert: Alert, now: Timestamp) -> Bytes {
+        let details = [
+            ("code", alert.code.to_owned()),
+            ("job_id", alert.job_id),
+            ("topic", alert.topic),
+        ];
+        let system = cap::SystemAlert {
+            message: alert.words,
+            severity: cap::AlertSeverity::Warning.into(),
+            error_code_enum: numbered(alert.code).into(),
+            source_component: self.id.to_string(),
+            details: details.map(|(name, value)| (name.to_owned(), value)).into(),
+            trace_id: alert.trace_id.clone(),
+            ..cap::SystemAlert::default()
+        };
+        self.seal(&alert.trace_id, now, Payload::Alert(system))
+    }
+
+    pub fn progress(&self, note: Progress, now: Timestamp) -> Bytes {
         let progress = cap::JobProgress {
             job_id: note.job_id,
             percent: note.percent,
             message: note.message,
+            result_ptr: note.result_ptr,
             status: JobStatus::Running.into(),
             dispatch: note.dispatch,
             airlock: Some(own::ProgressDetail {
@@ -144,15 +171,7 @@ impl Speaker {
 
     /// The word that a job has begun.
     pub fn running(&self, job: &Job, now: Timestamp) -> Bytes {
-        let note = Note {
-            job_id: job.request.job_id.clone(),
-            trace_id: job.trace_id.clone(),
-            dispatch: job.request.dispatch.clone(),
-            started_us: job.started().map_or(0, |s| s.us),
-            percent: 0,
-            message: String::new(),
-        };
-        self.progress(note, now)
+        self.progress(job.word(), now)
     }
 
     pub fn result(&self, job: &Job, ending: Ending, now: Timestamp) -> Bytes {
@@ -161,6 +180,7 @@ impl Speaker {
             incarnation: self.incarnation.clone(),
             started_at_us: started.map_or(0, |s| s.us),
             finished_at_us: now.0,
+            constraints: constraints::of_job(job),
             ..own::ResultDetail::default()
         };
         let mut result = cap::JobResult {
@@ -173,6 +193,10 @@ impl Speaker {
             identity: job.request.identity.clone(),
             ..cap::JobResult::default()
         };
+        for artifact in &job.extras().artifacts {
+            result.artifact_ptrs.push(artifact.pointer.clone());
+            result.artifact_refs.push(artifacts::reference(artifact));
+        }
         let mut fail = |status: JobStatus, code: &str, message: &str| {
             result.status = status.into();
             result.error_code = bounded(code, LONGEST_CODE);
@@ -220,6 +244,7 @@ fn numbered(code: &str) -> ErrorCode {
     match code {
         "invalid_input" => ErrorCode::JobInvalidInput,
         TIMEOUT => ErrorCode::JobTimeout,
+        "constraint_violated" => ErrorCode::SafetyPolicyViolation,
         "worker_shutdown" | "not_started" => ErrorCode::JobWorkerUnavailable,
         _ => ErrorCode::Unspecified,
     }

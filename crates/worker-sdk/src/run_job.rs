@@ -9,8 +9,10 @@ use std::time::Duration;
 use airlock_guard::keys;
 use airlock_proto::trace;
 use bytes::Bytes;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tracing::Instrument;
 
+use crate::blocked::Watched;
 use crate::context::JobContext;
 use crate::core::Core;
 use crate::error::JobError;
@@ -33,20 +35,33 @@ pub(crate) async fn run(core: Arc<Core>, job: Arc<Job>, payload: Option<Bytes>) 
     };
     let ending = match wait_for_slot(&core, &job).await {
         Err(ending) => (ending, None),
-        Ok(_slot) => begin(&core, &job, payload).await,
+        Ok(_slots) => begin(&core, &job, payload).await,
     };
     promise.keep(ending);
 }
 
-/// A slot, or how the job ends without one.
+/// A place among the jobs of its handler, then one among all; or how the job ends
+/// without. In this order, or those who wait for a busy handler would keep others out.
 async fn wait_for_slot<'a>(
     core: &'a Core,
-    job: &Job,
-) -> Result<tokio::sync::SemaphorePermit<'a>, Ending> {
+    job: &'a Job,
+) -> Result<(Option<SemaphorePermit<'a>>, SemaphorePermit<'a>), Ending> {
     if core.draining.is_cancelled() {
         return Err(Ending::NotStarted);
     }
-    if let Ok(slot) = core.slots.try_acquire() {
+    let own = match job.handler.as_ref().and_then(|h| h.slots.as_ref()) {
+        Some(slots) => Some(one_of(slots, core, job).await?),
+        None => None,
+    };
+    Ok((own, one_of(&core.slots, core, job).await?))
+}
+
+async fn one_of<'a>(
+    slots: &'a Semaphore,
+    core: &Core,
+    job: &Job,
+) -> Result<SemaphorePermit<'a>, Ending> {
+    if let Ok(slot) = slots.try_acquire() {
         return Ok(slot);
     }
     tokio::select! {
@@ -57,13 +72,13 @@ async fn wait_for_slot<'a>(
             Some(Cause::TimedOut(words)) => Ending::TimedOut(words),
             Some(Cause::Shutdown) | None => Ending::NotStarted,
         }),
-        slot = core.slots.acquire() => slot.map_err(|_| Ending::NotStarted),
+        slot = slots.acquire() => slot.map_err(|_| Ending::NotStarted),
     }
 }
 
 async fn begin(core: &Core, job: &Arc<Job>, payload: Option<Bytes>) -> (Ending, Option<String>) {
     job.start();
-    let Some(handler) = core.handlers.get(&job.request.topic) else {
+    let Some(handler) = job.handler.as_ref().map(|h| &h.handler) else {
         let words = format!("this worker has no handler for {}", job.request.topic);
         return (Ending::Failed(JobError::fatal("no_handler", words)), None);
     };
@@ -71,6 +86,8 @@ async fn begin(core: &Core, job: &Arc<Job>, payload: Option<Bytes>) -> (Ending, 
         "worker.run",
         job_id = %job.id,
         topic = job.request.topic,
+        tenant = job.request.tenant_id,
+        dispatch_id = %job.dispatch,
         attempt = job.request.dispatch.as_ref().map_or(0, |d| d.attempt),
     );
     if span.is_disabled() {
@@ -91,9 +108,10 @@ async fn execute(core: &Core, job: &Arc<Job>, handler: &Handler, payload: Option
         let input = input(core, job, payload).await?;
         handler::call(handler, JobContext::new(Arc::clone(job)), input).await
     };
+    let work = std::pin::pin!(work);
     let answer = tokio::select! {
         biased;
-        answer = work => Some(answer),
+        answer = Watched::new(job, work) => Some(answer),
         () = job.kill.notified() => None,
     };
     match judge(answer, job.cause()) {
@@ -133,7 +151,7 @@ async fn input(core: &Core, job: &Job, payload: Option<Bytes>) -> Result<Bytes, 
         let words = format!("{pointer} is not a pointer this worker can follow");
         return Err(JobError::fatal("invalid_pointer", words));
     };
-    let found = core.store.get(key).await;
+    let found = core.host.store.get(key).await;
     let unavailable = |words| Err(JobError::retryable(words).with_code("input_unavailable"));
     match found {
         Ok(Some(content)) => Ok(content),
@@ -157,6 +175,7 @@ async fn stage(core: &Core, job: &Job, content: Bytes) -> Ending {
     let patience = if fits { Duration::ZERO } else { PATIENCE };
     let key = keys::result(&job.id);
     let stored = core
+        .host
         .store
         .set(&key, content.clone(), RESULT_TTL, patience)
         .await;

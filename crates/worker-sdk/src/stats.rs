@@ -43,6 +43,8 @@ stats! {
     dropped_late,
     /// Dropped: not a dispatch at all.
     dropped_malformed,
+    /// Dropped: not signed as it should be.
+    dropped_signature,
     /// Jobs that succeeded.
     succeeded,
     /// Jobs that failed, in whatever way.
@@ -55,6 +57,8 @@ stats! {
     handed_back,
     /// Results published again for want of a receipt.
     results_repeated,
+    /// Jobs whose handler blocked the executor.
+    blocked,
 }
 
 impl Stats {

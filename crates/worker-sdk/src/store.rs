@@ -1,8 +1,10 @@
 //! Redis, for payloads that are too large for a packet.
 //!
 //! It is connected to beside everything else: a worker registers and works at once,
-//! whether or not Redis is there.
+//! whether or not Redis is there. A test job keeps its payloads in memory instead.
 
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use airlock_guard::{Guard, GuardConfig, GuardError};
@@ -14,43 +16,79 @@ use tokio::time::{Instant, sleep};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 const SLOWEST: Duration = Duration::from_secs(2);
 
-pub(crate) struct Store {
-    config: GuardConfig,
-    guard: OnceCell<Guard>,
+pub(crate) enum Store {
+    Redis {
+        config: GuardConfig,
+        guard: OnceCell<Guard>,
+    },
+    /// What a test job put there.
+    Memory(Mutex<BTreeMap<String, Bytes>>),
 }
 
 impl Store {
-    pub fn new(config: GuardConfig) -> Self {
-        Self {
+    pub fn redis(config: GuardConfig) -> Self {
+        Self::Redis {
             config,
             guard: OnceCell::new(),
         }
     }
 
-    /// Connects, unless that was done.
-    pub async fn connect(&self) -> Result<&Guard, GuardError> {
-        self.guard
-            .get_or_try_init(|| Guard::connect(&self.config))
-            .await
+    pub fn memory(content: BTreeMap<String, Bytes>) -> Self {
+        Self::Memory(Mutex::new(content))
+    }
+
+    /// Connects ahead of the first use.
+    pub async fn connect(&self) -> Result<(), GuardError> {
+        match self {
+            Self::Redis { config, guard } => connected(config, guard).await.map(|_| ()),
+            Self::Memory(_) => Ok(()),
+        }
     }
 
     pub async fn get(&self, key: &str) -> Result<Option<Bytes>, GuardError> {
-        patiently(PATIENCE, || async { self.connect().await?.get(key).await }).await
+        match self {
+            Self::Redis { config, guard } => {
+                patiently(PATIENCE, || async {
+                    connected(config, guard).await?.get(key).await
+                })
+                .await
+            }
+            Self::Memory(content) => {
+                let content = content.lock().unwrap_or_else(PoisonError::into_inner);
+                Ok(content.get(key).cloned())
+            }
+        }
     }
 
     pub async fn set(
         &self,
         key: &str,
-        content: Bytes,
+        value: Bytes,
         ttl: Duration,
         patience: Duration,
     ) -> Result<(), GuardError> {
-        patiently(patience, || async {
-            let guard = self.connect().await?;
-            guard.set(key, content.clone(), ttl).await
-        })
-        .await
+        match self {
+            Self::Redis { config, guard } => {
+                patiently(patience, || async {
+                    let guard = connected(config, guard).await?;
+                    guard.set(key, value.clone(), ttl).await
+                })
+                .await
+            }
+            Self::Memory(content) => {
+                let mut content = content.lock().unwrap_or_else(PoisonError::into_inner);
+                content.insert(key.to_owned(), value);
+                Ok(())
+            }
+        }
     }
+}
+
+async fn connected<'a>(
+    config: &GuardConfig,
+    guard: &'a OnceCell<Guard>,
+) -> Result<&'a Guard, GuardError> {
+    guard.get_or_try_init(|| Guard::connect(config)).await
 }
 
 /// Asks again while that may help, for a bounded time.

@@ -89,6 +89,12 @@ impl Table {
         self.lock().jobs.values().cloned().collect()
     }
 
+    /// Those that are so.
+    pub fn find_all(&self, wanted: impl Fn(&Job) -> bool) -> Vec<Arc<Job>> {
+        let inner = self.lock();
+        inner.jobs.values().filter(|j| wanted(j)).cloned().collect()
+    }
+
     /// The job of this name; of this dispatch only, if one is named.
     pub fn find(&self, job_id: &str, dispatch: Option<&str>) -> Vec<Arc<Job>> {
         let wanted = |job: &Job| {

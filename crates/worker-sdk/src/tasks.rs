@@ -14,8 +14,10 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use uuid::Uuid;
 
 use crate::core::Core;
-use crate::job::{self, Cause, Note};
-use crate::load::Meter;
+use crate::gpu;
+use crate::job::{self, Cause};
+use crate::load::{Load, Meter};
+use crate::notes::Note;
 use crate::stats::Stats;
 
 /// How often running jobs are looked at.
@@ -32,7 +34,7 @@ const BLOCKED: Duration = Duration::from_secs(1);
 
 /// Connects to Redis ahead of the first job that needs it.
 pub(crate) async fn redis(core: Arc<Core>) {
-    if let Err(error) = core.store.connect().await {
+    if let Err(error) = core.host.store.connect().await {
         tracing::warn!(%error, "jobs whose payloads are in Redis will fail");
     }
     std::future::pending().await
@@ -42,12 +44,16 @@ pub(crate) async fn redis(core: Arc<Core>) {
 pub(crate) async fn heartbeats(core: Arc<Core>) {
     let mut meter = Meter::default();
     meter.look();
+    let gpu = gpu::watch(core.settings.heartbeat_every);
     let every = core.settings.heartbeat_every;
     loop {
         let packet = core.speaker.heartbeat(
             &core.settings,
             core.table.ids(),
-            meter.look(),
+            Load {
+                gpu: *gpu.borrow(),
+                ..meter.look()
+            },
             core.draining.is_cancelled(),
             job::now(),
         );
@@ -58,7 +64,7 @@ pub(crate) async fn heartbeats(core: Arc<Core>) {
             if late > BLOCKED {
                 tracing::warn!(
                     late_ms = u64::try_from(late.as_millis()).unwrap_or(u64::MAX),
-                    "a handler blocks the executor; let it use spawn_blocking"
+                    "the executor is blocked; work that does not await needs spawn_blocking"
                 );
             }
         }
@@ -84,11 +90,19 @@ pub(crate) async fn ticker(core: Arc<Core>) {
     }
 }
 
-/// Sends what handlers say about their progress.
+/// Sends what handlers say about their progress, and what was noticed about them.
 pub(crate) async fn notes(core: Arc<Core>, mut notes: mpsc::Receiver<Note>) {
     while let Some(note) = notes.recv().await {
-        let packet = core.speaker.progress(note, job::now());
-        core.tell(subjects::JOB_PROGRESS, packet).await;
+        match note {
+            Note::Progress(word) => {
+                let packet = core.speaker.progress(word, job::now());
+                core.tell(subjects::JOB_PROGRESS, packet).await;
+            }
+            Note::Alert(alert) => {
+                let packet = core.speaker.alert(alert, job::now());
+                core.tell(subjects::ALERT, packet).await;
+            }
+        }
     }
 }
 
@@ -190,6 +204,10 @@ pub(crate) async fn reconnects(
 /// Listens to the scheduler: receipts, inventory, "who are you?".
 pub(crate) async fn control(core: Arc<Core>, mut subscription: Subscription) {
     while let Some(incoming) = subscription.recv().await {
+        let keys = &core.settings.keys;
+        if !keys.trusts(&incoming.payload, "a control message", &core.stats) {
+            continue;
+        }
         let control = match packet::open(incoming.payload) {
             Ok((_, Payload::WorkerControl(control))) => control,
             Ok(_) => continue,
@@ -240,6 +258,10 @@ async fn answer_inventory(core: &Core, reply: Option<String>) {
 /// Listens for jobs that should end.
 pub(crate) async fn cancels(core: Arc<Core>, mut subscription: Subscription) {
     while let Some(incoming) = subscription.recv().await {
+        let keys = &core.settings.keys;
+        if !keys.trusts(&incoming.payload, "a cancel", &core.stats) {
+            continue;
+        }
         match packet::open(incoming.payload) {
             Ok((_, Payload::JobCancel(cancel))) => end_job(&core, cancel),
             Ok(_) => {}

@@ -9,20 +9,27 @@ use std::time::{Duration, Instant};
 
 use airlock_bus::{Bus, subjects};
 use airlock_model::Incarnation;
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::blocked::Lookout;
 use crate::config::Settings;
 use crate::core::Core;
 use crate::error::WorkerError;
 use crate::handler::Handlers;
+use crate::host::Host;
 use crate::intake;
 use crate::job::Cause;
+use crate::metrics::Metrics;
+use crate::ops;
 use crate::packets::Phase;
+use crate::state::States;
 use crate::stats::Stats;
+use crate::store::Store;
 use crate::tasks;
 
 /// How many progress reports may wait to be sent.
@@ -36,11 +43,16 @@ const LAST_CALL: Duration = Duration::from_secs(1);
 pub(crate) async fn run(
     settings: Settings,
     handlers: Handlers,
+    states: States,
     stats: Arc<Stats>,
     shutdown: CancellationToken,
 ) -> Result<(), WorkerError> {
     let incarnation = Incarnation::new(Uuid::new_v4().to_string())
         .map_err(|e| WorkerError::Config(e.to_string()))?;
+    let listener = match &settings.metrics_listen {
+        Some(address) => Some(listen(address).await?),
+        None => None,
+    };
     let bus = Bus::connect(&settings.bus, settings.id.as_str()).await?;
     // Before the first look at the link, so that no change of it is missed.
     let (connected, lost) = (bus.connected(), bus.stream_lost());
@@ -51,15 +63,24 @@ pub(crate) async fn run(
     let consumer = bus.open_worker_consumer(&settings.id, &incarnation).await?;
 
     let (sender, notes) = mpsc::channel(NOTES);
+    let host = Host {
+        worker: settings.id.to_string(),
+        notes: sender,
+        states,
+        store: Store::redis(settings.redis.clone()),
+        metrics: Metrics::new(handlers.values().map(|h| Arc::clone(&h.metrics)).collect()),
+        artifact_ttl: settings.artifact_ttl,
+    };
     let core = Arc::new(Core::new(
         settings,
         incarnation.to_string(),
         bus,
         handlers,
-        sender,
+        host,
         stats,
     ));
     let _ends_jobs = EndJobs(Arc::clone(&core));
+    let _lookout = Lookout::start(Arc::clone(&core)).map_err(WorkerError::Thread)?;
     core.say_hello(Phase::Here).await;
     tracing::info!(
         worker = %core.settings.id,
@@ -110,6 +131,10 @@ pub(crate) async fn run(
         tasks::redis(Arc::clone(&core)),
         ended("connection to Redis"),
     );
+    if let Some(listener) = listener {
+        let serving = ops::serve(Arc::clone(&core), listener);
+        spawn(&mut parts, serving, ended("metrics"));
+    }
     let intake = Arc::clone(&core);
     parts.spawn(async move { intake::take_in(intake, consumer).await.into() });
 
@@ -126,6 +151,15 @@ pub(crate) async fn run(
     }
     drain(&core).await;
     broken.map_or(Ok(()), Err)
+}
+
+async fn listen(address: &str) -> Result<TcpListener, WorkerError> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| WorkerError::Listen {
+            address: address.to_owned(),
+            source,
+        })
 }
 
 fn spawn(

@@ -166,3 +166,63 @@ async fn a_delayed_job_waits_for_its_time() -> Result<()> {
     assert_eq!(early[0][0].as_deref(), Some("0"));
     Ok(())
 }
+
+/// One row that the ledger refuses must not stop the others of its batch.
+#[tokio::test]
+async fn a_row_the_ledger_refuses_is_dead_lettered_alone() -> Result<()> {
+    let stack = Stack::start().await?;
+    let client = client(&stack)?;
+    let refuse = r"
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            IF EXISTS (SELECT 1 FROM job_request r
+                       WHERE r.job_id = NEW.job_id AND r.idempotency_key = 'refused') THEN
+                RAISE EXCEPTION 'this row is refused' USING ERRCODE = '22000';
+            END IF;
+            RETURN NEW;
+        END $$";
+    stack.postgres().query(refuse).await?;
+    stack
+        .postgres()
+        .query(
+            "CREATE TRIGGER refuse BEFORE UPDATE ON job_state
+             FOR EACH ROW EXECUTE FUNCTION refuse()",
+        )
+        .await?;
+    let requests: Vec<SubmitRequest> = (0..50)
+        .map(|n| {
+            let mut request = SubmitRequest::new("job.echo");
+            request.idempotency_key = Some(if n == 25 {
+                "refused".to_owned()
+            } else {
+                format!("good-{n}")
+            });
+            request
+        })
+        .collect();
+    let submitted = client.submit_batch(&requests).await?;
+    airlock_testkit::eventually(WAIT, "the other jobs", || async {
+        let rows = stack
+            .postgres()
+            .query("SELECT count(*)::text FROM job_state WHERE state = 10")
+            .await?;
+        Ok(airlock_testkit::Seen::when(
+            rows[0][0].as_deref() == Some("49"),
+            format!("{rows:?}"),
+        ))
+    })
+    .await?;
+    let letters = stack
+        .postgres()
+        .query("SELECT DISTINCT job_id, reason_code FROM dead_letter")
+        .await?;
+    let refused = match &submitted[25] {
+        Ok(accepted) => accepted.job_id.clone(),
+        Err(problem) => anyhow::bail!("refused at the door: {problem:?}"),
+    };
+    let wanted = [Some(refused.clone()), Some("ledger_refused".to_owned())];
+    assert_eq!(letters, [wanted]);
+    // Nobody ran what could not be written down.
+    ensure!(!stack.journal()?.iter().any(|run| run.job_id == refused));
+    Ok(())
+}

@@ -42,6 +42,7 @@ pub fn new_jobs(from: usize, count: usize) -> anyhow::Result<Vec<NewJob>> {
             spec,
             payload: Some(PAYLOAD),
             idempotency_key: None,
+            submitted_by: Some("floor".to_owned()),
             shard: SHARD,
             trace_id: trace::trace_id(&traceparent).unwrap_or_default().to_owned(),
             traceparent,
@@ -114,6 +115,7 @@ pub fn assign(line: &Line, job: &Placed) -> Assign {
             rule_id: "rule-098".to_owned(),
             snapshot: "sha256:0123456789abcdef".to_owned(),
             decided_at: at,
+            ..Verdict::default()
         },
         at,
     }
@@ -171,7 +173,7 @@ pub fn result(line: &Line, delivery: &Delivery) -> anyhow::Result<Outgoing> {
             payload: Some(RESULT),
             started_at_us: now.0,
             finished_at_us: now.0,
-            not_started: false,
+            ..own::ResultDetail::default()
         }),
         ..JobResult::default()
     };

@@ -151,7 +151,7 @@ async fn start(plan: &Plan, house: &mut House) -> anyhow::Result<Context> {
         });
     house.add(
         gateway.clone(),
-        hosted::<Gateway>(plan.gateway.clone(), gateway.clone()),
+        hosted::<Gateway>(plan.gateway_asking(asked_at), gateway.clone()),
     );
     Ok(gateway)
 }

@@ -1,8 +1,8 @@
 //! The three configurations, and what one process changes in them.
 //!
 //! Overridden is only what would otherwise clash or could not be known beforehand: the
-//! ports of kernel and scheduler are free ones, the scheduler is told where the kernel
-//! listens, and each service gets a part of the grace, since they stop one after the
+//! ports of kernel and scheduler are free ones, scheduler and gateway are told where the
+//! kernel listens, and each service gets a part of the grace, since they stop one after the
 //! other. The kernel is asked in plain text, as that never leaves this machine.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -65,6 +65,13 @@ impl Plan {
     /// The scheduler's configuration, now that it is known where the kernel listens.
     pub fn scheduler(&self, kernel: SocketAddr) -> Result<SchedulerConfig, ConfigError> {
         load_scheduler(&self.sources, kernel, self.share_seconds())
+    }
+
+    /// The gateway's configuration, likewise.
+    pub fn gateway_asking(&self, kernel: SocketAddr) -> GatewayConfig {
+        let mut config = self.gateway.clone();
+        config.kernel.url = format!("http://{kernel}");
+        config
     }
 
     pub fn telemetry(&self) -> &TelemetryConfig {
@@ -175,6 +182,9 @@ mod tests {
         let scheduler = plan.scheduler(address).unwrap();
         assert_eq!(scheduler.kernel.url, "http://127.0.0.1:4321");
         assert_eq!(scheduler.http().listen, ANY_PORT);
+        let gateway = plan.gateway_asking(address);
+        assert_eq!(gateway.kernel.url, "http://127.0.0.1:4321");
+        assert!(gateway.kernel.insecure && gateway.kernel.tls_ca.is_none());
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! The command as scripts meet it: exit codes and which stream says what.
 
+mod policy;
+mod worker_new;
+
 use std::process::{Command, Output};
 
 /// A port that nothing listens on: it was ours a moment ago.

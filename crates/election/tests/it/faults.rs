@@ -1,7 +1,9 @@
 //! Terms that end because something broke.
 
 use airlock_election::{ElectionConfig, Elector};
-use airlock_ledger::{Commit, Failure, Ledger, LedgerConfig, LedgerError, NewDeadLetter};
+use airlock_ledger::{
+    Commit, Failure, Ledger, LedgerConfig, LedgerError, LetterFilter, NewDeadLetter,
+};
 use airlock_model::Epoch;
 use airlock_testkit::Postgres;
 use tokio_util::sync::CancellationToken;
@@ -45,10 +47,22 @@ async fn a_killed_session_loses_and_the_stale_leader_writes_nothing() -> anyhow:
         Err(LedgerError::StaleEpoch { shard: 0, epoch }) => assert_eq!(epoch, first.epoch().0),
         other => panic!("a stale leader got {other:?}"),
     }
-    assert_eq!(bed.ledger.letters(None, None, 10).await?.len(), 1);
+    assert_eq!(
+        bed.ledger
+            .letters(&LetterFilter::default(), None, 10)
+            .await?
+            .len(),
+        1
+    );
     let mut new = bed.ledger.leader_writer(SHARD, second.epoch()).await?;
     new.commit(&some_letter()).await?;
-    assert_eq!(bed.ledger.letters(None, None, 10).await?.len(), 2);
+    assert_eq!(
+        bed.ledger
+            .letters(&LetterFilter::default(), None, 10)
+            .await?
+            .len(),
+        2
+    );
     assert!(!second.lost().is_cancelled());
     first.release().await;
     second.release().await;

@@ -26,22 +26,26 @@ use crate::waiting::Waiter;
 use crate::wake::now;
 
 /// How long a read is tried when the ledger does not answer.
-const RETRY_FOR: Duration = Duration::from_secs(3);
+pub(super) const RETRY_FOR: Duration = Duration::from_secs(3);
 const MAX_REASON: usize = 1_024;
 /// A cancellation has nothing but a reason.
 const CANCEL_BYTES: usize = 16 << 10;
 
-type JobPath = Result<Path<String>, PathRejection>;
+pub(super) type JobPath = Result<Path<String>, PathRejection>;
 
 /// What cannot be an id is the id of no job.
-fn job_id(path: JobPath) -> Result<JobId, Problem> {
+pub(super) fn job_id(path: JobPath) -> Result<JobId, Problem> {
     let Ok(Path(text)) = path else {
         return Err(Problem::no_such_job("that"));
     };
     JobId::new(&text).map_err(|_| Problem::no_such_job(&text))
 }
 
-async fn read(app: &App, scope: Option<&TenantId>, id: &JobId) -> Result<JobView, Problem> {
+pub(super) async fn read(
+    app: &App,
+    scope: Option<&TenantId>,
+    id: &JobId,
+) -> Result<JobView, Problem> {
     let ledger = app.links.need_ledger()?;
     retrying(Instant::now() + RETRY_FOR, || ledger.job(scope, id))
         .await

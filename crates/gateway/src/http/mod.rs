@@ -1,8 +1,15 @@
 //! The routes, and the edge every request passes.
 
 mod admission;
+mod approvals;
+mod bundles;
+mod decisions;
+mod dlq;
+mod explain;
 mod jobs;
+mod policy;
 mod submit;
+mod tasks;
 
 use std::any::Any;
 use std::sync::Arc;
@@ -16,11 +23,14 @@ use axum::routing::{get, post};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::auth::Keys;
+use crate::bundle_check::PublicKey;
 use crate::commit::Submitter;
-use crate::config::LimitsConfig;
+use crate::config::{LimitsConfig, PolicyConfig};
+use crate::kernel::Kernel;
 use crate::links::Links;
 use crate::metrics::GatewayMetrics;
 use crate::problem::Problem;
+use crate::tasks::TasksConfig;
 use crate::trace::{self, Tracing};
 use crate::waiting::Waiting;
 use crate::wake::Waker;
@@ -39,6 +49,13 @@ pub struct App {
     pub tracing: Tracing,
     pub metrics: GatewayMetrics,
     pub admission: Admission,
+    pub kernel: Kernel,
+    pub policy: PolicyConfig,
+    /// Whose signatures on bundles count.
+    pub bundle_keys: Vec<PublicKey>,
+    pub tasks: TasksConfig,
+    /// Tasks are taken without a key, from this machine.
+    pub open_tasks: bool,
     pub ctx: Context,
 }
 
@@ -51,6 +68,32 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/api/v1/jobs/batch", post(submit::batch))
         .route("/api/v1/jobs/{id}", get(jobs::get))
         .route("/api/v1/jobs/{id}/cancel", post(jobs::cancel))
+        .route("/api/v1/jobs/{id}/explain", get(explain::get))
+        .route("/api/v1/dlq", get(dlq::list))
+        .route("/api/v1/dlq/retry", post(dlq::retry_many))
+        .route("/api/v1/dlq/delete", post(dlq::delete_many))
+        .route("/api/v1/dlq/{id}", get(dlq::get).delete(dlq::delete))
+        .route("/api/v1/dlq/{id}/retry", post(dlq::retry))
+        .route("/tasks", post(tasks::create))
+        .route("/tasks/{id}", get(tasks::get))
+        .route("/api/v1/approvals", get(approvals::list))
+        .route("/api/v1/approvals/{id}", get(approvals::get))
+        .route("/api/v1/approvals/{id}/approve", post(approvals::approve))
+        .route("/api/v1/approvals/{id}/reject", post(approvals::reject))
+        .route("/api/v1/policy/evaluate", post(policy::evaluate))
+        .route("/api/v1/policy/simulate", post(policy::simulate))
+        .route("/api/v1/policy/explain", post(policy::explain))
+        .route("/api/v1/policy/snapshots", get(policy::snapshots))
+        .route("/api/v1/policy/rules", get(policy::rules))
+        .route("/api/v1/policy/decisions", get(decisions::list))
+        .route(
+            "/api/v1/policy/bundles",
+            post(bundles::publish).get(bundles::list),
+        )
+        .route(
+            "/api/v1/policy/bundles/{name}/rollback",
+            post(bundles::rollback),
+        )
         .method_not_allowed_fallback(wrong_method)
         .fallback(no_route)
         .layer(CatchPanicLayer::custom(panicked))

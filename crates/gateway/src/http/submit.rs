@@ -29,13 +29,13 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
 const REPLAYED: &str = "idempotency-replayed";
 
 #[derive(Debug, Serialize)]
-struct Accepted {
-    job_id: JobId,
-    state: JobState,
+pub(super) struct Accepted {
+    pub job_id: JobId,
+    pub state: JobState,
     trace_id: String,
     /// The same request came before; this is its job.
     #[serde(skip)]
-    replayed: bool,
+    pub replayed: bool,
 }
 
 /// A job ready to commit, and its span, which ends with the answer.
@@ -49,7 +49,7 @@ impl App {
         &self,
         text: &[u8],
         whole: &Bytes,
-        tenant: &TenantId,
+        (tenant, by): (&TenantId, &str),
         header_key: Option<&str>,
         incoming: Option<&str>,
     ) -> Result<Draft, Problem> {
@@ -64,6 +64,7 @@ impl App {
             spec: asked.spec,
             payload: asked.payload,
             idempotency_key: asked.idempotency_key,
+            submitted_by: Some(by.to_owned()),
             trace_id: trace.trace_id.clone(),
             traceparent: trace.traceparent.clone(),
             job_id,
@@ -73,7 +74,11 @@ impl App {
 }
 
 /// What to tell about a job that was committed, or why not.
-fn settle(outcome: Outcome, job_id: &JobId, trace_id: &str) -> Result<Accepted, Problem> {
+pub(super) fn settle(
+    outcome: Outcome,
+    job_id: &JobId,
+    trace_id: &str,
+) -> Result<Accepted, Problem> {
     let problem = match outcome {
         Outcome::Accepted => {
             return Ok(Accepted {
@@ -109,7 +114,7 @@ fn settle(outcome: Outcome, job_id: &JobId, trace_id: &str) -> Result<Accepted, 
     Err(problem.traced(trace_id))
 }
 
-fn header_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
+pub(super) fn header_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     headers
         .get(IDEMPOTENCY_KEY)
         .map(|value| {
@@ -131,7 +136,7 @@ pub async fn one(State(app): State<Arc<App>>, request: Request) -> Answer {
     let admitted = app.admission.enter(&parts.headers, limit)?;
     let whole = admission::read(&parts.headers, body, limit, "payload").await?;
     let incoming = trace::incoming(&parts.headers);
-    let Draft { job, trace } = app.draft(&whole, &whole, tenant, key, incoming)?;
+    let Draft { job, trace } = app.draft(&whole, &whole, (tenant, &caller.name), key, incoming)?;
     let job_id = job.job_id.clone();
     // Before the commit, so that no end of the job can be missed.
     let waiter = wait.map(|_| app.waiting.register(&job_id)).transpose()?;
@@ -221,7 +226,8 @@ pub async fn batch(State(app): State<Arc<App>>, request: Request) -> Answer {
     let mut jobs = Vec::with_capacity(items.len());
     let mut traces = Vec::with_capacity(items.len());
     for (at, item) in items.iter().enumerate() {
-        match app.draft(item.get().as_bytes(), &whole, tenant, None, incoming) {
+        let whose = (tenant, caller.name.as_str());
+        match app.draft(item.get().as_bytes(), &whole, whose, None, incoming) {
             Ok(Draft { job, trace }) => {
                 traces.push(Ok((job.job_id.clone(), trace)));
                 jobs.push(job);

@@ -50,6 +50,8 @@ pub fn config(postgres: &str, nats: &str) -> GatewayConfig {
         key_sha256: String::new(),
         tenant: TenantId::new(name).expect("a tenant"),
         role: Role::User,
+        principal: None,
+        roles: Vec::new(),
     };
     let mut config = GatewayConfig::default();
     config.http.listen = "127.0.0.1:0".to_owned();

@@ -1,9 +1,12 @@
 //! The gateway against real Postgres and NATS.
 
+mod approvals;
+mod dlq;
 mod faults;
 mod harness;
 mod idempotency;
 mod input;
 mod jobs;
 mod submit;
+mod tasks;
 mod tenants;

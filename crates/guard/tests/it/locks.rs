@@ -37,6 +37,22 @@ async fn a_lock_has_one_holder_until_it_is_released() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
+async fn a_busy_lock_is_waited_for_but_not_without_end() -> anyhow::Result<()> {
+    let redis = Redis::start().await?;
+    let guard = connect(&redis).await?;
+    let (a, b) = (guard.job_locks(Epoch(3)), guard.job_locks(Epoch(3)));
+    let jobs = [job(1), job(2)];
+    assert_eq!(a.lock(&jobs[..1]).await, [true]);
+    let locked = b.lock(&jobs).await;
+    assert_eq!(locked, [false, true]);
+    assert_eq!(b.wait_for_busy(&jobs, &locked).await, 1, "never released");
+    let (busy, ()) = tokio::join!(b.wait_for_busy(&jobs, &locked), a.unlock(&jobs[..1]));
+    assert_eq!(busy, 0);
+    assert_eq!(a.lock(&jobs).await, [false, false], "both are b's now");
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_newer_epoch_takes_over_and_the_old_one_cannot_harm_it() -> anyhow::Result<()> {
     let redis = Redis::start().await?;
     let guard = connect(&redis).await?;

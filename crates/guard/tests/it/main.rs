@@ -1,9 +1,12 @@
 //! The guard against a real Redis, whole and broken.
 
+mod breaker;
 mod locks;
 mod messages;
 mod outage;
 mod payloads;
+mod periods;
+mod velocity;
 
 use std::sync::Arc;
 use std::time::Duration;

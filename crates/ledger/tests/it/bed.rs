@@ -143,6 +143,7 @@ pub fn job_with(
         spec,
         payload: payload.map(Bytes::copy_from_slice),
         idempotency_key: None,
+        submitted_by: Some("ann".to_owned()),
         shard: SHARD,
         trace_id: format!("trace-of-{name}"),
         traceparent: String::new(),
@@ -163,6 +164,8 @@ pub fn verdict(decision: Decision) -> Verdict {
         rule_id: "rule-1".to_owned(),
         snapshot: "cfg:1".to_owned(),
         decided_at: t(1),
+        confirmed_at: t(1),
+        ..Verdict::default()
     }
 }
 

@@ -58,7 +58,13 @@ async fn one_transaction_writes_every_kind() -> anyhow::Result<()> {
         bed.number("SELECT count(*) FROM job_stray_result").await?,
         1
     );
-    assert_eq!(bed.ledger.letters(None, None, 9).await?.len(), 1);
+    assert_eq!(
+        bed.ledger
+            .letters(&airlock_ledger::LetterFilter::default(), None, 9)
+            .await?
+            .len(),
+        1
+    );
     let open = bed
         .number("SELECT count(*) FROM job_state WHERE open")
         .await?;

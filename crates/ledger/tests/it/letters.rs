@@ -1,10 +1,17 @@
 //! Dead letters.
 
-use airlock_ledger::{CancelOutcome, CancelRequest, Commit, NewDeadLetter};
+use airlock_ledger::{CancelOutcome, CancelRequest, Commit, LetterFilter, NewDeadLetter};
 use airlock_model::{JobId, JobState};
 use bytes::Bytes;
 
 use crate::bed::{Bed, finish, id, tenant};
+
+fn of_tenant(name: &str) -> LetterFilter {
+    LetterFilter {
+        tenant: Some(tenant(name)),
+        ..LetterFilter::default()
+    }
+}
 
 #[tokio::test]
 async fn letters_are_kept_whole_and_listed_newest_first() -> anyhow::Result<()> {
@@ -29,15 +36,21 @@ async fn letters_are_kept_whole_and_listed_newest_first() -> anyhow::Result<()> 
     let codes = |letters: &[airlock_ledger::DeadLetter]| -> Vec<String> {
         letters.iter().map(|l| l.reason_code.clone()).collect()
     };
-    let all = bed.ledger.letters(None, None, 10).await?;
+    let all = bed
+        .ledger
+        .letters(&LetterFilter::default(), None, 10)
+        .await?;
     assert_eq!(codes(&all), ["four", "three", "two", "one"]);
     assert_eq!(
         (all[0].reason.as_str(), all[0].attempts),
         ("no\u{fffd}pe", 3)
     );
-    let mine = bed.ledger.letters(Some(&tenant("acme")), None, 10).await?;
+    let mine = bed.ledger.letters(&of_tenant("acme"), None, 10).await?;
     assert_eq!(codes(&mine), ["three", "one"]);
-    let page = bed.ledger.letters(None, Some(all[1].id), 1).await?;
+    let page = bed
+        .ledger
+        .letters(&LetterFilter::default(), Some(all[1].id), 1)
+        .await?;
     assert_eq!(codes(&page), ["two"]);
     let packets = bed
         .number("SELECT count(*) FROM dead_letter WHERE packet = '\\x00ff'")
@@ -79,7 +92,10 @@ async fn an_end_that_was_not_written_leaves_no_letter() -> anyhow::Result<()> {
     };
     assert_eq!(commit.finish.len(), 2);
     leader.commit(&commit).await?;
-    let letters = bed.ledger.letters(None, None, 10).await?;
+    let letters = bed
+        .ledger
+        .letters(&LetterFilter::default(), None, 10)
+        .await?;
     let of: Vec<_> = letters.iter().map(|l| l.job_id.as_deref()).collect();
     assert_eq!(of, [Some("b")]);
     Ok(())

@@ -1,7 +1,9 @@
 //! The ledger against a real Postgres: what is written, what a compare-and-set refuses,
 //! and what two writers at once come to.
 
+mod approvals;
 mod bed;
+mod bundles;
 mod cancel;
 mod changes;
 mod commit;
@@ -11,5 +13,8 @@ mod list;
 mod migrate;
 mod recover;
 mod requeue;
+mod retention;
+mod second;
+mod stale;
 mod submit;
 mod view;

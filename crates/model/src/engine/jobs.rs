@@ -1,13 +1,15 @@
 //! What the engine knows of a job.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::ready::Place;
-use super::{Effect, Engine};
+use super::ready::{Entry, Kept, Place};
+use super::{Effect, Engine, Random};
 use crate::ids::{Attempt, DispatchId, Incarnation, JobId, TenantId, WorkerId};
 use crate::job::{Decision, JobSpec, Verdict};
-use crate::routing::WaitReason;
+use crate::routing::{Reach, WaitReason, pools_of};
 use crate::state::JobState;
+use crate::terms::Constraints;
 use crate::time::Timestamp;
 
 /// A job as the ledger has it, without its payload.
@@ -25,6 +27,21 @@ pub struct KnownJob {
     /// Runs begun.
     pub attempt: Attempt,
     pub payload_len: u64,
+    /// Its last run ended with the worker it was on.
+    pub lost: bool,
+}
+
+/// What a run may take and how it is counted; the engine fills it in.
+#[derive(Debug, Clone, Default)]
+pub struct Terms {
+    /// The longest it may take.
+    pub run_limit: Option<Duration>,
+    /// Runs in all that the job may have.
+    pub max_attempts: u32,
+    /// The rule that limits how many of its kind are in flight.
+    pub rule: Option<Arc<str>>,
+    /// That it was not accepted in time is held against the worker already.
+    pub struck: bool,
 }
 
 /// A run that was given to a worker.
@@ -47,6 +64,10 @@ pub struct Assignment {
     /// Taken over from an earlier leader: we do not know whether it was published.
     pub recovered: bool,
     pub accept_by: Timestamp,
+    /// What the decision imposes on this run; the worker is told.
+    pub constraints: Option<Arc<Constraints>>,
+    pub reach: Reach,
+    pub terms: Terms,
 }
 
 /// A job read from the ledger again, with its assignment when it is in flight.
@@ -65,11 +86,7 @@ pub enum Phase {
     /// Allowed, and in the ready queue.
     Waiting {
         verdict: Verdict,
-        tries: u32,
-        since: Timestamp,
         retry_at: Timestamp,
-        /// Scheduled tries so far, counted or not: they become rarer.
-        rounds: u32,
     },
     /// To be asked about again later.
     Sleeping {
@@ -89,15 +106,30 @@ pub(super) struct Job {
     pub place: Option<Place>,
     /// The one timer of this job that counts; others in the heap are left over.
     pub armed: Option<Timestamp>,
+    /// Since when it waits, for whatever it is.
+    pub since: Timestamp,
+    /// Tries to place it that counted.
+    pub tries: u32,
+    /// Scheduled tries, counted or not: they become rarer.
+    pub rounds: u32,
+    /// The turn it had when it left the ready queue to be asked about again.
+    pub kept: Option<Kept>,
+    /// It is on its last attempt after it lost a worker.
+    pub fragile: bool,
 }
 
 impl Job {
-    pub fn new(known: Arc<KnownJob>, phase: Phase) -> Self {
+    pub fn new(now: Timestamp, known: Arc<KnownJob>, phase: Phase) -> Self {
         Self {
             known,
             phase,
             place: None,
             armed: None,
+            since: now,
+            tries: 0,
+            rounds: 0,
+            kept: None,
+            fragile: false,
         }
     }
 
@@ -129,9 +161,10 @@ impl Engine {
     ) {
         // Every verdict names the snapshot it was made with: that is a confirmation.
         let told = self.confirmed.as_ref().map(|(_, at)| *at);
-        if verdict.decision != Decision::FailOpen && told.is_none_or(|at| at <= verdict.decided_at)
+        if verdict.decision != Decision::FailOpen
+            && told.is_none_or(|at| at <= verdict.confirmed_at)
         {
-            self.confirmed = Some((verdict.snapshot.clone(), verdict.decided_at));
+            self.confirmed = Some((verdict.snapshot.clone(), verdict.confirmed_at));
         }
         if let Some(job) = self.jobs.get(&known.id) {
             match &job.phase {
@@ -157,22 +190,21 @@ impl Engine {
         match verdict.decision {
             Decision::Allow | Decision::AllowWithConstraints | Decision::FailOpen => {
                 if let Some(until) = known.not_before.filter(|at| *at > now) {
-                    self.sleep((*known).clone(), until, WaitReason::Backoff);
+                    self.sleep(now, (*known).clone(), until, WaitReason::Backoff);
                     return;
                 }
-                self.wait(now, known, verdict);
+                self.admit(now, known, verdict, out);
             }
             // What is not let through leaves its slot to others that wait.
             Decision::Throttle => {
                 self.capacity_changed = true;
                 let until = now + self.settings.throttle_delay;
-                self.sleep((*known).clone(), until, WaitReason::Throttled);
+                self.sleep(now, (*known).clone(), until, WaitReason::Throttled);
             }
             Decision::RequireApproval => {
                 let reason = verdict.reason.clone();
                 self.capacity_changed = true;
-                self.jobs
-                    .insert(id.clone(), Job::new(known.clone(), Phase::Held));
+                self.put(now, known.clone(), Phase::Held);
                 self.arm(None, &id);
                 out.push(Effect::Refuse {
                     job: known,
@@ -197,26 +229,95 @@ impl Engine {
         }
     }
 
-    /// Into the ready queue, with a first try at once.
-    fn wait(&mut self, now: Timestamp, known: Arc<KnownJob>, verdict: Verdict) {
+    /// Into a phase outside the ready queue and the workers, keeping since when it waits
+    /// and what was tried.
+    pub(super) fn put(&mut self, now: Timestamp, known: Arc<KnownJob>, phase: Phase) {
         let id = known.id.clone();
-        let retry_at = now + self.settings.retry_delay_no_workers;
-        let place = self.ready.push(&known);
-        let phase = Phase::Waiting {
-            verdict,
-            tries: 0,
-            since: now,
-            retry_at,
-            rounds: 0,
+        match self.jobs.get_mut(&id) {
+            Some(job) => {
+                job.known = known;
+                job.phase = phase;
+                job.place = None;
+                job.armed = None;
+            }
+            None => {
+                self.jobs.insert(id, Job::new(now, known, phase));
+            }
+        }
+    }
+
+    /// To be placed or queued in this round, unless it has had its runs: the policy or the topic's
+    /// settings may allow fewer than before.
+    pub(super) fn admit(
+        &mut self,
+        now: Timestamp,
+        known: Arc<KnownJob>,
+        verdict: Verdict,
+        out: &mut Vec<Effect>,
+    ) {
+        let max = self.max_attempts(&known, verdict.constraints.as_deref());
+        if known.attempt.0 >= max {
+            self.jobs.remove(&known.id);
+            out.push(Effect::Refuse {
+                job: known,
+                to: JobState::Failed,
+                verdict: Some(verdict),
+                code: "attempts_exhausted",
+                reason: format!("it has had all of the {max} runs that it may have"),
+            });
+        } else {
+            let id = known.id.clone();
+            let fragile = known.lost && known.attempt.next().0 >= max;
+            let retry_at = now;
+            self.put(now, known, Phase::Waiting { verdict, retry_at });
+            if let Some(job) = self.jobs.get_mut(&id) {
+                job.fragile = fragile;
+            }
+            self.fresh.push(id);
+        }
+    }
+
+    /// Into the ready queue. A first try follows at once, and others on the schedule.
+    pub(super) fn enqueue(&mut self, now: Timestamp, id: &JobId, random: Random<'_>) {
+        let Some(job) = self.jobs.get_mut(id) else {
+            return;
         };
-        let mut job = Job::new(known, phase);
+        // Told of twice in one round, it stands here once.
+        let (Phase::Waiting { verdict, retry_at }, None) = (&mut job.phase, job.place) else {
+            return;
+        };
+        let at = grid(now + self.settings.backoff.delay(job.rounds, random()));
+        *retry_at = at;
+        let limit = verdict
+            .constraints
+            .as_ref()
+            .and_then(|c| c.max_concurrent_jobs());
+        let (routing, spec) = (&self.rules.routing, &job.known.spec);
+        let pools = || {
+            pools_of(routing, spec, true)
+                .map(|(p, _)| p.clone())
+                .collect()
+        };
+        let place = self.ready.push(Entry {
+            job: &job.known,
+            pools: &pools,
+            fragile: job.fragile,
+            rule: limit.map(|n| (verdict.rule_id.as_str(), n)),
+            weight: self.rules.tenants.get(&job.known.tenant).weight,
+            kept: job.kept.take(),
+        });
         job.place = Some(place);
-        self.jobs.insert(id.clone(), job);
-        self.arm(Some(retry_at), &id);
+        self.arm(Some(at), id);
     }
 
     /// Not now: ask again at `until`. A job that waits with a verdict keeps waiting.
-    pub(super) fn sleep(&mut self, mut known: KnownJob, until: Timestamp, reason: WaitReason) {
+    pub(super) fn sleep(
+        &mut self,
+        now: Timestamp,
+        mut known: KnownJob,
+        until: Timestamp,
+        reason: WaitReason,
+    ) {
         let id = known.id.clone();
         if let Some(job) = self.jobs.get(&id) {
             match &job.phase {
@@ -227,8 +328,7 @@ impl Engine {
             }
         }
         let phase = Phase::Sleeping { until, reason };
-        self.jobs
-            .insert(id.clone(), Job::new(Arc::new(known), phase));
+        self.put(now, Arc::new(known), phase);
         self.arm(Some(until), &id);
     }
 
@@ -239,32 +339,34 @@ impl Engine {
         let id = job.known.id.clone();
         self.forget(&id);
         let known = Arc::new(job.known);
-        let soonest = now + std::time::Duration::from_millis(1);
+        let soonest = now + Duration::from_millis(1);
         match (job.state, job.assignment) {
             (JobState::Pending, _) => {
                 let until = known.not_before.filter(|at| *at > now);
                 let expired = known.deadline_at.is_some_and(|at| at <= now);
                 if let Some(until) = until.filter(|_| !expired) {
-                    self.sleep((*known).clone(), until, WaitReason::Backoff);
+                    self.sleep(now, (*known).clone(), until, WaitReason::Backoff);
                 } else {
-                    self.jobs
-                        .insert(id, Job::new(known.clone(), Phase::Checking));
+                    self.put(now, known.clone(), Phase::Checking);
                     out.push(Effect::Recheck(known));
                 }
             }
             (JobState::ApprovalRequired, _) => {
-                self.jobs.insert(id.clone(), Job::new(known, Phase::Held));
+                self.put(now, known, Phase::Held);
                 self.arm_after(soonest, None, &id);
             }
             (JobState::Scheduled | JobState::Dispatched | JobState::Running, Some(assignment)) => {
-                if let Some(w) = self.workers.get_mut(&assignment.worker)
-                    && w.incarnation == assignment.incarnation
-                {
-                    w.in_flight += 1;
-                }
+                let mut assignment = assignment;
+                let constraints = assignment.constraints.as_deref();
+                assignment.terms.run_limit = self.run_limit(&known, constraints);
+                assignment.terms.max_attempts = self.max_attempts(&known, constraints);
                 let accept_by = assignment.accept_by;
-                self.jobs
-                    .insert(id.clone(), Job::new(known, Phase::Assigned(assignment)));
+                let max = assignment.terms.max_attempts;
+                let fragile = known.lost && assignment.attempt.0 >= max;
+                self.take_slot(&known.tenant, &id, &assignment, fragile);
+                let mut job = Job::new(now, known, Phase::Assigned(assignment));
+                job.fragile = fragile;
+                self.jobs.insert(id.clone(), job);
                 self.arm_after(soonest, Some(accept_by), &id);
             }
             // In flight without saying where cannot be written; final ones are done.
@@ -300,4 +402,16 @@ impl Engine {
 fn keep_ours(said: &mut KnownJob, ours: &KnownJob) {
     said.attempt = ours.attempt;
     said.not_before = ours.not_before;
+}
+
+/// Tries of waiting jobs fall on a grid, so that a hundred thousand of them do not wake
+/// the leader a hundred thousand times. Later, never earlier.
+pub(super) fn grid(at: Timestamp) -> Timestamp {
+    const STEP: i64 = 50_000;
+    let over = at.0.rem_euclid(STEP);
+    if over == 0 {
+        at
+    } else {
+        Timestamp(at.0.saturating_add(STEP - over))
+    }
 }

@@ -8,7 +8,8 @@ use super::{Assignment, KnownJob, ReloadedJob};
 use crate::backoff::Backoff;
 use crate::ids::{DispatchId, Incarnation, JobId, PoolName, WorkerId};
 use crate::job::Verdict;
-use crate::routing::{WaitReason, Worker};
+use crate::routing::{Reach, WaitReason, Worker};
+use crate::rules::Rules;
 use crate::state::JobState;
 use crate::time::Timestamp;
 
@@ -34,6 +35,10 @@ pub struct Settings {
     pub flush_after: Duration,
     /// How many results that were taken are remembered, to tell repeats apart.
     pub remember_results: usize,
+    /// A full pool and a tenant at its limit count towards giving up too.
+    pub count_all_tries: bool,
+    /// A worker that leaves this many dispatches in a row untaken is deaf; 0: never.
+    pub deaf_after: u32,
 }
 
 impl Default for Settings {
@@ -52,6 +57,8 @@ impl Default for Settings {
             confirm_within: Duration::from_secs(1),
             flush_after: Duration::from_millis(100),
             remember_results: 100_000,
+            count_all_tries: false,
+            deaf_after: 3,
         }
     }
 }
@@ -113,6 +120,8 @@ pub struct Beat {
     pub draining: bool,
     pub active: Vec<DispatchId>,
     pub pool: Option<PoolName>,
+    /// For a worker first seen by this.
+    pub reach: Reach,
 }
 
 /// What happened.
@@ -155,6 +164,8 @@ pub enum Input {
     PublishFailed {
         job: JobId,
         dispatch: DispatchId,
+        /// It never left: nobody can have it.
+        sure: bool,
     },
     Started {
         job: JobId,
@@ -170,6 +181,8 @@ pub enum Input {
     /// No sign of life can reach us while the bus is away, so nobody dies of that.
     BusDown,
     BusUp,
+    /// The configuration of pools, topics and tenants as it is from now on.
+    Rules(Arc<Rules>),
     Tick,
 }
 

@@ -7,11 +7,14 @@
 //! compare-and-set missed), the shell reads the job again and says so with
 //! [`Input::Reloaded`], which replaces whatever was believed.
 
+mod flight;
+mod inventory;
 mod jobs;
 mod messages;
 mod placing;
 mod ready;
 mod results;
+mod standing;
 mod timers;
 mod workers;
 
@@ -20,33 +23,45 @@ mod tests;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
 
+use flight::InFlight;
 use jobs::Job;
-pub use jobs::{Assignment, KnownJob, Phase, ReloadedJob};
+pub use jobs::{Assignment, KnownJob, Phase, ReloadedJob, Terms};
 pub use messages::{Beat, Census, Effect, Input, Outcome, ResultReport, Settings};
 use ready::Ready;
-pub use workers::cap_incarnation;
+pub use workers::{cap_incarnation, reach_of, shared_incarnation, topic_incarnation};
 
-use crate::ids::{Attempt, DispatchId, Incarnation, JobId, WorkerId};
-use crate::routing::{PoolRouting, Worker};
+use crate::ids::{DispatchId, JobId, WorkerId};
+use crate::routing::Worker;
+use crate::rules::Rules;
 use crate::time::Timestamp;
 
 /// See the module's page.
 #[derive(Debug)]
 pub struct Engine {
     settings: Settings,
-    routing: PoolRouting,
+    rules: Arc<Rules>,
     jobs: HashMap<JobId, Job>,
     workers: BTreeMap<WorkerId, Worker>,
+    in_flight: InFlight,
     ready: Ready,
+    /// Allowed in this round, and neither placed nor queued yet.
+    fresh: Vec<JobId>,
     timers: BinaryHeap<Reverse<(Timestamp, JobId)>>,
     /// Assignments with a time that is not in the ledger yet.
     unmarked: VecDeque<(Timestamp, JobId, DispatchId)>,
     confirmed: Option<(String, Timestamp)>,
     bus_down_since: Option<Timestamp>,
+    bus_up_at: Timestamp,
     capacity_changed: bool,
     next_worker_sweep: Timestamp,
     taken: Remembered,
+    /// The last time it was asked what to do.
+    now: Timestamp,
+    /// More was due at that time than is done at once.
+    behind: bool,
 }
 
 /// A bounded set that forgets the oldest.
@@ -73,20 +88,25 @@ impl Remembered {
 pub type Random<'a> = &'a mut dyn FnMut() -> u64;
 
 impl Engine {
-    pub fn new(settings: Settings, routing: PoolRouting) -> Self {
+    pub fn new(settings: Settings, rules: Arc<Rules>) -> Self {
         Self {
             settings,
-            routing,
+            rules,
             jobs: HashMap::new(),
             workers: BTreeMap::new(),
+            in_flight: InFlight::default(),
             ready: Ready::default(),
+            fresh: Vec::new(),
             timers: BinaryHeap::new(),
             unmarked: VecDeque::new(),
             confirmed: None,
             bus_down_since: None,
+            bus_up_at: Timestamp(0),
             capacity_changed: false,
             next_worker_sweep: Timestamp(0),
             taken: Remembered::default(),
+            now: Timestamp(0),
+            behind: false,
         }
     }
 
@@ -99,6 +119,8 @@ impl Engine {
         inputs: impl IntoIterator<Item = Input>,
     ) -> Vec<Effect> {
         let mut out = Vec::new();
+        self.now = now;
+        self.behind = false;
         for input in inputs {
             self.one(now, random, input, &mut out);
         }
@@ -110,7 +132,9 @@ impl Engine {
     fn one(&mut self, now: Timestamp, random: Random<'_>, input: Input, out: &mut Vec<Effect>) {
         match input {
             Input::Decided { job, verdict } => self.decided(now, *job, verdict, out),
-            Input::Undecided { job, delay, reason } => self.sleep(*job, now + delay, reason),
+            Input::Undecided { job, delay, reason } => {
+                self.sleep(now, *job, now + delay, reason);
+            }
             Input::Reloaded(job) => self.reloaded(now, *job, out),
             Input::Ended { job, state } => self.ended(&job, state, out),
             Input::Hello(worker) => self.hello(now, *worker, random, out),
@@ -128,7 +152,11 @@ impl Engine {
                 finished,
             } => self.inventory(now, &worker, &incarnation, &running, &finished, random, out),
             Input::Published { job, dispatch } => self.published(now, &job, dispatch),
-            Input::PublishFailed { job, dispatch } => self.publish_failed(now, &job, dispatch),
+            Input::PublishFailed {
+                job,
+                dispatch,
+                sure,
+            } => self.publish_failed(now, &job, dispatch, sure, random, out),
             Input::Started {
                 job,
                 dispatch,
@@ -139,6 +167,7 @@ impl Engine {
             Input::Confirmed { snapshot } => {
                 if self.confirmed.as_ref().is_none_or(|(s, _)| *s != snapshot) {
                     self.capacity_changed = true;
+                    self.ready.unpark_all();
                 }
                 self.confirmed = Some((snapshot, now));
             }
@@ -146,6 +175,7 @@ impl Engine {
                 self.bus_down_since.get_or_insert(now);
             }
             Input::BusUp => self.bus_up(now),
+            Input::Rules(rules) => self.reconfigure(now, rules, out),
             Input::Tick => {}
         }
     }
@@ -155,6 +185,8 @@ impl Engine {
         let Some(since) = self.bus_down_since.take() else {
             return;
         };
+        self.bus_up_at = now;
+        self.capacity_changed = true;
         for worker in self.workers.values_mut() {
             worker.last_seen = now;
         }
@@ -170,14 +202,18 @@ impl Engine {
         let sweeping =
             self.bus_down_since.is_none() && !(self.workers.is_empty() && self.jobs.is_empty());
         let sweep = sweeping.then_some(self.next_worker_sweep);
-        [timer, mark, sweep].into_iter().flatten().min()
+        let soon = self.now + Duration::from_millis(1);
+        let rest = self.behind.then_some(soon);
+        let next = [timer, mark, sweep, rest].into_iter().flatten().min()?;
+        // What is overdue is being worked off.
+        Some(if self.behind { next.max(soon) } else { next })
     }
 
     pub fn census(&self) -> Census {
         Census {
             jobs: self.jobs.len(),
             waiting: self.ready.len(),
-            assigned: self.workers.values().map(|w| w.in_flight as usize).sum(),
+            assigned: self.in_flight.len(),
             workers: self.workers.len(),
         }
     }
@@ -187,20 +223,57 @@ impl Engine {
         self.jobs.contains_key(job)
     }
 
+    /// Whether this job is in our hands and moves there. One that is held for a human
+    /// does not: when the ledger has it as PENDING, it was approved and must be taken up.
+    pub fn holds(&self, job: &JobId) -> bool {
+        self.jobs.get(job).is_some_and(|j| match j.phase {
+            Phase::Held => false,
+            Phase::Checking
+            | Phase::Waiting { .. }
+            | Phase::Sleeping { .. }
+            | Phase::Assigned(_) => true,
+        })
+    }
+
     pub fn workers(&self) -> impl Iterator<Item = &Worker> {
         self.workers.values()
     }
 
     /// Ids of the workers that hold jobs, known or not.
     pub fn holders(&self) -> HashSet<WorkerId> {
-        self.jobs
-            .values()
-            .filter_map(|j| j.assignment().map(|a| a.worker.clone()))
-            .collect()
+        self.in_flight.holders().cloned().collect()
     }
 
-    fn max_attempts(&self, job: &KnownJob) -> u32 {
-        job.spec.max_attempts.unwrap_or(self.settings.max_attempts)
+    /// New rules: every waiting job is queued anew by them, in the order of its turn.
+    fn reconfigure(&mut self, now: Timestamp, rules: Arc<Rules>, out: &mut Vec<Effect>) {
+        if *self.rules == *rules {
+            return;
+        }
+        self.rules = rules;
+        self.ready = Ready::default();
+        self.capacity_changed = true;
+        let mut waiting: Vec<_> = self
+            .jobs
+            .values()
+            .filter_map(|job| Some((job.place?.turn(), job.known.id.clone())))
+            .collect();
+        waiting.sort_unstable();
+        for (_, id) in waiting {
+            let Some(job) = self.jobs.get_mut(&id) else {
+                continue;
+            };
+            job.place = None;
+            job.kept = None;
+            let phase = std::mem::replace(&mut job.phase, Phase::Checking);
+            let known = job.known.clone();
+            match phase {
+                Phase::Waiting { verdict, .. } => self.admit(now, known, verdict, out),
+                other @ (Phase::Checking
+                | Phase::Sleeping { .. }
+                | Phase::Held
+                | Phase::Assigned(_)) => job.phase = other,
+            }
+        }
     }
 
     /// Takes a job off the books and frees its slot.
@@ -210,25 +283,8 @@ impl Engine {
             self.ready.remove(&job.known, place);
         }
         if let Some(a) = job.assignment() {
-            self.free_slot(&a.worker.clone(), &a.incarnation.clone());
+            self.free_slot(&job.known.tenant, a, job.fragile);
         }
         Some(job)
-    }
-
-    fn free_slot(&mut self, worker: &WorkerId, incarnation: &Incarnation) {
-        if let Some(w) = self.workers.get_mut(worker)
-            && w.incarnation == *incarnation
-        {
-            w.in_flight = w.in_flight.saturating_sub(1);
-            // Others' jobs do not end with ours; a CAP worker counts all of them as one.
-            if !w.sdk {
-                w.reported_active = w.reported_active.saturating_sub(1);
-            }
-            self.capacity_changed = true;
-        }
-    }
-
-    fn attempts_left(&self, job: &KnownJob, attempt: Attempt) -> bool {
-        attempt.0 < self.max_attempts(job)
     }
 }

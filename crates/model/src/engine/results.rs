@@ -2,9 +2,12 @@
 
 use super::{Assignment, Effect, Engine, Job, Outcome, Phase, Random, ResultReport};
 use crate::ids::{DispatchId, JobId, WorkerId};
-use crate::routing::WaitReason;
+use crate::routing::{Reach, WaitReason};
+use crate::rules::RetryOn;
 use crate::state::JobState;
 use crate::time::Timestamp;
+
+const DISPATCH_FAILED: &str = "dispatch_failed";
 
 impl Engine {
     pub(super) fn published(&mut self, now: Timestamp, id: &JobId, dispatch: DispatchId) {
@@ -21,13 +24,28 @@ impl Engine {
     /// A publish that failed or timed out may have happened: an SDK worker is sent the
     /// same dispatch again, which it drops if it has it; a CAP worker would run it
     /// twice, so it is only watched.
-    pub(super) fn publish_failed(&mut self, now: Timestamp, id: &JobId, dispatch: DispatchId) {
+    ///
+    /// What surely never left goes back to waiting, and counts as a try to place it.
+    pub(super) fn publish_failed(
+        &mut self,
+        now: Timestamp,
+        id: &JobId,
+        dispatch: DispatchId,
+        sure: bool,
+        random: Random<'_>,
+        out: &mut Vec<Effect>,
+    ) {
         let again = now + self.settings.retry_delay_publish;
         let mut rearm = false;
-        if let Some(a) = self.jobs.get_mut(id).and_then(Job::assignment_mut)
-            && a.dispatch == dispatch
+        let run = self.jobs.get_mut(id).and_then(Job::assignment_mut);
+        let run = run.filter(|a| a.dispatch == dispatch && !a.accepted);
+        if sure && run.as_ref().is_some_and(|a| a.dispatched_at.is_none()) {
+            let reason = "it could not be put on the wire".to_owned();
+            self.retry_or_fail(now, id, false, DISPATCH_FAILED, reason, random, out);
+            return;
+        }
+        if let Some(a) = run
             && a.sdk
-            && !a.accepted
         {
             a.recovered = true;
             a.accept_by = again;
@@ -50,16 +68,22 @@ impl Engine {
         let Some(a) = self.jobs.get_mut(id).and_then(Job::assignment_mut) else {
             return;
         };
-        if a.worker != *worker || !is_dispatch(a, dispatch) {
+        if !is_from(a, worker) || !is_dispatch(a, dispatch) {
             return;
         }
         a.last_sign = now;
         a.accepted = true;
         a.recovered = false;
-        if a.started_at.is_none() {
+        let first = a.started_at.is_none();
+        if first {
             a.started_at = Some(within(a, at, now));
             let dispatch = a.dispatch;
             self.unmarked.push_back((flush_at, id.clone(), dispatch));
+        }
+        self.hears(worker);
+        if first {
+            // It may take no longer than it may, from now on.
+            self.arm_run_limit(id);
         }
     }
 
@@ -91,7 +115,7 @@ impl Engine {
             }
             return;
         };
-        if a.worker != report.worker || !is_dispatch(a, &report.dispatch) {
+        if !is_from(a, &report.worker) || !is_dispatch(a, &report.dispatch) {
             let why = format!(
                 "the job is with worker {} as dispatch {}",
                 a.worker, a.dispatch
@@ -120,29 +144,12 @@ impl Engine {
                 report.error_code.clone()
             }
         };
-        let (to, code, reason) = match report.outcome {
-            Outcome::Succeeded => (JobState::Succeeded, String::new(), String::new()),
-            Outcome::Failed => (JobState::Failed, code("failed"), detail),
-            Outcome::FailedFatal => (JobState::Failed, code("failed_fatal"), detail),
-            Outcome::Cancelled => (JobState::Cancelled, code("cancelled"), detail),
-            Outcome::TimedOut => (JobState::Timeout, code("timeout"), detail),
-            Outcome::FailedRetryable if !self.attempts_left(&known, assignment.attempt) => (
-                JobState::Failed,
-                code("attempts_exhausted"),
-                format!("attempt {} was the last: {detail}", assignment.attempt),
-            ),
-            Outcome::FailedRetryable => {
-                self.retry_or_fail(
-                    now,
-                    &report.job,
-                    true,
-                    "failed_retryable",
-                    detail,
-                    random,
-                    out,
-                );
-                return;
-            }
+        self.hears(&report.worker);
+        let retry_on = self.retry_on(&known);
+        let again = match report.outcome {
+            Outcome::Failed if retry_on.failed => Some("failed"),
+            Outcome::FailedRetryable if retry_on.failed_retryable => Some("failed_retryable"),
+            Outcome::TimedOut if retry_on.timeout => Some("timeout"),
             Outcome::NotStarted => {
                 // It would hand the next one back as well, until it says otherwise.
                 if let Some(w) = self.workers.get_mut(&report.worker) {
@@ -152,6 +159,33 @@ impl Engine {
                 self.retry_or_fail(now, &report.job, false, "not_started", reason, random, out);
                 return;
             }
+            Outcome::Succeeded
+            | Outcome::Failed
+            | Outcome::FailedRetryable
+            | Outcome::FailedFatal
+            | Outcome::Cancelled
+            | Outcome::TimedOut => None,
+        };
+        let left = assignment.attempt.0 < assignment.terms.max_attempts;
+        if let Some(outcome) = again.filter(|_| left) {
+            self.retry_or_fail(now, &report.job, true, outcome, detail, random, out);
+            return;
+        }
+        let last = |detail: String| match again {
+            Some(_) => format!("attempt {} was the last: {detail}", assignment.attempt),
+            None => detail,
+        };
+        let (to, code, reason) = match report.outcome {
+            Outcome::Succeeded => (JobState::Succeeded, String::new(), String::new()),
+            Outcome::Failed if again.is_none() => (JobState::Failed, code("failed"), detail),
+            Outcome::Failed | Outcome::FailedRetryable => {
+                (JobState::Failed, code("attempts_exhausted"), last(detail))
+            }
+            Outcome::FailedFatal | Outcome::NotStarted => {
+                (JobState::Failed, code("failed_fatal"), detail)
+            }
+            Outcome::Cancelled => (JobState::Cancelled, code("cancelled"), detail),
+            Outcome::TimedOut => (JobState::Timeout, code("timeout"), last(detail)),
         };
         self.forget(&report.job);
         out.push(Effect::Finish {
@@ -181,12 +215,30 @@ impl Engine {
         let Phase::Assigned(assignment) = job.phase else {
             return;
         };
-        if ran && !self.attempts_left(&job.known, assignment.attempt) {
-            let reason = format!("attempt {} was the last: {reason}", assignment.attempt);
+        let lost = matches!(outcome, "worker_lost" | "lost");
+        let retry_on = self.retry_on(&job.known);
+        let tries = job.tries + u32::from(outcome == DISPATCH_FAILED);
+        let end = if ran && assignment.attempt.0 >= assignment.terms.max_attempts {
+            Some(format!(
+                "attempt {} was the last: {reason}",
+                assignment.attempt
+            ))
+        } else if lost && !retry_on.worker_lost {
+            Some(reason.clone())
+        } else if tries >= self.settings.max_scheduling_retries {
+            Some(format!("{tries} tries to place it: {reason}"))
+        } else {
+            None
+        };
+        if let Some(reason) = end {
+            let to = match outcome {
+                "timeout" | "visibility_timeout" => JobState::Timeout,
+                _ => JobState::Failed,
+            };
             out.push(Effect::Finish {
                 job: job.known,
                 assignment,
-                to: JobState::Failed,
+                to,
                 code: outcome.to_owned(),
                 reason,
                 report: None,
@@ -194,15 +246,25 @@ impl Engine {
             });
             return;
         }
-        // A run that never began costs nothing and waits for nothing. A lost worker is
-        // not the job's fault: the first retry after one is immediate.
-        let not_before = match (ran, outcome) {
-            (true, "failed_retryable") => {
-                let tries = assignment.attempt.0.saturating_sub(1);
-                Some(now + self.settings.backoff.delay(tries, random()))
+        let backoff = |n: u32, random: Random<'_>| self.settings.backoff.delay(n, random());
+        let nth = assignment.attempt.0.saturating_sub(1);
+        let delay = match outcome {
+            DISPATCH_FAILED => {
+                let floor = self.settings.retry_delay_publish;
+                Some(backoff(tries.saturating_sub(1), random).max(floor))
             }
-            _ => None,
+            // A run that never began costs nothing and waits for nothing.
+            _ if !ran => None,
+            // A lost worker is not the job's fault: the first retry after one is
+            // immediate. The second may be the job's fault.
+            _ if lost => job.known.lost.then(|| backoff(nth, random)),
+            _ => {
+                let plan = job.known.spec.retry.as_ref();
+                let planned = plan.and_then(|p| p.delay(assignment.attempt.0));
+                Some(planned.unwrap_or_else(|| backoff(nth, random)))
+            }
         };
+        let not_before = delay.map(|d| now + d);
         let mut known = (*job.known).clone();
         known.attempt = if ran {
             assignment.attempt
@@ -210,6 +272,7 @@ impl Engine {
             crate::ids::Attempt(assignment.attempt.0.saturating_sub(1))
         };
         known.not_before = not_before;
+        known.lost = lost || (known.lost && !ran);
         out.push(Effect::Requeue {
             job: id.clone(),
             assignment,
@@ -219,14 +282,38 @@ impl Engine {
             reason,
         });
         match not_before {
-            Some(until) => self.sleep(known, until, WaitReason::Backoff),
+            Some(until) => {
+                let reason = match outcome {
+                    DISPATCH_FAILED => WaitReason::DispatchFailed,
+                    _ => WaitReason::Backoff,
+                };
+                self.sleep(now, known, until, reason);
+            }
             None => {
                 let known = std::sync::Arc::new(known);
-                self.jobs
-                    .insert(id.clone(), Job::new(known.clone(), Phase::Checking));
+                self.put(now, known.clone(), Phase::Checking);
                 out.push(Effect::Recheck(known));
             }
         }
+        if let Some(job) = self.jobs.get_mut(id) {
+            job.tries = if outcome == DISPATCH_FAILED { tries } else { 0 };
+        }
+    }
+
+    /// Which ends of a run are followed by another.
+    pub(super) fn retry_on(&self, job: &super::KnownJob) -> RetryOn {
+        let rule = self.rules.topics.get(&job.spec.topic);
+        let mut on = rule.and_then(|r| r.retry_on).unwrap_or_default();
+        on.failed |= job.spec.retry.as_ref().is_some_and(|r| r.on_failed);
+        on
+    }
+}
+
+/// Of a job that nobody is reached for by name, whoever has it may speak.
+fn is_from(a: &Assignment, worker: &WorkerId) -> bool {
+    match a.reach {
+        Reach::Direct | Reach::Shared => a.worker == *worker,
+        Reach::Unregistered => true,
     }
 }
 

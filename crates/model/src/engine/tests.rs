@@ -2,25 +2,29 @@
 //!
 //! Time is a number here, so nothing waits and nothing is lucky.
 
+mod crowd;
 mod deciding;
+mod fairness;
+mod fleet;
 mod ledger;
+mod limits;
 mod placing;
+mod pools;
 mod processes;
 mod results;
 mod runs;
 mod simulation;
+mod topics;
 mod waiting;
 mod workers;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::time::Duration;
 
 use super::*;
-use crate::ids::{PoolName, TenantId, Topic};
+use crate::ids::{Attempt, Incarnation, PoolName, TenantId, Topic};
 use crate::job::{Decision, JobSpec, Priority, Verdict};
-use crate::routing::WaitReason;
+use crate::routing::{Care, PoolRouting, Reach, WaitReason};
 use crate::state::JobState;
 
 const SNAPSHOT: &str = "policy-1";
@@ -39,7 +43,7 @@ impl Rig {
 
     fn with(settings: Settings) -> Self {
         Self {
-            engine: Engine::new(settings, routing()),
+            engine: Engine::new(settings, rules()),
             now: Timestamp::from_millis(1_000_000_000),
             seed: 1,
         }
@@ -143,8 +147,12 @@ fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-fn routing() -> PoolRouting {
-    PoolRouting::single(PoolName::new("default").unwrap())
+fn rules() -> Arc<Rules> {
+    Arc::new(Rules::routing(PoolRouting::single(pool("default"))))
+}
+
+fn pool(name: &str) -> PoolName {
+    PoolName::new(name).unwrap()
 }
 
 fn job_id(id: &str) -> JobId {
@@ -171,6 +179,7 @@ fn job(id: &str) -> KnownJob {
         not_before: None,
         attempt: Attempt(0),
         payload_len: 0,
+        lost: false,
     }
 }
 
@@ -199,6 +208,8 @@ fn worker(id: &str, incarnation_: &str, slots: u32) -> Worker {
         draining: false,
         last_seen: Timestamp(0),
         in_flight: 0,
+        reach: Reach::Direct,
+        care: Care::default(),
     }
 }
 
@@ -213,6 +224,7 @@ fn beat(id: &str, active: &[DispatchId]) -> Beat {
         draining: false,
         active: active.to_vec(),
         pool: None,
+        reach: Reach::Direct,
     }
 }
 
@@ -223,6 +235,8 @@ fn verdict(decision: Decision, at: Timestamp) -> Verdict {
         rule_id: "rule".to_owned(),
         snapshot: SNAPSHOT.to_owned(),
         decided_at: at,
+        confirmed_at: at,
+        ..Verdict::default()
     }
 }
 

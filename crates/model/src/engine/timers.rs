@@ -2,10 +2,13 @@
 //! longer. Nothing here fires early.
 
 use std::cmp::Reverse;
+use std::time::Duration;
 
+use super::jobs::grid;
 use super::workers::ANSWER_GRACE;
-use super::{Effect, Engine, Phase, Random};
+use super::{Assignment, Effect, Engine, Phase, Random};
 use crate::ids::JobId;
+use crate::routing::WaitReason;
 use crate::state::JobState;
 use crate::time::Timestamp;
 
@@ -13,7 +16,14 @@ use crate::time::Timestamp;
 const TIMERS_KEPT: usize = 1024;
 
 /// While the bus is away nobody can show life: look again after this long.
-const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// A worker ends a run at its limit by itself and says so; only this much later it is
+/// ended for it.
+const RUN_GRACE: Duration = Duration::from_secs(5);
+
+/// Timers that are run in one round; the others are next. A transaction must stay small.
+const TIMERS_AT_ONCE: usize = 4096;
 
 impl Engine {
     /// Sees to it that this job is looked at by `at`, or by its deadline if that comes
@@ -40,6 +50,7 @@ impl Engine {
 
     pub(super) fn run_timers(&mut self, now: Timestamp, random: Random<'_>, out: &mut Vec<Effect>) {
         self.sweep_workers(now, random, out);
+        let mut run = 0;
         while let Some(Reverse((at, _))) = self.timers.peek() {
             if *at > now {
                 break;
@@ -50,6 +61,11 @@ impl Engine {
             {
                 job.armed = None;
                 self.timer(now, &id, random, out);
+                run += 1;
+                if run >= TIMERS_AT_ONCE {
+                    self.behind = true;
+                    break;
+                }
             }
         }
         // Most jobs end long before their timer: those left over are thrown out when
@@ -87,7 +103,7 @@ impl Engine {
                 retry_at if retry_at <= now => self.scheduled_try(now, id, random, out),
                 retry_at => self.arm(Some(retry_at), id),
             },
-            Phase::Assigned(_) => self.watch(now, id, out),
+            Phase::Assigned(_) => self.watch(now, id, random, out),
         }
     }
 
@@ -100,27 +116,36 @@ impl Engine {
         random: Random<'_>,
         out: &mut Vec<Effect>,
     ) {
+        // What blocked it may be gone in this very moment; then the try is still open.
+        // Without the bus nobody shows itself, which is nobody's fault.
+        let reason = match self.bus_down_since {
+            Some(_) => None,
+            None => self.why(id),
+        };
+        let settings = &self.settings;
         let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
         let known = job.known.clone();
-        let Some(class) = job.place.map(|p| p.class) else {
+        let (Some(place), Phase::Waiting { retry_at, .. }) = (job.place, &mut job.phase) else {
             return;
         };
-        // What blocked it may be gone in this very moment; then the try is still open.
-        let reason = self.ready.reason(class).filter(|_| !self.capacity_changed);
-        let Phase::Waiting {
-            tries,
-            retry_at,
-            rounds,
-            ..
-        } = &mut job.phase
-        else {
-            return;
+        let floor = if reason == Some(WaitReason::NoWorkers) {
+            settings.retry_delay_no_workers
+        } else {
+            Duration::ZERO
         };
-        if let Some(reason) = reason.filter(|r| r.counts()) {
-            *tries += 1;
-            if *tries >= self.settings.max_scheduling_retries {
+        let first = job.since + floor;
+        if job.rounds == 0 && first > now {
+            *retry_at = grid(first);
+            let at = *retry_at;
+            self.arm(Some(at), id);
+            return;
+        }
+        if let Some(reason) = reason.filter(|r| r.counts(settings.count_all_tries)) {
+            job.tries += 1;
+            let tries = job.tries;
+            if tries >= settings.max_scheduling_retries {
                 let code = reason.code();
                 let reason = format!("{tries} tries to place it ended with {code}");
                 self.forget(id);
@@ -134,17 +159,26 @@ impl Engine {
                 return;
             }
         }
-        *rounds += 1;
-        let floor = self.settings.retry_delay_no_workers;
-        let delay = self.settings.backoff.delay(*rounds, random()).max(floor);
-        *retry_at = now + delay;
+        job.rounds = job.rounds.saturating_add(1);
+        let delay = settings.backoff.delay(job.rounds, random()).max(floor);
+        *retry_at = grid(now + delay);
         let at = *retry_at;
         self.arm(Some(at), id);
-        self.ready.wake(class);
+        self.ready.unblock(place.class);
+        self.ready.unpark(&known.tenant);
     }
 
-    /// A run in a worker's hands: was it taken in time, does it show signs of life?
-    fn watch(&mut self, now: Timestamp, id: &JobId, out: &mut Vec<Effect>) {
+    /// Sees to it that a run that has begun is looked at when it may take no longer.
+    pub(super) fn arm_run_limit(&mut self, id: &JobId) {
+        let run = self.jobs.get(id).and_then(|j| j.assignment());
+        if let Some(at) = run.and_then(ends_by) {
+            self.arm(Some(at), id);
+        }
+    }
+
+    /// A run in a worker's hands: was it taken in time, does it show signs of life, does
+    /// it take longer than it may?
+    fn watch(&mut self, now: Timestamp, id: &JobId, random: Random<'_>, out: &mut Vec<Effect>) {
         let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
@@ -152,27 +186,47 @@ impl Engine {
         let Some(a) = job.assignment_mut() else {
             return;
         };
-        let limit = if a.accepted {
-            self.settings.running_timeout
-        } else {
-            self.settings.dispatch_timeout
-        };
-        let limit = known
-            .spec
-            .timeout_ms
-            .map_or(limit, |ms| limit.max(std::time::Duration::from_millis(ms)));
+        let plan = known.spec.retry.as_ref();
+        let visibility = plan
+            .and_then(|p| p.visibility_ms)
+            .map(Duration::from_millis);
+        let limit = visibility.unwrap_or_else(|| {
+            let limit = if a.accepted {
+                self.settings.running_timeout
+            } else {
+                self.settings.dispatch_timeout
+            };
+            a.terms.run_limit.map_or(limit, |run| limit.max(run))
+        });
         if self.bus_down_since.is_none() && now.since(a.last_sign) >= limit {
+            let reason = format!("no sign of life for {} s", limit.as_secs());
+            if visibility.is_some() {
+                self.give_up(now, id, "visibility_timeout", reason, random, out);
+                return;
+            }
             let code = if a.accepted {
                 "running_timeout"
             } else {
                 "dispatch_timeout"
             };
-            let reason = format!("no sign of life for {} s", limit.as_secs());
-            self.expire(id, code, reason, out);
+            self.timed_out(now, id, code, reason, random, out);
             return;
         }
         let mut again = a.last_sign + limit;
+        if let Some(end) = ends_by(a) {
+            // A result may still be on its way from before the bus was lost.
+            let end = end.max(self.bus_up_at + RUN_GRACE);
+            if self.bus_down_since.is_none() && end <= now {
+                let run = a.terms.run_limit.unwrap_or_default();
+                let reason = format!("it ran for longer than {} s", run.as_secs_f64());
+                self.timed_out(now, id, "timeout", reason, random, out);
+                return;
+            }
+            again = again.min(end);
+        }
         if !a.accepted && a.sdk {
+            let ttl = self.settings.worker_ttl;
+            let unheard = self.settings.accept_within + ANSWER_GRACE + ttl;
             if a.recovered && a.accept_by <= now || a.accept_by + ANSWER_GRACE <= now {
                 if a.recovered && self.workers.contains_key(&a.worker) && a.dispatched_at.is_none()
                 {
@@ -185,12 +239,23 @@ impl Engine {
                         job: known,
                         assignment,
                     });
+                } else if self.bus_down_since.is_none() && now.since(a.last_sign) >= unheard {
+                    // It is there, but neither took it nor answers what it has: as good
+                    // as gone, for this run.
+                    let reason = "its worker does not hear".to_owned();
+                    let worker = a.worker.clone();
+                    self.missed(now, &worker);
+                    self.retry_or_fail(now, id, true, "worker_lost", reason, random, out);
+                    return;
                 } else {
                     // Past accept-by nobody will start it; ask before giving it away.
                     out.push(Effect::AskInventory {
                         worker: a.worker.clone(),
                     });
                     again = again.min(now + self.settings.retry_delay_publish);
+                    if self.bus_down_since.is_none() {
+                        self.strike(now, id);
+                    }
                 }
             } else if a.recovered {
                 again = again.min(a.accept_by);
@@ -201,9 +266,50 @@ impl Engine {
         // Never at once: what could be done now has been done.
         let soonest = match self.bus_down_since {
             Some(_) => now + LOOK_AGAIN,
-            None => now + std::time::Duration::from_millis(1),
+            None => now + Duration::from_millis(1),
         };
         self.arm(Some(again.max(soonest)), id);
+    }
+
+    /// The end, or another run where the topic says so; the worker is told in any case.
+    fn timed_out(
+        &mut self,
+        now: Timestamp,
+        id: &JobId,
+        code: &'static str,
+        reason: String,
+        random: Random<'_>,
+        out: &mut Vec<Effect>,
+    ) {
+        let again = self.jobs.get(id).is_some_and(|job| {
+            let left = |a: &Assignment| a.attempt.0 < a.terms.max_attempts;
+            self.retry_on(&job.known).timeout && job.assignment().is_some_and(left)
+        });
+        if again {
+            self.give_up(now, id, "timeout", reason, random, out);
+        } else {
+            self.expire(id, code, reason, out);
+        }
+    }
+
+    /// This run is over for us, whatever the worker says.
+    fn give_up(
+        &mut self,
+        now: Timestamp,
+        id: &JobId,
+        outcome: &'static str,
+        reason: String,
+        random: Random<'_>,
+        out: &mut Vec<Effect>,
+    ) {
+        if let Some(a) = self.jobs.get(id).and_then(|j| j.assignment()) {
+            out.push(Effect::CancelAtWorker {
+                job: id.clone(),
+                assignment: a.clone(),
+                reason: reason.clone(),
+            });
+        }
+        self.retry_or_fail(now, id, true, outcome, reason, random, out);
     }
 
     fn expire(&mut self, id: &JobId, code: &'static str, reason: String, out: &mut Vec<Effect>) {
@@ -255,4 +361,15 @@ impl Engine {
             }
         }
     }
+}
+
+/// When a run that has begun must have ended. A worker that says nothing of its beginning
+/// is taken to have begun when it was given the job.
+fn ends_by(a: &Assignment) -> Option<Timestamp> {
+    let began = if a.sdk {
+        a.started_at
+    } else {
+        a.started_at.or(a.dispatched_at)
+    };
+    Some(began? + a.terms.run_limit? + RUN_GRACE)
 }

@@ -1,10 +1,10 @@
 //! Workers come, report, and go; their jobs go on elsewhere.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Beat, Effect, Engine, Phase, Random};
+use super::{Beat, Effect, Engine, Job, Random};
 use crate::ids::{DispatchId, Incarnation, JobId, WorkerId};
-use crate::routing::Worker;
+use crate::routing::{Care, Reach, Worker};
 use crate::time::Timestamp;
 
 /// A worker may take a dispatch up to its accept-by, and an answer that does not list it
@@ -12,9 +12,16 @@ use crate::time::Timestamp;
 /// the difference between the worker's clock and ours.
 pub(super) const ANSWER_GRACE: std::time::Duration = std::time::Duration::from_secs(1);
 
+/// Topics remembered that a worker did not take.
+const MAX_REFUSED: usize = 1000;
+
+/// A heartbeat that was written before a result may be read this much after it.
+const CROSSING: std::time::Duration = std::time::Duration::from_secs(2);
+
 impl Engine {
     /// A worker introduces itself. A new incarnation under a known name means that the
-    /// old process is gone, and its jobs with it: known at once, not after the TTL.
+    /// old process is gone, and its jobs with it: known at once, not after the TTL. Under
+    /// a name that several processes share, nobody is gone because another came.
     pub(super) fn hello(
         &mut self,
         now: Timestamp,
@@ -23,29 +30,23 @@ impl Engine {
         out: &mut Vec<Effect>,
     ) {
         worker.last_seen = now;
-        let known = self.workers.get(&worker.id).map(|w| w.incarnation.clone());
-        if known.as_ref() != Some(&worker.incarnation) {
-            let reason = "its worker was replaced by a new process";
-            self.lose_worker(
-                now,
-                &worker.id,
-                Some(&worker.incarnation),
-                reason,
-                random,
-                out,
-            );
+        worker.care = Care::default();
+        let known = self.workers.get(&worker.id);
+        match worker.reach {
+            Reach::Direct => {
+                if known.map(|w| &w.incarnation) != Some(&worker.incarnation) {
+                    let reason = "its worker was replaced by a new process";
+                    let except = Some(&worker.incarnation);
+                    self.lose_worker(now, &worker.id, except, reason, random, out);
+                }
+            }
+            Reach::Shared | Reach::Unregistered => {
+                if let Some(known) = known.filter(|w| w.reach == worker.reach) {
+                    worker.topics.extend(known.topics.iter().cloned());
+                }
+            }
         }
-        worker.in_flight = self.count_held(&worker.id, &worker.incarnation);
-        self.workers.insert(worker.id.clone(), worker);
-        self.capacity_changed = true;
-    }
-
-    pub(super) fn count_held(&self, worker: &WorkerId, incarnation: &Incarnation) -> u32 {
-        let held = self.jobs.values().filter(|j| {
-            j.assignment()
-                .is_some_and(|a| a.worker == *worker && a.incarnation == *incarnation)
-        });
-        u32::try_from(held.count()).unwrap_or(u32::MAX)
+        self.register(worker);
     }
 
     pub(super) fn beat(
@@ -66,6 +67,7 @@ impl Engine {
             // to an earlier leader: its heartbeat must do.
             self.hello(now, of_beat(now, &beat), random, out);
         }
+        let accept_within = self.settings.accept_within;
         let Some(w) = self.workers.get_mut(&beat.worker) else {
             return;
         };
@@ -86,35 +88,111 @@ impl Engine {
         w.gpu_utilization = beat.gpu_utilization;
         w.max_parallel = beat.max_parallel;
         w.draining = beat.draining;
-        // What it lists by dispatch id is in our own count already.
+        // The handshake of a worker that knows only CAP has no pool; its heartbeat may.
+        if !w.sdk && beat.pool.is_some() && w.pool != beat.pool {
+            w.pool.clone_from(&beat.pool);
+            self.capacity_changed = true;
+        }
+        // What is ours is in our own count already: listed by dispatch id, or, by a worker
+        // that cannot list, counted along, perhaps with one that has just ended.
+        let ended = w.care.last_end.is_some_and(|at| now.since(at) <= CROSSING);
         let ours = if w.sdk {
             u32::try_from(beat.active.len()).unwrap_or(u32::MAX)
         } else {
-            0
+            w.in_flight.saturating_add(u32::from(ended))
         };
         w.reported_active = beat.active_jobs.saturating_sub(ours);
+        let idle_before = w.care.idle_at;
+        w.care.idle_at = (beat.active_jobs == 0).then_some(now);
+        let (sdk, held) = (w.sdk, w.in_flight);
         if !was_open && w.is_open() {
             self.capacity_changed = true;
         }
-        if beat.active.is_empty() {
-            return;
-        }
-        let active: HashSet<DispatchId> = beat.active.into_iter().collect();
-        self.signs_of_life(now, &beat.worker, &active);
-    }
-
-    fn signs_of_life(&mut self, now: Timestamp, worker: &WorkerId, active: &HashSet<DispatchId>) {
-        for job in self.jobs.values_mut() {
-            if let Some(a) = job.assignment_mut()
-                && a.worker == *worker
-                && active.contains(&a.dispatch)
-            {
-                a.last_sign = now;
-                a.accepted = true;
+        if sdk {
+            self.signs_of_life(now, &beat.worker, beat.active.iter());
+        } else if held > 0 && beat.active_jobs >= held {
+            // It cannot say which, but it has as many as we gave it.
+            let all: Vec<DispatchId> = self
+                .in_flight
+                .of_worker(&beat.worker)
+                .map(|(d, _)| *d)
+                .collect();
+            self.signs_of_life(now, &beat.worker, all.iter());
+        } else if held > 0
+            && beat.active_jobs == 0
+            && let Some(before) = idle_before
+        {
+            // What was sent while it was not connected is gone; it had time to begin, and
+            // has said twice that it has nothing.
+            let reason = "its worker does not have it";
+            let gone = self.held_where(&beat.worker, |a| a.scheduled_at + accept_within <= before);
+            for id in gone {
+                self.refused(&beat.worker, &id);
+                self.retry_or_fail(now, &id, true, "worker_lost", reason.into(), random, out);
             }
         }
     }
 
+    /// A worker that never named its topics did not take this one: a CAP worker says
+    /// nothing of a job whose topic it does not know.
+    fn refused(&mut self, worker: &WorkerId, job: &JobId) {
+        if let Some(topic) = self.jobs.get(job).map(|j| j.known.spec.topic.to_string())
+            && let Some(w) = self.workers.get_mut(worker)
+            && !w.sdk
+            && w.topics.is_empty()
+            && w.care.refuses.len() < MAX_REFUSED
+        {
+            w.care.refuses.insert(topic);
+        }
+    }
+
+    /// Runs that a worker says it has.
+    pub(super) fn signs_of_life<'a>(
+        &mut self,
+        now: Timestamp,
+        worker: &WorkerId,
+        active: impl Iterator<Item = &'a DispatchId>,
+    ) {
+        let mut any = false;
+        for dispatch in active {
+            if let Some(id) = self.in_flight.job(worker, dispatch)
+                && let Some(a) = self.jobs.get_mut(id).and_then(Job::assignment_mut)
+            {
+                a.last_sign = now;
+                a.accepted = true;
+                any = true;
+            }
+        }
+        if any {
+            self.hears(worker);
+        }
+    }
+
+    /// It took what it was given.
+    pub(super) fn hears(&mut self, worker: &WorkerId) {
+        if let Some(w) = self.workers.get_mut(worker) {
+            w.care.missed = 0;
+            if w.care.deaf_until.take().is_some() {
+                self.capacity_changed = true;
+            }
+        }
+    }
+
+    /// It did not take what it was given in time, though it is there. Several in a row
+    /// mean that it speaks but does not hear; it is tried again with one later.
+    pub(super) fn missed(&mut self, now: Timestamp, worker: &WorkerId) {
+        let after = self.settings.deaf_after;
+        let until = now + self.settings.worker_ttl;
+        if let Some(w) = self.workers.get_mut(worker) {
+            w.care.missed = w.care.missed.saturating_add(1);
+            if after > 0 && w.care.missed >= after {
+                w.care.deaf_until = Some(until);
+            }
+        }
+    }
+
+    /// A worker leaves. What it still holds is lost at once, also when nobody knows the
+    /// worker itself: it may have introduced itself to an earlier leader.
     pub(super) fn goodbye(
         &mut self,
         now: Timestamp,
@@ -123,82 +201,14 @@ impl Engine {
         random: Random<'_>,
         out: &mut Vec<Effect>,
     ) {
-        let ours = self
-            .workers
-            .get(worker)
-            .is_some_and(|w| incarnation.is_none_or(|i| *i == w.incarnation));
-        if ours {
+        let known = self.workers.get(worker);
+        if known.is_some_and(|w| incarnation.is_none_or(|i| *i == w.incarnation)) {
             self.workers.remove(worker);
-            self.lose_worker(now, worker, None, "its worker left", random, out);
-        }
-    }
-
-    /// The answer to our question what a worker is running and has finished.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one message")]
-    pub(super) fn inventory(
-        &mut self,
-        now: Timestamp,
-        worker: &WorkerId,
-        incarnation: &Incarnation,
-        running: &HashSet<DispatchId>,
-        finished: &HashSet<DispatchId>,
-        random: Random<'_>,
-        out: &mut Vec<Effect>,
-    ) {
-        let known = self.workers.get(worker).map(|w| &w.incarnation);
-        if known.is_some_and(|i| i != incarnation) {
-            // From a process that is gone already.
+        } else if known.is_some() && incarnation.is_none() {
             return;
         }
-        // Taken over from an earlier leader, who gave it to an earlier process.
-        let reason = "its worker was replaced by a new process";
-        self.lose_worker(now, worker, Some(incarnation), reason, random, out);
-        self.signs_of_life(now, worker, running);
-        self.signs_of_life(now, worker, finished);
-        let mut absent: Vec<JobId> = self
-            .jobs
-            .iter()
-            .filter(|(_, j)| {
-                j.assignment().is_some_and(|a| {
-                    a.worker == *worker
-                        && a.incarnation == *incarnation
-                        && !running.contains(&a.dispatch)
-                        && !finished.contains(&a.dispatch)
-                        && (a.recovered || a.accept_by + ANSWER_GRACE <= now)
-                })
-            })
-            .map(|(id, _)| id.clone())
-            .collect();
-        absent.sort_unstable();
-        for id in absent {
-            let Some(job) = self.jobs.get_mut(&id) else {
-                continue;
-            };
-            let known = job.known.clone();
-            let Some(a) = job.assignment_mut() else {
-                continue;
-            };
-            if a.recovered && !a.accepted && a.sdk {
-                // The leader before us may have died before it was on the wire; the
-                // worker drops it if it has seen it.
-                a.recovered = false;
-                a.accept_by = now + self.settings.accept_within;
-                let assignment = a.clone();
-                self.arm(Some(assignment.accept_by), &id);
-                out.push(Effect::Republish {
-                    job: known,
-                    assignment,
-                });
-            } else {
-                let ran = a.accepted;
-                let (outcome, reason) = if ran {
-                    ("lost", "its worker no longer has it")
-                } else {
-                    ("not_accepted", "its worker never took it")
-                };
-                self.retry_or_fail(now, &id, ran, outcome, reason.to_owned(), random, out);
-            }
-        }
+        let gone = self.held_where(worker, |a| incarnation.is_none_or(|i| *i == a.incarnation));
+        self.lose(now, gone, worker, "its worker left", random, out);
     }
 
     /// Everything this worker held (under any other incarnation than `except`) is lost.
@@ -211,18 +221,19 @@ impl Engine {
         random: Random<'_>,
         out: &mut Vec<Effect>,
     ) {
-        let mut lost: Vec<JobId> = self
-            .jobs
-            .iter()
-            .filter(|(_, j)| {
-                j.assignment().is_some_and(|a| {
-                    a.worker == *worker && except.is_none_or(|e| a.incarnation != *e)
-                })
-            })
-            .map(|(id, _)| id.clone())
-            .collect();
-        // The same answer every time: the map has no order.
-        lost.sort_unstable();
+        let lost = self.held_where(worker, |a| except.is_none_or(|e| a.incarnation != *e));
+        self.lose(now, lost, worker, reason, random, out);
+    }
+
+    fn lose(
+        &mut self,
+        now: Timestamp,
+        lost: Vec<JobId>,
+        worker: &WorkerId,
+        reason: &str,
+        random: Random<'_>,
+        out: &mut Vec<Effect>,
+    ) {
         for id in lost {
             let reason = format!("{reason} ({worker})");
             self.retry_or_fail(now, &id, true, "worker_lost", reason, random, out);
@@ -244,50 +255,74 @@ impl Engine {
         let silent: Vec<WorkerId> = self
             .workers
             .values()
-            .filter(|w| now.since(w.last_seen) > ttl)
+            .filter(|w| w.reach != Reach::Unregistered && now.since(w.last_seen) > ttl)
             .map(|w| w.id.clone())
             .collect();
         for id in silent {
             self.workers.remove(&id);
             self.lose_worker(now, &id, None, "its worker fell silent", random, out);
         }
+        for w in self.workers.values_mut() {
+            if w.care.deaf_until.is_some_and(|at| at <= now) {
+                // One more miss and it is deaf again.
+                w.care.deaf_until = None;
+                w.care.missed = self.settings.deaf_after.saturating_sub(1);
+                self.capacity_changed = true;
+            }
+        }
         // Taken over from an earlier leader, and its worker never showed itself, or only
         // as a new process.
-        let mut orphaned: Vec<JobId> = self
-            .jobs
-            .iter()
-            .filter(|(_, j)| match &j.phase {
-                Phase::Assigned(a) => {
-                    let here = self
-                        .workers
-                        .get(&a.worker)
-                        .is_some_and(|w| w.incarnation == a.incarnation);
-                    !here && now.since(a.last_sign) > ttl
-                }
-                Phase::Checking | Phase::Waiting { .. } | Phase::Sleeping { .. } | Phase::Held => {
-                    false
-                }
-            })
-            .map(|(id, _)| id.clone())
-            .collect();
-        orphaned.sort_unstable();
-        for id in orphaned {
-            let reason = "its worker did not come back".to_owned();
-            self.retry_or_fail(now, &id, true, "worker_lost", reason, random, out);
+        let holders: Vec<WorkerId> = self.in_flight.holders().cloned().collect();
+        for worker in holders {
+            let here = self.workers.get(&worker).map(|w| w.incarnation.clone());
+            let orphaned = self.held_where(&worker, |a| {
+                let served = here.as_ref() == Some(&a.incarnation);
+                let anybody = a.reach == Reach::Unregistered;
+                !served && !anybody && now.since(a.last_sign) > ttl
+            });
+            let reason = "its worker did not come back";
+            self.lose(now, orphaned, &worker, reason, random, out);
         }
     }
 }
 
 /// The incarnation of a worker that has none of its own: the time it was first seen.
 pub fn cap_incarnation(at: Timestamp) -> Incarnation {
-    // Digits after a prefix are always a valid incarnation.
-    Incarnation::new(format!("cap-{}", at.as_micros())).unwrap_or_else(|_| unreachable!())
+    fixed(&format!("cap-{}", at.as_micros()))
+}
+
+/// The incarnation of all processes that share an id.
+pub fn shared_incarnation() -> Incarnation {
+    fixed("cap-shared")
+}
+
+/// The incarnation of whoever listens on a topic's subject unregistered.
+pub fn topic_incarnation() -> Incarnation {
+    fixed("cap-topic")
+}
+
+/// How the worker of this incarnation is reached.
+pub fn reach_of(incarnation: &Incarnation) -> Reach {
+    match incarnation.as_str() {
+        "cap-shared" => Reach::Shared,
+        "cap-topic" => Reach::Unregistered,
+        _ => Reach::Direct,
+    }
+}
+
+fn fixed(text: &str) -> Incarnation {
+    // Digits and letters after a prefix are always a valid incarnation.
+    Incarnation::new(text).unwrap_or_else(|_| unreachable!())
 }
 
 fn of_beat(now: Timestamp, beat: &Beat) -> Worker {
     Worker {
         id: beat.worker.clone(),
-        incarnation: cap_incarnation(now),
+        incarnation: match beat.reach {
+            Reach::Direct => cap_incarnation(now),
+            Reach::Shared => shared_incarnation(),
+            Reach::Unregistered => topic_incarnation(),
+        },
         sdk: false,
         inline: false,
         pool: beat.pool.clone(),
@@ -295,11 +330,13 @@ fn of_beat(now: Timestamp, beat: &Beat) -> Worker {
         capabilities: BTreeSet::new(),
         labels: BTreeMap::new(),
         max_parallel: beat.max_parallel,
-        reported_active: beat.active_jobs,
+        reported_active: 0,
         cpu_load: beat.cpu_load,
         gpu_utilization: beat.gpu_utilization,
         draining: false,
         last_seen: now,
         in_flight: 0,
+        reach: beat.reach,
+        care: Care::default(),
     }
 }

@@ -1,6 +1,6 @@
 //! Which files are refused, where the error points, and what a snapshot covers.
 
-use airlock_policy::{Decision, LoadError, Policy, PolicyInput, Problem, limits};
+use airlock_policy::{Decision, LoadError, NoCounters, Policy, Problem, Request, limits};
 
 fn refused(text: &str) -> LoadError {
     Policy::load(text).expect_err("this file has a mistake")
@@ -200,40 +200,44 @@ fn each_condition_counts() {
     .unwrap();
     let requires = vec!["SSD".to_owned(), "gpu".to_owned(), "x".to_owned()];
     let labels = [("env".to_owned(), "prod".to_owned())].into();
-    let full = PolicyInput {
+    let full = Request {
         tenant: "acme",
         capability: "READ",
         requires: &requires,
         labels: &labels,
-        ..PolicyInput::new("job.a")
+        ..Request::new("job.a")
     };
-    let verdict = policy.decide(&full);
+    let verdict = policy.evaluate(&full, &mut NoCounters);
     assert_eq!(verdict.decision, Decision::RequireApproval);
     assert_eq!(
         &*verdict.reason,
         "held for approval by rule \"r\": ask first"
     );
-    let nothing = PolicyInput::new("job.a");
+    let nothing = Request::new("job.a");
     for less in [
-        PolicyInput {
+        Request {
             topic: "sys.a",
             ..full
         },
-        PolicyInput { tenant: "", ..full },
-        PolicyInput {
+        Request { tenant: "", ..full },
+        Request {
             capability: "",
             ..full
         },
-        PolicyInput {
+        Request {
             requires: &requires[..1],
             ..full
         },
-        PolicyInput {
+        Request {
             labels: nothing.labels,
             ..full
         },
     ] {
-        assert_eq!(policy.decide(&less).decision, Decision::Deny, "{less:?}");
+        assert_eq!(
+            policy.evaluate(&less, &mut NoCounters).decision,
+            Decision::Deny,
+            "{less:?}"
+        );
     }
 }
 
@@ -248,10 +252,14 @@ fn a_job_without_a_tenant_is_the_default_tenants() {
         ("house", Decision::Throttle),
         ("x", Decision::Deny),
     ] {
-        let input = PolicyInput {
+        let input = Request {
             tenant,
-            ..PolicyInput::new("job.a")
+            ..Request::new("job.a")
         };
-        assert_eq!(policy.decide(&input).decision, expected, "{tenant:?}");
+        assert_eq!(
+            policy.evaluate(&input, &mut NoCounters).decision,
+            expected,
+            "{tenant:?}"
+        );
     }
 }

@@ -1,6 +1,21 @@
 //! The policy through its public face: what files are refused and how, what the
 //! shipped file does, and that rules mean what a naive reading of them says.
 
+mod asking;
+mod bytes;
+mod content;
+mod decisions;
+mod docs;
+mod explaining;
+mod fields;
 mod files;
+mod fixtures;
+mod mistakes;
+mod overlays;
 mod properties;
+mod reads;
+mod replay;
+mod schema;
 mod shipped;
+mod tenants;
+mod velocity;

@@ -1,6 +1,6 @@
 //! The file in `config/` is what people start from, so its behaviour is pinned here.
 
-use airlock_policy::{Decision, FailMode, Outcome, Policy, PolicyInput};
+use airlock_policy::{Decision, FailMode, NoCounters, Outcome, Policy, Request};
 
 fn shipped() -> Policy {
     Policy::load(include_str!("../../../../config/safety.yaml")).expect("the shipped policy loads")
@@ -12,7 +12,7 @@ fn tags(tags: &[&str]) -> Vec<String> {
 
 #[test]
 fn it_allows_ordinary_jobs() {
-    let verdict = shipped().decide(&PolicyInput::new("job.image.resize"));
+    let verdict = shipped().evaluate(&Request::new("job.image.resize"), &mut NoCounters);
     assert_eq!(verdict.decision, Decision::Allow);
     assert_eq!(verdict.rule_id.as_deref(), Some("ordinary-jobs"));
     assert_eq!(&*verdict.reason, "allowed by rule \"ordinary-jobs\"");
@@ -22,10 +22,13 @@ fn it_allows_ordinary_jobs() {
 fn it_denies_what_is_destructive_however_it_is_spelt() {
     for spelling in ["destructive", "DESTRUCTIVE", " Destructive "] {
         let risk_tags = tags(&["network", spelling]);
-        let verdict = shipped().decide(&PolicyInput {
-            risk_tags: &risk_tags,
-            ..PolicyInput::new("job.disk.wipe")
-        });
+        let verdict = shipped().evaluate(
+            &Request {
+                risk_tags: &risk_tags,
+                ..Request::new("job.disk.wipe")
+            },
+            &mut NoCounters,
+        );
         assert_eq!(verdict.decision, Decision::Deny);
         assert_eq!(verdict.rule_id.as_deref(), Some("destructive"));
         assert!(
@@ -47,10 +50,13 @@ fn it_denies_by_default() {
         ("job.mail.send", tags(&[""])),
         ("sys.job.submit", tags(&[])),
     ] {
-        let verdict = policy.decide(&PolicyInput {
-            risk_tags: &risk_tags,
-            ..PolicyInput::new(topic)
-        });
+        let verdict = policy.evaluate(
+            &Request {
+                risk_tags: &risk_tags,
+                ..Request::new(topic)
+            },
+            &mut NoCounters,
+        );
         assert_eq!(verdict.decision, Decision::Deny);
         assert_eq!(verdict.rule_id, None);
         assert_eq!(&*verdict.reason, "denied by default: no rule matches");
@@ -75,7 +81,7 @@ fn a_malformed_topic_is_denied_even_by_a_policy_that_allows_everything() {
         ("job.a b", "' '"),
         (long.as_str(), "304 bytes"),
     ] {
-        let verdict = policy.decide(&PolicyInput::new(topic));
+        let verdict = policy.evaluate(&Request::new(topic), &mut NoCounters);
         assert_eq!(verdict.decision, Decision::Deny, "{topic:?}");
         assert!(verdict.reason.contains(word), "{}", verdict.reason);
     }
@@ -83,28 +89,31 @@ fn a_malformed_topic_is_denied_even_by_a_policy_that_allows_everything() {
 
 #[test]
 fn an_explanation_names_what_was_passed_over() {
-    let explained = shipped().explain(&PolicyInput::new("job.a"));
+    let explained = shipped().explain(&Request::new("job.a"), &mut NoCounters);
     let outcomes: Vec<_> = explained.steps.iter().map(|s| s.outcome).collect();
-    assert!(matches!(
-        outcomes[..],
-        [Outcome::Missed(_), Outcome::Matched]
-    ));
+    assert!(matches!(outcomes[..], [Outcome::Missed, Outcome::Matched]));
     assert_eq!(
         explained.to_string(),
-        "allowed by rule \"ordinary-jobs\"; passed over: \"destructive\" (risk_tags)"
+        "allowed by rule \"ordinary-jobs\"; because no_risk_tags none ([]), topics job.* (job.a); \
+         passed over: \"destructive\" (risk_tags); otherwise: without rule \"ordinary-jobs\": \
+         denied by default: no rule matches, denied by rule \"destructive\" if risk_tags were \
+         one of [destructive] (it is [])"
     );
 }
 
 #[test]
 fn an_oversized_input_is_denied() {
     let policy = shipped();
-    let many = vec!["x".to_owned(); PolicyInput::MAX_LIST + 1];
-    let long = vec!["x".repeat(PolicyInput::MAX_WORD + 1)];
+    let many = vec!["x".to_owned(); Request::MAX_LIST + 1];
+    let long = vec!["x".repeat(Request::MAX_WORD + 1)];
     for (list, word) in [(&many, "257 requirements"), (&long, "4097 bytes")] {
-        let verdict = policy.decide(&PolicyInput {
-            requires: list,
-            ..PolicyInput::new("job.a")
-        });
+        let verdict = policy.evaluate(
+            &Request {
+                requires: list,
+                ..Request::new("job.a")
+            },
+            &mut NoCounters,
+        );
         assert_eq!(verdict.decision, Decision::Deny);
         assert!(verdict.reason.contains(word), "{}", verdict.reason);
     }

@@ -100,17 +100,16 @@ async fn all_ways_to_ask_agree_and_only_real_ones_count() {
     assert_eq!(checked, evaluated);
     assert_eq!(checked, simulated);
     assert_eq!(explained.decision, checked.decision);
-    assert_eq!(
-        explained.reason,
-        "allowed by rule \"ordinary-jobs\"; passed over: \"destructive\" (risk_tags)"
-    );
+    for part in [
+        "allowed by rule \"ordinary-jobs\"",
+        "passed over: \"destructive\" (risk_tags)",
+        "denied by rule \"destructive\" if risk_tags",
+    ] {
+        assert!(explained.reason.contains(part), "{}", explained.reason);
+    }
     let text = r.ctx.metrics.encode().unwrap();
     assert!(
         text.contains("cordum_safety_kernel_decisions_total{decision=\"allow\"} 2"),
-        "{text}"
-    );
-    assert!(
-        text.contains("cordum_safety_kernel_evaluation_seconds_count 2"),
         "{text}"
     );
     assert!(text.contains("cordum_safety_kernel_rules 2"), "{text}");

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use airlock_proto::cap::safety_kernel_client::SafetyKernelClient;
 use airlock_proto::cap::{JobMetadata, PolicyCheckRequest, PolicyCheckResponse};
 use airlock_proto::own::policy_batch_client::PolicyBatchClient;
+use airlock_proto::own::{CheckBatchRequest, CheckBatchResponse};
 use airlock_safety_kernel::{Config, Prepared};
 use airlock_service::Context;
 use tokio::task::JoinHandle;
@@ -25,6 +26,11 @@ pub struct Running {
 impl Running {
     /// `policy`: the file's text, or none for no file.
     pub async fn start(policy: Option<&str>) -> Self {
+        Self::start_with(policy, |_| ()).await
+    }
+
+    /// The same, with settings changed.
+    pub async fn start_with(policy: Option<&str>, change: impl FnOnce(&mut Config)) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let path = dir.path().join("safety.yaml");
         if let Some(text) = policy {
@@ -33,6 +39,7 @@ impl Running {
         let mut config = Config::default();
         config.grpc.listen = "127.0.0.1:0".to_owned();
         config.policy.path = path.clone();
+        change(&mut config);
         let ctx = Context::for_host("safety-kernel");
         let prepared = Prepared::new(&config, ctx.clone())
             .await
@@ -63,6 +70,15 @@ impl Running {
         answer.expect("an answer").into_inner()
     }
 
+    pub async fn check_batch(&self, requests: Vec<PolicyCheckRequest>) -> CheckBatchResponse {
+        let request = CheckBatchRequest {
+            requests,
+            traceparents: Vec::new(),
+        };
+        let answer = self.batch.clone().check_batch(request).await;
+        answer.expect("an answer").into_inner()
+    }
+
     /// Ends it, and with it the test's connection.
     pub async fn stop(self) {
         self.ctx.shutdown.cancel();
@@ -87,13 +103,13 @@ pub fn job(topic: &str, risk_tags: &[&str]) -> PolicyCheckRequest {
     }
 }
 
-/// Waits until `state` fits; fails with the last one seen after ten seconds.
+/// Waits until `state` fits; fails with the last one seen after a minute.
 pub async fn until<T, F>(what: &str, mut state: impl FnMut() -> F, fits: impl Fn(&T) -> bool)
 where
     T: std::fmt::Debug,
     F: Future<Output = T>,
 {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let seen = state().await;
         if fits(&seen) {

@@ -332,7 +332,10 @@ impl Parts<'_> {
         match service {
             Service::SafetyKernel => env.push(("AIRLOCK_GRPC__LISTEN", self.kernel.to_string())),
             Service::Scheduler => env.push(("AIRLOCK_KERNEL__URL", kernel)),
-            Service::Gateway => env.push(("AIRLOCK_API_KEY", self.api_key.clone())),
+            Service::Gateway => {
+                env.push(("AIRLOCK_API_KEY", self.api_key.clone()));
+                env.push(("AIRLOCK_KERNEL__URL", kernel));
+            }
             Service::Worker => {}
         }
         Ok(env)

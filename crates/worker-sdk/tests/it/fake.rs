@@ -230,9 +230,13 @@ impl Fake {
     }
 
     pub async fn receipt(&self, order: &Order) -> anyhow::Result<()> {
+        self.receipts(vec![order.id.to_string()]).await
+    }
+
+    pub async fn receipts(&self, receipts: Vec<String>) -> anyhow::Result<()> {
         self.control(own::WorkerControl {
             epoch: EPOCH,
-            receipts: vec![order.id.to_string()],
+            receipts,
             ..own::WorkerControl::default()
         })
         .await
@@ -270,7 +274,7 @@ impl Fake {
 
 const TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
 
-async fn next(subscription: &mut Subscription, what: &str) -> anyhow::Result<Payload> {
+pub async fn next(subscription: &mut Subscription, what: &str) -> anyhow::Result<Payload> {
     let incoming = timeout(BOUND, subscription.recv())
         .await
         .with_context(|| format!("waiting for {what}"))?

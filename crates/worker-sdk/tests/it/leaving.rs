@@ -9,7 +9,7 @@ use airlock_worker::{Builder, JobContext};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use crate::fake::{BOUND, Fake, detail, status};
+use crate::fake::{BOUND, Fake, detail, dispatch_of, status};
 
 fn gated(go_on: &Arc<Notify>) -> impl FnOnce(Builder) -> Builder + use<> {
     let go_on = Arc::clone(go_on);
@@ -90,4 +90,63 @@ async fn a_job_that_does_not_end_is_left_for_another_attempt() -> anyhow::Result
     // Nobody confirms it; it leaves all the same.
     timeout(BOUND, &mut worker.task).await???;
     Ok(())
+}
+
+#[tokio::test]
+async fn draining_under_load_loses_and_repeats_nothing() -> anyhow::Result<()> {
+    const JOBS: usize = 300;
+    let mut fake = Fake::start().await?;
+    let began = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = Arc::clone(&began);
+    let mut worker = fake
+        .worker(|w| {
+            w.max_parallel(4)
+                .on("job.brief", move |_: JobContext, n: u32| {
+                    count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                    async move {
+                        tokio::time::sleep(Duration::from_millis(5)).await;
+                        Ok(n)
+                    }
+                })
+        })
+        .await?;
+    let mut open = std::collections::HashSet::new();
+    let mut batch = Vec::new();
+    for n in 0..JOBS {
+        let order = fake.order("job.brief", &n.to_string());
+        batch.push(fake.packet(&order)?);
+        open.insert(order.id.to_string());
+    }
+    for sent in fake.bus.publish_all(batch).await {
+        sent?;
+    }
+    let (mut finished, mut handed_back) = (0, 0);
+    while !open.is_empty() {
+        let result = fake.result().await?;
+        let id = dispatch_of(&result).to_owned();
+        // Repeats may come while a receipt is on its way; they count once.
+        if open.remove(&id) {
+            if detail(&result).not_started {
+                handed_back += 1;
+            } else {
+                assert_eq!(status(&result), JobStatus::Succeeded);
+                finished += 1;
+            }
+        }
+        fake.receipts(vec![id]).await?;
+        if finished == 20 {
+            worker.stop.cancel();
+        }
+    }
+    timeout(BOUND, &mut worker.task).await???;
+    assert_eq!(finished + handed_back, JOBS);
+    assert!(handed_back > 0, "nothing was left to hand back");
+    let began = began.load(std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(began, finished, "what was handed back never began");
+    loop {
+        let hello = fake.hello().await?.airlock.expect("a WorkerHello");
+        if hello.goodbye {
+            return Ok(());
+        }
+    }
 }

@@ -3,7 +3,11 @@
 mod ends;
 mod fake;
 mod flood;
+mod handlers;
 mod leaving;
 mod outages;
 mod payloads;
+mod secured;
+mod signed;
 mod taking;
+mod watching;

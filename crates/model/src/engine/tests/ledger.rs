@@ -30,6 +30,8 @@ pub struct Ledger {
     pub latest: Option<(String, Timestamp)>,
     /// Dispatches that a worker took.
     pub taken: BTreeSet<DispatchId>,
+    /// Dispatches that may be on the wire.
+    pub sent: BTreeSet<DispatchId>,
 }
 
 impl Row {
@@ -102,7 +104,7 @@ impl Ledger {
     }
 
     /// Does one move if the row still is where the engine believes it; false if not.
-    pub fn write(&mut self, now: Timestamp, effect: &Effect) -> bool {
+    pub fn write(&mut self, now: Timestamp, rules: &Rules, effect: &Effect) -> bool {
         match effect {
             Effect::Finish {
                 job,
@@ -123,7 +125,7 @@ impl Ledger {
                 job,
                 assignment,
                 verdict,
-            } => self.assign(now, &job.id, assignment, verdict),
+            } => self.assign(now, rules, &job.id, assignment, verdict),
             Effect::Refuse { job, to, .. } => self.refuse(now, &job.id, *to),
             Effect::Mark { job, assignment } => {
                 self.mark(job, assignment);
@@ -192,7 +194,51 @@ impl Ledger {
         true
     }
 
-    fn assign(&mut self, now: Timestamp, id: &JobId, a: &Assignment, v: &Verdict) -> bool {
+    /// Placed where its topic says, and within every limit at the moment of the commit.
+    fn check_place(&self, rules: &Rules, row: &Row, a: &Assignment, v: &Verdict) {
+        let id = &row.known.id;
+        let pools = rules.routing.pools_for(&row.known.spec.topic);
+        let of = if a.worker.as_str() == "w3" {
+            "extra"
+        } else {
+            "default"
+        };
+        let open = pools.iter().any(|p| {
+            p.as_str() == of && rules.routing.pools[p].status == crate::routing::PoolStatus::Active
+        });
+        assert!(open, "{id}: given to {} of pool {of}", a.worker);
+        let tenant = &row.known.tenant;
+        let mine = |r: &&Row| r.state.is_in_flight() && r.known.tenant == *tenant;
+        let held = self.rows.values().filter(mine).count();
+        if let Some(limit) = rules.tenants.get(tenant).max_concurrent {
+            assert!(held < limit as usize, "{id}: {held} of {tenant} in flight");
+        }
+        if let Some(limit) = v.constraints.as_ref().and_then(|c| c.max_concurrent_jobs()) {
+            let under = |r: &&Row| {
+                let run = r.run.as_ref().filter(|_| r.state.is_in_flight());
+                mine(r) && run.is_some_and(|a| a.terms.rule.as_deref() == Some(&v.rule_id))
+            };
+            let held = self.rows.values().filter(under).count();
+            assert!(
+                held < limit as usize,
+                "{id}: {held} under rule {}",
+                v.rule_id
+            );
+        }
+    }
+
+    fn assign(
+        &mut self,
+        now: Timestamp,
+        rules: &Rules,
+        id: &JobId,
+        a: &Assignment,
+        v: &Verdict,
+    ) -> bool {
+        let pending = |r: &&Row| r.state == JobState::Pending && r.attempt + 1 == a.attempt.0;
+        if let Some(row) = self.rows.get(id).filter(pending) {
+            self.check_place(rules, row, a, v);
+        }
         let Some(row) = self.rows.get_mut(id) else {
             return false;
         };
@@ -200,7 +246,11 @@ impl Ledger {
             return false;
         }
         row.go(JobEvent::Assign, JobState::Scheduled);
-        let max = row.known.spec.max_attempts.unwrap_or(3);
+        let rule = rules.topics.get(&row.known.spec.topic);
+        let max = row.known.spec.max_attempts;
+        let max = max.or(rule.and_then(|r| r.max_attempts)).unwrap_or(3);
+        let narrowed = v.constraints.as_ref().and_then(|c| c.max_attempts());
+        let max = narrowed.map_or(max, |n| n.min(max));
         assert!(a.attempt.0 <= max, "{id}: attempt {} of {max}", a.attempt);
         assert!(
             row.not_before.is_none_or(|at| at <= now),

@@ -12,8 +12,11 @@ pub struct Process {
     pub id: WorkerId,
     pub incarnation: Incarnation,
     pub sdk: bool,
+    pub pool: PoolName,
     pub slots: u32,
     pub alive: bool,
+    /// It speaks, but hears nothing.
+    pub deaf: bool,
     pub epoch: u64,
     pub seen: BTreeSet<DispatchId>,
     pub running: BTreeMap<DispatchId, JobId>,
@@ -24,6 +27,7 @@ impl Process {
     pub fn hello(&self) -> Worker {
         let mut w = worker(self.id.as_str(), self.incarnation.as_str(), self.slots);
         w.sdk = self.sdk;
+        w.pool = Some(self.pool.clone());
         w
     }
 }
@@ -43,6 +47,7 @@ impl World {
             return;
         }
         p.alive = true;
+        p.deaf = false;
         let kind = if p.sdk { "i" } else { "cap" };
         p.incarnation = incarnation(&format!("{kind}-{n}"));
         p.seen.clear();
@@ -86,7 +91,8 @@ impl World {
             } else {
                 Vec::new()
             },
-            pool: None,
+            pool: Some(p.pool.clone()),
+            reach: Reach::Direct,
         };
         self.lossy(Input::Beat(beat));
     }
@@ -96,7 +102,7 @@ impl World {
         let Some(i) = self
             .processes
             .iter()
-            .position(|p| p.id == a.worker && p.alive)
+            .position(|p| p.id == a.worker && p.alive && !p.deaf)
         else {
             return;
         };
@@ -118,6 +124,7 @@ impl World {
             );
         }
         self.ledger.taken.insert(a.dispatch);
+        let kills = job.as_str().ends_with('9') && !self.calm;
         let (sdk, incarnation) = (p.sdk, p.incarnation.clone());
         p.running.insert(a.dispatch, job.clone());
         if sdk && self.unlucky(4) {
@@ -132,6 +139,9 @@ impl World {
                 at: Some(now),
             };
             self.lossy(input);
+        }
+        if kills {
+            return self.die(i);
         }
         let long = if self.unlucky(10) { 60_000 } else { 3_000 };
         let takes = self.between(0, long);

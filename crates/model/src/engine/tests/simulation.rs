@@ -127,7 +127,7 @@ fn fault(world: &mut World, jobs: &mut u64) {
             }
         }
         45..60 => {
-            let i = usize::try_from(world.between(0, 2)).unwrap();
+            let i = usize::try_from(world.between(0, 3)).unwrap();
             match world.processes[i].alive {
                 true => world.die(i),
                 false => world.rise(i),
@@ -147,7 +147,17 @@ fn fault(world: &mut World, jobs: &mut u64) {
             world.fail_open = world.between(0, 1) == 0;
         }
         78..86 => world.snapshot += 1,
-        86..95 => cancel(world),
+        86..91 => cancel(world),
+        91..94 => {
+            let turn = world.between(0, 5);
+            world.rules = super::world::world_rules(turn);
+            let rules = world.rules.clone();
+            world.round(vec![Input::Rules(rules)]);
+        }
+        94..96 => {
+            let i = usize::try_from(world.between(0, 3)).unwrap();
+            world.processes[i].deaf ^= world.processes[i].sdk;
+        }
         _ => world.take_over(),
     }
 }
@@ -158,6 +168,13 @@ fn submit(world: &mut World, jobs: &mut u64) {
     let mut known = with_spec(&format!("j{jobs}"), |s| s.priority = priority);
     known.tenant = TenantId::new(format!("t{}", world.between(0, 2))).unwrap();
     known.created_at = world.now;
+    let topic = ["job.echo", "job.echo", "job.both", "job.extra"];
+    let topic = topic[usize::try_from(world.between(0, 3)).unwrap()];
+    known.spec = {
+        let mut spec = (*known.spec).clone();
+        spec.topic = Topic::new(topic).unwrap();
+        Arc::new(spec)
+    };
     if world.unlucky(15) {
         let limit = world.between(100, 40_000);
         known.deadline_at = Some(world.now + ms(limit));
@@ -207,7 +224,11 @@ fn calm(world: &mut World) {
         world.bus_up = true;
         world.round(vec![Input::BusUp]);
     }
+    world.rules = super::world::world_rules(0);
+    let rules = world.rules.clone();
+    world.round(vec![Input::Rules(rules)]);
     for i in 0..world.processes.len() {
+        world.processes[i].deaf = false;
         world.rise(i);
     }
 }
@@ -218,6 +239,7 @@ fn check(world: &World) {
     if let Some(next) = engine.next_deadline() {
         assert!(next > world.now, "the shell would spin");
     }
+    engine.ready.check();
     let mut waiting = 0;
     for (id, job) in &engine.jobs {
         let row = &world.ledger.rows[id];
@@ -255,8 +277,10 @@ fn check(world: &World) {
         "the ready queue has what waits and nothing else"
     );
     for w in engine.workers() {
-        let held = engine.count_held(&w.id, &w.incarnation);
+        let (held, fragile) = engine.count_held(&w.id, &w.incarnation);
         assert_eq!(w.in_flight, held, "{}: its slots are miscounted", w.id);
+        assert_eq!(w.care.fragile, fragile, "{}: its fragile jobs", w.id);
+        assert!(fragile <= 1, "{}: {fragile} fragile jobs together", w.id);
         assert!(held <= w.slots(), "{}: {held} in {} slots", w.id, w.slots());
     }
     for row in world.ledger.rows.values() {

@@ -114,7 +114,7 @@ fn a_scheduled_try_looks_at_a_blocked_class_again() {
     });
     let effects = rig.live(secs(2));
     let effects: Vec<_> = effects.into_iter().map(|(_, e)| one_short(&e)).collect();
-    assert_eq!(effects, ["recheck a"]);
+    assert_eq!(effects, ["assign a to w"]);
 }
 
 #[test]

@@ -7,6 +7,46 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::ledger::{Ledger, Row};
 use super::processes::Process;
 use super::*;
+use crate::routing::{Glob, Pool, PoolStatus};
+use crate::rules::{RetryOn, TenantRule, TopicRule};
+use crate::terms::{Budgets, Constraints};
+
+/// The configurations that take turns. In the first every job can be placed.
+pub fn world_rules(turn: u64) -> Arc<Rules> {
+    let mut rules = Rules::default();
+    let extra = Pool {
+        status: match turn % 3 {
+            1 => PoolStatus::Draining,
+            _ => PoolStatus::Active,
+        },
+        ..Pool::default()
+    };
+    rules.routing.pools.insert(pool("default"), Pool::default());
+    rules.routing.pools.insert(pool("extra"), extra);
+    let topics = &mut rules.routing.topics;
+    topics.insert(Glob::new("job.both"), vec![pool("default"), pool("extra")]);
+    if turn % 3 != 2 {
+        topics.insert(Glob::new("job.extra"), vec![pool("extra")]);
+    }
+    topics.insert(Glob::new("job.*"), vec![pool("default")]);
+    let limited = TenantRule {
+        weight: 3,
+        max_concurrent: Some(if turn.is_multiple_of(2) { 2 } else { 1 }),
+    };
+    let tenant = TenantId::new("t0").unwrap();
+    rules.tenants.named.insert(tenant, limited);
+    let rule = TopicRule {
+        timeout: Some(secs(50)),
+        max_attempts: Some(4),
+        retry_on: Some(RetryOn {
+            timeout: true,
+            failed: true,
+            ..RetryOn::default()
+        }),
+    };
+    rules.topics.insert(Glob::new("job.both"), rule);
+    Arc::new(rules)
+}
 
 /// Something on its way, or something that will happen.
 #[derive(Debug, Clone)]
@@ -44,6 +84,8 @@ pub struct World {
     pub fail_open: bool,
     pub snapshot: u64,
     pub approved: BTreeSet<JobId>,
+    /// The configuration in force.
+    pub rules: Arc<Rules>,
     /// No more losses, repeats, failures and crashes.
     pub calm: bool,
     term: u64,
@@ -55,9 +97,10 @@ pub struct World {
 impl World {
     pub fn new(seed: u64) -> Self {
         let mut world = Self {
-            engine: Engine::new(Settings::default(), routing()),
+            engine: Engine::new(Settings::default(), world_rules(0)),
             now: Timestamp::from_millis(1_000_000_000),
             ledger: Ledger::default(),
+            rules: world_rules(0),
             processes: Vec::new(),
             bus_up: true,
             kernel_up: true,
@@ -70,14 +113,17 @@ impl World {
             count: 0,
             wire: BTreeMap::new(),
         };
-        for i in 0..3 {
+        for i in 0..4 {
             let slots = u32::try_from(world.between(1, 3)).unwrap();
             world.processes.push(Process {
                 id: worker_id(&format!("w{i}")),
                 incarnation: incarnation("unborn"),
-                sdk: i < 2,
+                sdk: i != 2,
+                // The last one is of a pool of its own.
+                pool: pool(if i == 3 { "extra" } else { "default" }),
                 slots,
                 alive: false,
+                deaf: false,
                 epoch: 0,
                 seen: BTreeSet::new(),
                 running: BTreeMap::new(),
@@ -190,7 +236,7 @@ impl World {
             }
             Mail::AskInventory(worker) => {
                 let term = self.term;
-                if let Some(p) = self.process(&worker).filter(|p| p.sdk) {
+                if let Some(p) = self.process(&worker).filter(|p| p.sdk && !p.deaf) {
                     p.epoch = p.epoch.max(term);
                     let input = Input::Inventory {
                         worker,
@@ -312,6 +358,18 @@ impl World {
             _ => Decision::Allow,
         };
         let mut verdict = verdict(decision, at);
+        if decision == Decision::AllowWithConstraints {
+            verdict.rule_id = "narrow".to_owned();
+            verdict.constraints = Some(Arc::new(Constraints {
+                budgets: Some(Budgets {
+                    max_retries: 1,
+                    max_concurrent_jobs: 1,
+                    max_runtime_ms: 40_000,
+                    ..Budgets::default()
+                }),
+                ..Constraints::default()
+            }));
+        }
         verdict.snapshot = if decision == Decision::FailOpen {
             String::new()
         } else {
@@ -331,12 +389,12 @@ impl World {
         let moves = Ledger::moves(&effects);
         let mut written = Vec::new();
         for (_, effect) in &moves {
-            written.push(self.ledger.write(self.now, effect));
+            written.push(self.ledger.write(self.now, &self.rules, effect));
         }
         if unheard {
             // The commit went through but its answer was lost: it is done once more.
             for ((_, effect), written) in moves.iter().zip(&mut written) {
-                *written = self.ledger.write(self.now, effect);
+                *written = self.ledger.write(self.now, &self.rules, effect);
             }
         }
         let mut follow_up = Vec::new();
@@ -425,14 +483,23 @@ impl World {
     fn publish(&mut self, job: JobId, a: Assignment) {
         let dispatch = a.dispatch;
         let failed = !self.bus_up || self.unlucky(8);
-        // What failed may have happened.
-        if !failed || self.unlucky(50) {
+        // What failed may have happened, unless it surely has not.
+        let first = !self.ledger.sent.contains(&dispatch);
+        let sure = failed && first && self.unlucky(40);
+        if !sure {
+            self.ledger.sent.insert(dispatch);
+        }
+        if !failed || (!sure && self.unlucky(50)) {
             let late = if self.unlucky(4) { 15_000 } else { 200 };
             let late = self.between(0, late);
             self.send(late, Mail::Dispatch(self.term, job.clone(), a));
         }
         let input = if failed {
-            Input::PublishFailed { job, dispatch }
+            Input::PublishFailed {
+                job,
+                dispatch,
+                sure,
+            }
         } else {
             Input::Published { job, dispatch }
         };
@@ -445,7 +512,7 @@ impl World {
         self.term += 1;
         self.ledger.latest = None;
         let known: Vec<Worker> = self.engine.workers().cloned().collect();
-        self.engine = Engine::new(Settings::default(), routing());
+        self.engine = Engine::new(Settings::default(), self.rules.clone());
         if self.unlucky(60) {
             let hellos = known.into_iter().map(|w| Input::Hello(Box::new(w)));
             self.recover(hellos.collect());

@@ -1,0 +1,303 @@
+//! `airlock approval …`: what waits for somebody, and saying yes or no.
+
+use std::num::NonZeroU32;
+
+use airlock_client::{Approval, ApprovalListRequest, ApprovalPage};
+use clap::{Args, Subcommand};
+use comfy_table::{Table, presets};
+
+use crate::args::Api;
+use crate::exit::Exit;
+use crate::payload;
+use crate::render::{Scene, time};
+use crate::session::{self, Answer, Failure, Session};
+use crate::terminal::{Terminal, one_line};
+
+#[derive(Debug, Args)]
+pub struct ApprovalArgs {
+    #[command(flatten)]
+    pub api: Api,
+    #[command(subcommand)]
+    pub action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Action {
+    /// Lists jobs that wait for an approval, newest first
+    List {
+        /// PENDING, APPROVED, REJECTED, EXPIRED, DENIED, SUPERSEDED, WITHDRAWN, RELEASED,
+        /// several separated by commas, or all
+        #[arg(long)]
+        status: Option<String>,
+        /// Only jobs of this topic
+        #[arg(long)]
+        topic: Option<String>,
+        /// Only those that this rule holds
+        #[arg(long, value_name = "RULE")]
+        rule: Option<String>,
+        /// How many
+        #[arg(long, value_name = "N", default_value = "20")]
+        limit: NonZeroU32,
+        /// Goes on where an earlier list ended
+        #[arg(long)]
+        cursor: Option<String>,
+    },
+    /// Shows who was asked about a job, who said what, and the audit trail
+    Show {
+        #[arg(value_name = "JOB")]
+        id: String,
+    },
+    /// Approves a held job
+    Approve {
+        #[arg(value_name = "JOB")]
+        id: String,
+        /// Why; kept in the audit trail
+        #[arg(long)]
+        reason: Option<String>,
+        /// Narrows what the job may do: JSON of the shape of a rule's constraints, @FILE,
+        /// or - for standard input
+        #[arg(long, value_name = "JSON|@FILE|-")]
+        constraints: Option<String>,
+    },
+    /// Rejects a held job; it is denied
+    Reject {
+        #[arg(value_name = "JOB")]
+        id: String,
+        /// Why; kept in the audit trail
+        #[arg(long)]
+        reason: Option<String>,
+    },
+}
+
+pub fn run(args: ApprovalArgs, terminal: Terminal) -> Exit {
+    session::run(args.api, terminal, |session| act(session, args.action))
+}
+
+async fn act(session: Session, action: Action) -> Answer {
+    match action {
+        Action::List {
+            status,
+            topic,
+            rule,
+            limit,
+            cursor,
+        } => {
+            let request = ApprovalListRequest {
+                status,
+                topic,
+                rule_id: rule,
+                limit: Some(limit.into()),
+                cursor,
+            };
+            let page = session.client.approvals(&request).await?;
+            if session.json {
+                return session.print(&page);
+            }
+            session.terminal.say(&list(&page, &session.scene()));
+            if let Some(cursor) = &page.next_cursor {
+                let text = format!("there are more: --cursor {cursor}");
+                session.terminal.hint(&text);
+            }
+            Ok(Exit::Done)
+        }
+        Action::Show { id } => {
+            let approval = session.client.approval(&id).await?;
+            told(&session, &approval)
+        }
+        Action::Approve {
+            id,
+            reason,
+            constraints,
+        } => {
+            let narrowed = constraints.as_deref().map(payload::read).transpose()?;
+            let narrowed = narrowed
+                .map(|raw| serde_json::from_str(raw.get()))
+                .transpose()
+                .map_err(|e| Failure::usage(format!("--constraints: {e}")))?;
+            let approval = session
+                .client
+                .approve(&id, reason.as_deref(), narrowed.as_ref())
+                .await?;
+            told(&session, &approval)
+        }
+        Action::Reject { id, reason } => {
+            let approval = session.client.reject(&id, reason.as_deref()).await?;
+            told(&session, &approval)
+        }
+    }
+}
+
+fn told(session: &Session, approval: &Approval) -> Answer {
+    if session.json {
+        return session.print(approval);
+    }
+    session.terminal.say(&show(approval, &session.scene()));
+    Ok(Exit::Done)
+}
+
+fn when(text: &str, scene: &Scene) -> String {
+    time::read(text)
+        .map(|at| time::relative(at, scene.now))
+        .unwrap_or_default()
+}
+
+fn list(page: &ApprovalPage, scene: &Scene) -> String {
+    if page.items.is_empty() {
+        return "nothing waits for an approval".to_owned();
+    }
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header([
+        "JOB", "STATUS", "VOTES", "TOPIC", "TENANT", "RULE", "ASKED", "EXPIRES", "REASON",
+    ]);
+    for a in &page.items {
+        table.add_row([
+            one_line(&a.job_id),
+            one_line(&a.status),
+            format!("{}/{}", a.approvals, a.quorum),
+            one_line(&a.topic),
+            one_line(&a.tenant_id),
+            one_line(&a.rule_id),
+            when(&a.created_at, scene),
+            when(&a.expires_at, scene),
+            one_line(&a.reason),
+        ]);
+    }
+    let lines: Vec<String> = table
+        .lines()
+        .map(|line| {
+            line.strip_prefix(' ')
+                .unwrap_or(&line)
+                .trim_end()
+                .to_owned()
+        })
+        .collect();
+    lines.join("\n")
+}
+
+fn show(a: &Approval, scene: &Scene) -> String {
+    let mut lines = vec![format!(
+        "{}  {}  {}",
+        scene.paint.bold(&one_line(&a.job_id)),
+        one_line(&a.status),
+        scene.paint.state(a.job_state),
+    )];
+    let mut fact = |name: &str, value: String| {
+        if !value.is_empty() {
+            let name = scene.paint.dim(&format!("{name:<10}"));
+            lines.push(format!("  {name} {value}"));
+        }
+    };
+    fact("topic", one_line(&a.topic));
+    fact("tenant", one_line(&a.tenant_id));
+    fact(
+        "by",
+        one_line(a.submitted_by.as_deref().unwrap_or_default()),
+    );
+    let principal = a.principal_id.as_deref().unwrap_or_default();
+    fact("principal", one_line(principal));
+    fact(
+        "capability",
+        one_line(a.capability.as_deref().unwrap_or_default()),
+    );
+    fact("risk tags", one_line(&a.risk_tags.join(", ")));
+    fact("rule", one_line(&a.rule_id));
+    fact("reason", one_line(&a.reason));
+    fact("policy", one_line(&a.policy_snapshot));
+    fact("votes", format!("{} of {}", a.approvals, a.quorum));
+    let may: Vec<String> = a
+        .approvers
+        .iter()
+        .cloned()
+        .chain(a.approver_roles.iter().map(|r| format!("role {r}")))
+        .collect();
+    fact("may", one_line(&may.join(", ")));
+    fact("asked", when(&a.created_at, scene));
+    fact("expires", when(&a.expires_at, scene));
+    fact(
+        "decided",
+        one_line(a.decided_reason.as_deref().unwrap_or_default()),
+    );
+    for vote in &a.votes {
+        let word = if vote.approve { "approved" } else { "rejected" };
+        let mut line = format!("{word} by {}", one_line(&vote.voter));
+        if !vote.reason.is_empty() {
+            line.push_str(&format!(": {}", one_line(&vote.reason)));
+        }
+        if let Some(narrowed) = &vote.constraints {
+            line.push_str(&format!(
+                ", narrowed to {}",
+                one_line(&narrowed.to_string())
+            ));
+        }
+        fact("vote", line);
+    }
+    for entry in &a.audit {
+        let at = when(&entry.at, scene);
+        let line = format!(
+            "{} by {} ({at})",
+            one_line(&entry.kind),
+            one_line(&entry.actor)
+        );
+        fact("audit", line);
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use airlock_model::{JobState, Timestamp};
+    use jiff::tz::TimeZone;
+
+    use super::*;
+    use crate::terminal::Paint;
+
+    fn approval() -> Approval {
+        serde_json::from_value(serde_json::json!({
+            "job_id": "j-1", "round": 1, "status": "PENDING", "job_state": "APPROVAL_REQUIRED",
+            "topic": "job.pay", "tenant_id": "acme", "reason": "money\u{1b}[31m moves",
+            "rule_id": "pay", "policy_snapshot": "sha256:1", "quorum": 2, "approvals": 1,
+            "approver_roles": ["treasury"], "created_at": "2030-01-01T00:00:00Z",
+            "expires_at": "2030-01-02T00:00:00Z",
+            "votes": [{"voter": "bob", "approve": true, "reason": "fine",
+                       "constraints": {"budgets": {"max_retries": 1}}, "at": "2030-01-01T00:00:00Z"}],
+        }))
+        .unwrap()
+    }
+
+    fn scene() -> Scene {
+        Scene {
+            now: Timestamp::parse_rfc3339("2030-01-01T00:05:00Z").unwrap(),
+            zone: TimeZone::UTC,
+            paint: Paint::Plain,
+        }
+    }
+
+    #[test]
+    fn a_request_says_who_is_asked_and_who_spoke() {
+        let text = show(&approval(), &scene());
+        for part in [
+            "j-1  PENDING  APPROVAL_REQUIRED",
+            "1 of 2",
+            "role treasury",
+            "approved by bob: fine, narrowed to",
+        ] {
+            assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+    }
+
+    #[test]
+    fn a_list_is_a_table_and_nothing_is_said_to_be_nothing() {
+        let mut page = ApprovalPage {
+            items: vec![approval()],
+            next_cursor: None,
+        };
+        let text = list(&page, &scene());
+        assert!(text.starts_with("JOB"), "{text}");
+        assert!(text.contains("1/2") && text.contains("job.pay"), "{text}");
+        assert_eq!(page.items[0].job_state, JobState::ApprovalRequired);
+        page.items.clear();
+        assert_eq!(list(&page, &scene()), "nothing waits for an approval");
+    }
+}

@@ -1,0 +1,112 @@
+//! A candidate policy on the jobs of the past.
+
+use std::path::PathBuf;
+
+use airlock_client::PastDecision;
+use airlock_policy::replay::{Changes, Past, Replay};
+use airlock_policy::{Decision, OwnedRequest};
+
+use super::{local, table};
+use crate::exit::Exit;
+use crate::explain::Explained;
+use crate::session::{Answer, Failure, Session};
+use crate::terminal::one_line;
+
+/// Jobs in one page.
+const PAGE: u32 = 500;
+
+pub async fn run(session: &Session, since: &str, show: usize, files: &[PathBuf]) -> Answer {
+    let candidate = local::load(files).map_err(|unusable| {
+        Failure::Told(Explained {
+            text: unusable.text,
+            hint: None,
+            exit: unusable.exit,
+        })
+    })?;
+    let mut replay = Replay::default();
+    let mut unread = 0_u64;
+    let mut cursor: Option<String> = None;
+    loop {
+        // Inputs are fetched only for a policy that looks at them.
+        let page = session
+            .client
+            .decisions(since, candidate.reads_content(), PAGE, cursor.as_deref())
+            .await?;
+        for item in page.items {
+            match past(item) {
+                Some(past) => replay.add(&candidate, &past),
+                None => unread += 1,
+            }
+        }
+        match page.next_cursor {
+            Some(next) => cursor = Some(next),
+            None => break,
+        }
+    }
+    if session.json {
+        return session.print(&replay);
+    }
+    let all = replay.changed() + replay.unchanged;
+    session.terminal.say(&format!(
+        "{all} jobs since {since}: {} newly denied, {} newly allowed, {} newly held, \
+         {} newly throttled, {} unchanged",
+        replay.newly_denied.count,
+        replay.newly_allowed.count,
+        replay.newly_held.count,
+        replay.newly_throttled.count,
+        replay.unchanged,
+    ));
+    if replay.uncertain > 0 {
+        session.terminal.note(&format!(
+            "{} answers depend on counts or inputs that are not known any more",
+            replay.uncertain
+        ));
+    }
+    if unread > 0 {
+        session.terminal.note(&format!(
+            "{unread} jobs could not be read and were left out"
+        ));
+    }
+    for (title, changes) in [
+        ("newly denied", &replay.newly_denied),
+        ("newly allowed", &replay.newly_allowed),
+        ("newly held", &replay.newly_held),
+        ("newly throttled", &replay.newly_throttled),
+    ] {
+        if changes.count > 0 {
+            session.terminal.say(&listed(title, changes, show));
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// `None` for a job that this version cannot ask about.
+fn past(item: PastDecision) -> Option<Past> {
+    let request: OwnedRequest = serde_json::from_value(item.request).ok()?;
+    Some(Past {
+        job_id: item.job_id,
+        request: request.settle(),
+        decision: Decision::parse(&item.decision)?,
+        rule_id: item.rule_id,
+    })
+}
+
+fn listed(title: &str, changes: &Changes, show: usize) -> String {
+    let rows = changes.jobs.iter().take(show).map(|c| {
+        vec![
+            one_line(&c.job_id),
+            one_line(&c.topic),
+            one_line(&c.tenant),
+            format!("{} → {}", c.before.word(), c.after.word()),
+            one_line(c.rule_after.as_deref().unwrap_or("default")),
+            one_line(&c.reason),
+        ]
+    });
+    let header = ["JOB", "TOPIC", "TENANT", "DECISION", "RULE", "REASON"];
+    let mut text = format!("\n{title}\n{}", table(&header, rows.collect()));
+    let shown = changes.jobs.len().min(show) as u64;
+    if changes.count > shown {
+        text.push_str(&format!("\n… and {} more", changes.count - shown));
+    }
+    text
+}

@@ -1,0 +1,215 @@
+//! `airlock worker new`: a worker's project that compiles and runs as it is.
+//!
+//! What must stay true: nothing that is there is overwritten, and run from a checkout
+//! the project builds against that checkout, with the very versions it was tested with.
+
+mod checkout;
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+
+use self::checkout::Checkout;
+use crate::exit::Exit;
+use crate::terminal::Terminal;
+
+const LONGEST_NAME: usize = 64;
+
+/// Makes workers
+#[derive(Debug, Args)]
+pub struct Worker {
+    #[command(subcommand)]
+    pub action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Action {
+    /// Makes a new worker's project in a folder of its name
+    New(New),
+}
+
+#[derive(Debug, Args)]
+pub struct New {
+    /// The project's and the worker's name: small letters, digits and -
+    #[arg(value_parser = name)]
+    pub name: String,
+    /// Where to make it [default: a folder of its name, here]
+    #[arg(long, value_name = "FOLDER")]
+    pub path: Option<PathBuf>,
+    /// The pool it works in
+    #[arg(long, default_value = "default")]
+    pub pool: String,
+    /// A checkout of Airlock to build against [default: the one this is run from]
+    #[arg(long, value_name = "FOLDER")]
+    pub checkout: Option<PathBuf>,
+}
+
+fn name(text: &str) -> Result<String, String> {
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let begins = text.starts_with(|c: char| c.is_ascii_lowercase());
+    if begins && text.len() <= LONGEST_NAME && text.chars().all(fits) && !text.ends_with('-') {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "small letters, digits and -, beginning with a letter, at most {LONGEST_NAME}"
+    ))
+}
+
+pub fn run(args: Worker, terminal: Terminal) -> Exit {
+    let Action::New(new) = args.action;
+    let checkout = match &new.checkout {
+        Some(folder) => match Checkout::at(folder) {
+            Some(checkout) => Some(checkout),
+            None => {
+                let folder = folder.display();
+                terminal.error(&format!("{folder} is no checkout of Airlock"));
+                return Exit::Usage;
+            }
+        },
+        None => Checkout::around_us(),
+    };
+    let folder = new.path.clone().unwrap_or_else(|| new.name.clone().into());
+    match make(&new, &folder, checkout.as_ref()) {
+        Ok(()) => {
+            let place = folder.display();
+            terminal.say(&format!(
+                "made {place}\n\n  cd {place}\n  cargo test\n  cargo run"
+            ));
+            if checkout.is_none() {
+                terminal.hint(
+                    "no checkout of Airlock here: Cargo.toml asks the registry for \
+                     airlock-worker; --checkout names a folder instead",
+                );
+            }
+            Exit::Done
+        }
+        Err(Trouble::Taken) => {
+            let place = folder.display();
+            terminal.error(&format!(
+                "{place} is there already, and nothing was changed"
+            ));
+            Exit::Usage
+        }
+        Err(Trouble::Io(doing, error)) => {
+            terminal.error(&format!("{doing}: {error}"));
+            Exit::Failed
+        }
+    }
+}
+
+enum Trouble {
+    /// The folder has something in it.
+    Taken,
+    Io(String, std::io::Error),
+}
+
+const FILES: [(&str, &str); 6] = [
+    ("Cargo.toml", include_str!("template/Cargo.toml.txt")),
+    ("README.md", include_str!("template/README.md.txt")),
+    ("src/lib.rs", include_str!("template/lib.rs.txt")),
+    ("src/main.rs", include_str!("template/main.rs.txt")),
+    ("tests/stack.rs", include_str!("template/stack.rs.txt")),
+    (".gitignore", "/target\n"),
+];
+
+fn make(new: &New, folder: &Path, checkout: Option<&Checkout>) -> Result<(), Trouble> {
+    let doing = |what: &str, path: &Path| format!("{what} {}", path.display());
+    match std::fs::read_dir(folder).map(|mut entries| entries.next().is_none()) {
+        Ok(true) => {}
+        Ok(false) => return Err(Trouble::Taken),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(Trouble::Io(doing("looking into", folder), error)),
+    }
+    let words = Words::of(new, checkout);
+    for (file, template) in FILES {
+        let path = folder.join(file);
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent).map_err(|e| Trouble::Io(doing("making", parent), e))?;
+        }
+        std::fs::write(&path, words.fill(template))
+            .map_err(|e| Trouble::Io(doing("writing", &path), e))?;
+    }
+    if let Some(checkout) = checkout {
+        // With the same versions it also builds without the network.
+        let (from, to) = (checkout.lock_file(), folder.join("Cargo.lock"));
+        std::fs::copy(&from, &to).map_err(|e| Trouble::Io(doing("copying", &from), e))?;
+    }
+    Ok(())
+}
+
+/// What stands for what in the templates.
+struct Words([(&'static str, String); 6]);
+
+impl Words {
+    fn of(new: &New, checkout: Option<&Checkout>) -> Self {
+        let sdk = match checkout {
+            Some(checkout) => format!("{{ path = {:?} }}", checkout.sdk()),
+            None => format!("{:?}", env!("CARGO_PKG_VERSION")),
+        };
+        let home = checkout.map_or_else(|| "airlock".into(), Checkout::folder);
+        Self([
+            ("{{name}}", new.name.clone()),
+            ("{{crate}}", new.name.replace('-', "_")),
+            ("{{pool}}", new.pool.clone()),
+            ("{{topic}}", format!("job.{}.hello", new.name)),
+            ("{{sdk}}", sdk),
+            ("{{checkout}}", home.display().to_string()),
+        ])
+    }
+
+    fn fill(&self, template: &str) -> String {
+        let text = template.to_owned();
+        self.0
+            .iter()
+            .fold(text, |text, (word, value)| text.replace(word, value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_crates_and_topics() {
+        for good in ["a", "resizer", "thumb-nailer-2"] {
+            assert_eq!(name(good).as_deref(), Ok(good));
+        }
+        let long = "a".repeat(65);
+        for bad in [
+            "", "2fast", "-a", "a-", "Big", "a_b", "a.b", "a/b", "ü", &long,
+        ] {
+            assert!(name(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn every_word_is_filled_in() {
+        let new = New {
+            name: "thumb-nailer".to_owned(),
+            path: None,
+            pool: "media".to_owned(),
+            checkout: None,
+        };
+        let words = Words::of(&new, None);
+        for (file, template) in FILES {
+            let text = words.fill(template);
+            assert!(!text.contains("{{"), "{file}:\n{text}");
+        }
+        assert!(words.fill("{{crate}}::x").contains("thumb_nailer::x"));
+    }
+
+    #[test]
+    fn what_is_there_stays() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("precious"), "x").expect("written");
+        let new = New {
+            name: "w".to_owned(),
+            path: None,
+            pool: "default".to_owned(),
+            checkout: None,
+        };
+        let made = make(&new, folder.path(), None);
+        assert!(matches!(made, Err(Trouble::Taken)));
+        assert_eq!(std::fs::read_dir(folder.path()).expect("read").count(), 1);
+    }
+}

@@ -1,0 +1,260 @@
+//! Approving and rejecting held jobs, and seeing what waits for somebody.
+
+use std::sync::Arc;
+
+use airlock_ledger::{Approval, ApprovalStatus, AuditEntry, NewVote, VoteOutcome};
+use airlock_model::{Constraints, JobState, Timestamp};
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::response::IntoResponse;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::jobs::{JobPath, RETRY_FOR, job_id};
+use super::{Answer, App, admission};
+use crate::cursor;
+use crate::decode::decode_object;
+use crate::policy_query as query;
+use crate::problem::Problem;
+use crate::retry::{problem, retrying};
+
+const MAX_REASON: usize = 1_024;
+/// A word on a job is a reason and perhaps constraints.
+const VOTE_BYTES: usize = 64 << 10;
+/// Audit entries shown with one approval.
+const AUDIT_SHOWN: u32 = 200;
+
+#[derive(Serialize)]
+struct Shown<'a> {
+    job_id: &'a str,
+    round: u32,
+    status: ApprovalStatus,
+    job_state: JobState,
+    topic: &'a str,
+    tenant_id: &'a str,
+    principal_id: Option<&'a str>,
+    actor_id: Option<&'a str>,
+    submitted_by: Option<&'a str>,
+    capability: Option<&'a str>,
+    risk_tags: &'a [String],
+    labels: &'a std::collections::BTreeMap<String, String>,
+    /// Why somebody is asked.
+    reason: &'a str,
+    rule_id: &'a str,
+    rule_hash: &'a str,
+    policy_snapshot: &'a str,
+    job_hash: String,
+    quorum: u32,
+    approvals: usize,
+    approvers: &'a [String],
+    approver_roles: &'a [String],
+    created_at: String,
+    expires_at: String,
+    decided_at: Option<String>,
+    decided_reason: Option<&'a str>,
+    used_at: Option<String>,
+    votes: Vec<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    audit: Option<Vec<Value>>,
+}
+
+fn show(a: &Approval) -> Shown<'_> {
+    Shown {
+        job_id: a.job_id.as_str(),
+        round: a.round,
+        status: a.status,
+        job_state: a.job_state,
+        topic: a.spec.topic.as_str(),
+        tenant_id: a.tenant.as_str(),
+        principal_id: a.spec.principal_id.as_deref(),
+        actor_id: a.spec.actor_id.as_deref(),
+        submitted_by: a.submitted_by.as_deref(),
+        capability: a.spec.capability.as_deref(),
+        risk_tags: &a.spec.risk_tags,
+        labels: &a.spec.labels,
+        reason: &a.reason,
+        rule_id: &a.rule_id,
+        rule_hash: &a.rule_hash,
+        policy_snapshot: &a.policy_snapshot,
+        job_hash: a.job_hash.iter().map(|b| format!("{b:02x}")).collect(),
+        quorum: a.quorum,
+        approvals: a.approvals(),
+        approvers: &a.permitted.approvers,
+        approver_roles: &a.permitted.approver_roles,
+        created_at: a.requested_at.to_rfc3339(),
+        expires_at: a.expires_at.to_rfc3339(),
+        decided_at: a.decided_at.map(Timestamp::to_rfc3339),
+        decided_reason: a.decided_reason.as_deref(),
+        used_at: a.used_at.map(Timestamp::to_rfc3339),
+        votes: a
+            .votes
+            .iter()
+            .map(|v| {
+                json!({
+                    "voter": v.voter,
+                    "approve": v.approve,
+                    "reason": v.reason,
+                    "constraints": v.constraints,
+                    "at": v.at.to_rfc3339(),
+                })
+            })
+            .collect(),
+        audit: None,
+    }
+}
+
+fn entry(e: &AuditEntry) -> Value {
+    json!({"at": e.at.to_rfc3339(), "kind": e.kind, "actor": e.actor, "detail": e.detail})
+}
+
+pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let caller = app.keys.caller(request.headers())?;
+    let listing = query::approvals(request.uri(), caller.scope.as_ref())?;
+    let _admitted = app.admission.enter(request.headers(), 0)?;
+    let ledger = app.links.need_ledger()?;
+    let page = retrying(Instant::now() + RETRY_FOR, || {
+        ledger.approvals(&listing.filter, listing.after.clone(), listing.limit)
+    })
+    .await
+    .map_err(|e| problem(&e))?;
+    let items: Vec<Shown<'_>> = page.approvals.iter().map(show).collect();
+    let next_cursor = page.next.as_ref().map(|(at, id)| cursor::write(*at, id));
+    Ok(Json(json!({"items": items, "next_cursor": next_cursor})).into_response())
+}
+
+pub async fn get(State(app): State<Arc<App>>, path: JobPath, request: Request) -> Answer {
+    let caller = app.keys.caller(request.headers())?;
+    let id = job_id(path)?;
+    let scope = caller.scope.as_ref();
+    let _admitted = app.admission.enter(request.headers(), 0)?;
+    let ledger = app.links.need_ledger()?;
+    let until = Instant::now() + RETRY_FOR;
+    let approval = retrying(until, || ledger.approval(scope, &id))
+        .await
+        .map_err(|e| problem(&e))?
+        .ok_or_else(|| Problem::no_such_approval(id.as_str()))?;
+    let audit = retrying(until, || ledger.audit_of(scope, &id, AUDIT_SHOWN))
+        .await
+        .map_err(|e| problem(&e))?;
+    let mut shown = show(&approval);
+    shown.audit = Some(audit.iter().map(entry).collect());
+    Ok(Json(shown).into_response())
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct VoteBody {
+    reason: Option<String>,
+    /// Some clients call it so.
+    note: Option<String>,
+    /// What the job is narrowed to; of the shape of a rule's.
+    constraints: Option<Constraints>,
+}
+
+impl VoteBody {
+    fn reason(&self) -> Result<&str, Problem> {
+        let reason = self.reason.as_deref().or(self.note.as_deref());
+        let reason = reason.unwrap_or_default();
+        if reason.len() > MAX_REASON {
+            let message = format!(
+                "is {} bytes long; at most {MAX_REASON} are allowed",
+                reason.len()
+            );
+            return Err(Problem::field("reason", message));
+        }
+        Ok(reason)
+    }
+}
+
+pub async fn approve(State(app): State<Arc<App>>, path: JobPath, request: Request) -> Answer {
+    vote(&app, path, request, true).await
+}
+
+pub async fn reject(State(app): State<Arc<App>>, path: JobPath, request: Request) -> Answer {
+    vote(&app, path, request, false).await
+}
+
+async fn vote(app: &App, path: JobPath, request: Request, approve: bool) -> Answer {
+    let (parts, body) = request.into_parts();
+    let caller = app.keys.caller(&parts.headers)?;
+    let id = job_id(path)?;
+    let _admitted = app.admission.enter(&parts.headers, VOTE_BYTES)?;
+    let text = admission::read(&parts.headers, body, VOTE_BYTES, "reason").await?;
+    let body = if text.is_empty() {
+        VoteBody::default()
+    } else {
+        admission::check_content_type(&parts.headers)?;
+        decode_object(&text)?
+    };
+    let reason = body.reason()?;
+    if !approve && body.constraints.is_some() {
+        return Err(Problem::field(
+            "constraints",
+            "a job that is rejected cannot be narrowed",
+        ));
+    }
+    let constraints = body
+        .constraints
+        .as_ref()
+        .map(serde_json::to_value)
+        .transpose()
+        .map_err(|e| Problem::field("constraints", e.to_string()))?;
+    let voter = caller.voter();
+    let new = NewVote {
+        job_id: &id,
+        tenant: caller.scope.as_ref(),
+        voter: &voter,
+        approve,
+        reason,
+        constraints: constraints.as_ref(),
+    };
+    let ledger = app.links.need_ledger()?;
+    // Repeating it is safe: a vote whose answer was lost is found as said before.
+    let outcome = retrying(Instant::now() + RETRY_FOR, || ledger.vote(&new))
+        .await
+        .map_err(|e| problem(&e))?;
+    answer(app, outcome, &id)
+}
+
+fn answer(app: &App, outcome: VoteOutcome, id: &airlock_model::JobId) -> Answer {
+    let refused = match outcome {
+        VoteOutcome::Approved(a) => {
+            app.waker.approved(&a);
+            app.waker.audit("approval.approved", &a);
+            return Ok(Json(show(&a)).into_response());
+        }
+        VoteOutcome::Rejected(a) => {
+            app.waker.audit("approval.rejected", &a);
+            return Ok(Json(show(&a)).into_response());
+        }
+        VoteOutcome::Counted(a) => {
+            app.waker.audit("approval.approved", &a);
+            return Ok(Json(show(&a)).into_response());
+        }
+        VoteOutcome::Repeated(a) => {
+            // The wake-up of the first time may have been lost with its answer.
+            if a.job_state == JobState::Pending {
+                app.waker.approved(&a);
+            }
+            return Ok(Json(show(&a)).into_response());
+        }
+        VoteOutcome::Contradiction(_) => {
+            Problem::conflict("you have said the opposite about this job before")
+        }
+        VoteOutcome::Expired(a) => {
+            Problem::conflict(format!("the request expired at {}", a.expires_at))
+                .in_state(a.job_state.as_str())
+        }
+        VoteOutcome::NotHeld(state) => {
+            Problem::conflict(format!("the job is not held for approval; it is {state}"))
+                .in_state(state.as_str())
+        }
+        VoteOutcome::OwnJob => Problem::forbidden("nobody approves or rejects their own job"),
+        VoteOutcome::NotPermitted => {
+            Problem::forbidden("the rule that holds this job names others to approve it")
+        }
+        VoteOutcome::NotFound => return Err(Problem::no_such_job(id.as_str())),
+    };
+    Err(refused.of_job(id))
+}

@@ -1,0 +1,245 @@
+//! Policy bundles: publishing, listing, rolling back. For administrators only.
+//!
+//! What must stay true: what is published can be loaded. A bundle that no kernel could
+//! load would keep every later change out of force, so it is refused at the door, with
+//! every mistake named.
+
+use std::sync::Arc;
+
+use airlock_ledger::{Bundle, NewBundle, RolledBack};
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use axum::http::StatusCode;
+use axum::response::IntoResponse;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use tokio::time::Instant;
+
+use super::jobs::RETRY_FOR;
+use super::{Answer, App, admission};
+use crate::bundle_check;
+use crate::decode::decode_object;
+use crate::policy_query as query;
+use crate::problem::Problem;
+use crate::retry::{problem, retrying};
+
+const MAX_CONTENT: usize = 1 << 20;
+const MAX_NAME: usize = 64;
+const MAX_NOTE: usize = 1_024;
+/// JSON doubles a text's quotes and line ends at worst, six times a control character.
+const PUBLISH_BYTES: usize = 4 * MAX_CONTENT;
+const ROLLBACK_BYTES: usize = 16 << 10;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PublishBody {
+    name: String,
+    content: String,
+    #[serde(default)]
+    position: i32,
+    /// Ed25519 over the content, in base64 or hexadecimal.
+    #[serde(default)]
+    signature: Option<String>,
+    #[serde(default)]
+    key_id: Option<String>,
+    #[serde(default)]
+    note: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RollbackBody {
+    /// The version to go back to; the one before when left out.
+    to: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Shown<'a> {
+    name: &'a str,
+    version: u64,
+    active: bool,
+    position: i32,
+    sha256: &'a str,
+    signature: Option<String>,
+    key_id: Option<&'a str>,
+    note: &'a str,
+    published_by: &'a str,
+    published_at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<&'a str>,
+}
+
+fn show(b: &Bundle, content: bool) -> Shown<'_> {
+    Shown {
+        name: &b.name,
+        version: b.version,
+        active: b.active,
+        position: b.position,
+        sha256: &b.sha256,
+        signature: b.signature.as_ref().map(|s| STANDARD.encode(s)),
+        key_id: b.key_id.as_deref(),
+        note: &b.note,
+        published_by: &b.published_by,
+        published_at: b.published_at.to_rfc3339(),
+        content: content.then_some(b.content.as_str()),
+    }
+}
+
+pub async fn publish(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    let caller = app.keys.caller(&parts.headers)?;
+    caller.must_be_admin()?;
+    admission::check_content_type(&parts.headers)?;
+    let _admitted = app.admission.enter(&parts.headers, PUBLISH_BYTES)?;
+    let text = admission::read(&parts.headers, body, PUBLISH_BYTES, "content").await?;
+    let body: PublishBody = decode_object(&text)?;
+    check(&body)?;
+    let signature = signature(&app, &body)?;
+    let ledger = app.links.need_ledger()?;
+    let until = Instant::now() + RETRY_FOR;
+    let others = retrying(until, || ledger.active_bundles())
+        .await
+        .map_err(|e| problem(&e))?;
+    bundle_check::loads(&body.name, body.position, &body.content, &others)
+        .map_err(|wrong| Problem::field("content", wrong))?;
+    let sha256: String = Sha256::digest(body.content.as_bytes())
+        .iter()
+        .map(|b| format!("{b:02x}"))
+        .collect();
+    let new = NewBundle {
+        name: body.name,
+        position: body.position,
+        content: body.content,
+        sha256,
+        signature,
+        key_id: body.key_id,
+        note: body.note.unwrap_or_default(),
+        by: caller.name,
+    };
+    // Repeating it is safe: the same content again is the same version.
+    let bundle = retrying(until, || ledger.publish_bundle(&new))
+        .await
+        .map_err(|e| problem(&e))?;
+    app.waker
+        .policy_changed("policy.published", &bundle.name, bundle.version);
+    Ok((StatusCode::CREATED, Json(show(&bundle, false))).into_response())
+}
+
+fn check(body: &PublishBody) -> Result<(), Problem> {
+    let name = &body.name;
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(plain) {
+        let message = format!("must be 1 to {MAX_NAME} letters, digits, dots, dashes, underscores");
+        return Err(Problem::field("name", message));
+    }
+    if body.content.len() > MAX_CONTENT {
+        let message = format!("{} bytes; at most {MAX_CONTENT}", body.content.len());
+        return Err(Problem::too_large("content", message));
+    }
+    if body.note.as_ref().is_some_and(|n| n.len() > MAX_NOTE) {
+        return Err(Problem::field("note", format!("at most {MAX_NOTE} bytes")));
+    }
+    if body
+        .key_id
+        .as_ref()
+        .is_some_and(|k| k.len() > MAX_NAME || k.contains('\0'))
+    {
+        return Err(Problem::field(
+            "key_id",
+            format!("at most {MAX_NAME} bytes"),
+        ));
+    }
+    Ok(())
+}
+
+/// The signature's bytes, verified where this gateway knows the keys.
+fn signature(app: &App, body: &PublishBody) -> Result<Option<Vec<u8>>, Problem> {
+    let Some(text) = body.signature.as_deref().filter(|s| !s.is_empty()) else {
+        if app.policy.require_signature {
+            return Err(Problem::field("signature", "is required here"));
+        }
+        return Ok(None);
+    };
+    let bytes = decoded(text).ok_or_else(|| {
+        Problem::field(
+            "signature",
+            "must be the 64 bytes of an Ed25519 signature, in base64 or hexadecimal",
+        )
+    })?;
+    if !app.bundle_keys.is_empty() {
+        bundle_check::verify(body.content.as_bytes(), text, &app.bundle_keys)
+            .map_err(|wrong| Problem::field("signature", wrong))?;
+    }
+    Ok(Some(bytes))
+}
+
+fn decoded(text: &str) -> Option<Vec<u8>> {
+    let bytes = if text.len() == 128 && text.bytes().all(|b| b.is_ascii_hexdigit()) {
+        (0..64)
+            .map(|i| u8::from_str_radix(text.get(2 * i..2 * i + 2)?, 16).ok())
+            .collect::<Option<Vec<u8>>>()?
+    } else {
+        STANDARD.decode(text).ok()?
+    };
+    (bytes.len() == 64).then_some(bytes)
+}
+
+pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
+    app.keys.caller(request.headers())?.must_be_admin()?;
+    let asked = query::bundles(request.uri())?;
+    let _admitted = app.admission.enter(request.headers(), 0)?;
+    let ledger = app.links.need_ledger()?;
+    let bundles = retrying(Instant::now() + RETRY_FOR, || {
+        ledger.bundles(asked.name.as_deref())
+    })
+    .await
+    .map_err(|e| problem(&e))?;
+    let items: Vec<Shown<'_>> = bundles.iter().map(|b| show(b, asked.content)).collect();
+    Ok(Json(json!({"items": items, "next_cursor": null})).into_response())
+}
+
+pub async fn rollback(
+    State(app): State<Arc<App>>,
+    path: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Answer {
+    let (parts, body) = request.into_parts();
+    let caller = app.keys.caller(&parts.headers)?;
+    caller.must_be_admin()?;
+    let Ok(Path(name)) = path else {
+        return Err(Problem::no_such_bundle("that"));
+    };
+    if name.contains('\0') {
+        return Err(Problem::no_such_bundle("that"));
+    }
+    let _admitted = app.admission.enter(&parts.headers, ROLLBACK_BYTES)?;
+    let text = admission::read(&parts.headers, body, ROLLBACK_BYTES, "to").await?;
+    let body: RollbackBody = if text.is_empty() {
+        RollbackBody::default()
+    } else {
+        admission::check_content_type(&parts.headers)?;
+        decode_object(&text)?
+    };
+    let ledger = app.links.need_ledger()?;
+    // Going back one step is not the same when it is done twice, so it is tried once.
+    let done = ledger
+        .rollback_bundle(&name, body.to, &caller.name)
+        .await
+        .map_err(|e| problem(&e))?;
+    match done {
+        RolledBack::To(bundle) => {
+            app.waker
+                .policy_changed("policy.rolled_back", &name, bundle.version);
+            Ok(Json(show(&bundle, false)).into_response())
+        }
+        RolledBack::Withdrawn => {
+            app.waker.policy_changed("policy.withdrawn", &name, 0);
+            Ok(Json(json!({"name": name, "version": null, "active": false})).into_response())
+        }
+        RolledBack::NotFound => Err(Problem::no_such_bundle(&name)),
+    }
+}

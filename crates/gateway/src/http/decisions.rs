@@ -1,0 +1,98 @@
+//! Past decisions, for trying a policy on what really happened.
+
+use std::sync::Arc;
+
+use airlock_ledger::PastDecision;
+use airlock_model::job::ActorType;
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::response::IntoResponse;
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+
+use super::jobs::RETRY_FOR;
+use super::{Answer, App};
+use crate::cursor;
+use crate::policy_query as query;
+use crate::retry::{problem, retrying};
+
+/// Inputs up to this size are sent along when they are asked for.
+const LARGEST_INPUT: usize = 64 << 10;
+
+pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let caller = app.keys.caller(request.headers())?;
+    let asked = query::decisions(request.uri(), crate::wake::now())?;
+    let _admitted = app.admission.enter(request.headers(), 0)?;
+    let ledger = app.links.need_ledger()?;
+    let largest = if asked.input { LARGEST_INPUT } else { 0 };
+    let past = retrying(Instant::now() + RETRY_FOR, || {
+        ledger.past_decisions(
+            caller.scope.as_ref(),
+            asked.since,
+            asked.after.clone(),
+            asked.limit,
+            largest,
+        )
+    })
+    .await
+    .map_err(|e| problem(&e))?;
+    let next_cursor = past
+        .last()
+        .filter(|_| past.len() == asked.limit as usize)
+        .map(|p| cursor::write(p.created_at, &p.job_id));
+    let items: Vec<Value> = past.iter().map(show).collect();
+    Ok(Json(json!({"items": items, "next_cursor": next_cursor})).into_response())
+}
+
+/// The request in the shape of `policy/evaluate`, and the answer it got.
+fn show(p: &PastDecision) -> Value {
+    let spec = &p.spec;
+    let mut meta = Map::new();
+    let mut put = |name: &str, value: &Option<String>| {
+        if let Some(value) = value {
+            meta.insert(name.to_owned(), json!(value));
+        }
+    };
+    put("capability", &spec.capability);
+    put("pack_id", &spec.pack_id);
+    put("actor_id", &spec.actor_id);
+    if let Some(actor) = spec.actor_type {
+        let word = match actor {
+            ActorType::Human => "human",
+            ActorType::Service => "service",
+        };
+        meta.insert("actor_type".to_owned(), json!(word));
+    }
+    meta.insert("risk_tags".to_owned(), json!(spec.risk_tags));
+    meta.insert("requires".to_owned(), json!(spec.requires));
+    let mut request = Map::new();
+    request.insert("topic".to_owned(), json!(spec.topic.as_str()));
+    request.insert("tenant".to_owned(), json!(p.tenant.as_str()));
+    if let Some(principal) = &spec.principal_id {
+        request.insert("principal_id".to_owned(), json!(principal));
+    }
+    request.insert("priority".to_owned(), json!(spec.priority.as_str()));
+    request.insert("labels".to_owned(), json!(spec.labels));
+    if let Some(budget) = &spec.budget {
+        request.insert("budget".to_owned(), json!(budget));
+    }
+    request.insert("meta".to_owned(), Value::Object(meta));
+    let input = p
+        .payload
+        .as_ref()
+        .and_then(|bytes| std::str::from_utf8(bytes).ok());
+    if let Some(input) = input {
+        request.insert("input".to_owned(), json!(input));
+    } else if p.payload_len > 0 {
+        request.insert("input_size_bytes".to_owned(), json!(p.payload_len));
+    }
+    json!({
+        "job_id": p.job_id.as_str(),
+        "decision": p.decision.as_str(),
+        "rule_id": p.rule_id,
+        "policy_snapshot": p.policy_snapshot,
+        "decided_at": p.decided_at.to_rfc3339(),
+        "created_at": p.created_at.to_rfc3339(),
+        "request": request,
+    })
+}

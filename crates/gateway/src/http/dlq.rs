@@ -1,0 +1,335 @@
+//! The dead letter queue: looking at what was given up, trying it again, removing it.
+//!
+//! What must stay true: a tenant sees and touches its own letters only, and a letter
+//! becomes at most one job however often it is asked for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use airlock_ledger::{LetterFilter, NewJob, Retried, WholeLetter, retry_key};
+use airlock_model::hash::job_hash;
+use airlock_model::{JobId, Shard, TenantId};
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use axum::http::StatusCode;
+use axum::response::IntoResponse;
+use serde::Serialize;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::jobs::RETRY_FOR;
+use super::{Answer, App, admission};
+use crate::auth::Caller;
+use crate::decode::decode_object;
+use crate::letters::{Bulk, Shown, ShownWhole, bulk, listing};
+use crate::problem::Problem;
+use crate::retry::{problem, retrying};
+
+/// A filter and a few words.
+const BULK_BYTES: usize = 16 << 10;
+/// Letters of one transaction when many are tried again or removed.
+const STEP: u32 = 100;
+/// A request ends before its time is over, and says what is left.
+const BULK_FOR: Duration = Duration::from_secs(15);
+
+type LetterPath = Result<Path<String>, PathRejection>;
+
+/// What cannot be the number of a letter is that of none.
+fn letter_id(path: LetterPath) -> Result<i64, Problem> {
+    let Ok(Path(text)) = path else {
+        return Err(Problem::no_such_letter("that"));
+    };
+    text.parse().map_err(|_| Problem::no_such_letter(&text))
+}
+
+async fn read(app: &App, scope: Option<&TenantId>, id: i64) -> Result<WholeLetter, Problem> {
+    let ledger = app.links.need_ledger()?;
+    retrying(Instant::now() + RETRY_FOR, || ledger.letter(scope, id))
+        .await
+        .map_err(|e| problem(&e))?
+        .ok_or_else(|| Problem::no_such_letter(&id.to_string()))
+}
+
+#[derive(Serialize)]
+struct Page<'a> {
+    items: Vec<Shown<'a>>,
+    next_cursor: Option<String>,
+}
+
+pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let caller = app.keys.caller(request.headers())?;
+    let listing = listing(request.uri(), caller.scope.as_ref())?;
+    let _admitted = app.admission.enter(request.headers(), 0)?;
+    let ledger = app.links.need_ledger()?;
+    let mut letters = retrying(Instant::now() + RETRY_FOR, || {
+        ledger.letters(&listing.filter, listing.before, listing.limit + 1)
+    })
+    .await
+    .map_err(|e| problem(&e))?;
+    let more = letters.len() > listing.limit as usize;
+    letters.truncate(listing.limit as usize);
+    let next_cursor = letters.last().filter(|_| more).map(|l| l.id.to_string());
+    let items = letters.iter().map(Shown::of).collect();
+    Ok(Json(Page { items, next_cursor }).into_response())
+}
+
+pub async fn get(State(app): State<Arc<App>>, path: LetterPath, request: Request) -> Answer {
+    let caller = app.keys.caller(request.headers())?;
+    let id = letter_id(path)?;
+    let _admitted = app.admission.enter(request.headers(), 0)?;
+    let whole = read(&app, caller.scope.as_ref(), id).await?;
+    Ok(Json(ShownWhole::of(&whole)).into_response())
+}
+
+#[derive(Serialize)]
+struct Deleted {
+    deleted: u64,
+}
+
+pub async fn delete(State(app): State<Arc<App>>, path: LetterPath, request: Request) -> Answer {
+    let caller = app.keys.caller(request.headers())?;
+    let id = letter_id(path)?;
+    let _admitted = app.admission.enter(request.headers(), 0)?;
+    let ledger = app.links.need_ledger()?;
+    let scope = caller.scope.as_ref();
+    let done = retrying(Instant::now() + RETRY_FOR, || {
+        ledger.delete_letter(scope, id)
+    })
+    .await
+    .map_err(|e| problem(&e))?;
+    if !done {
+        return Err(Problem::no_such_letter(&id.to_string()));
+    }
+    Ok(Json(Deleted { deleted: 1 }).into_response())
+}
+
+#[derive(Serialize)]
+struct Chance {
+    id: i64,
+    job_id: JobId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_of: Option<String>,
+}
+
+pub async fn retry(State(app): State<Arc<App>>, path: LetterPath, request: Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    let caller = app.keys.caller(&parts.headers)?;
+    let id = letter_id(path)?;
+    let _admitted = app.admission.enter(&parts.headers, BULK_BYTES)?;
+    admission::read(&parts.headers, body, BULK_BYTES, "body").await?;
+    let whole = read(&app, caller.scope.as_ref(), id).await?;
+    let Some(job) = app.second_chance(&whole, &caller) else {
+        let why = "it is not about a job, or its request cannot be read; it can only be removed";
+        return Err(Problem::conflict(why));
+    };
+    let mut done = app.retry_letters(vec![(id, job)], &caller).await?;
+    let (status, job_id) = match done.pop() {
+        Some(Retried::As(job)) => (StatusCode::ACCEPTED, job),
+        Some(Retried::Already(job)) => (StatusCode::OK, job),
+        Some(Retried::Conflict) => {
+            let why = format!("the idempotency key {} is taken", retry_key(id));
+            return Err(Problem::conflict(why));
+        }
+        Some(Retried::Gone) | None => return Err(Problem::no_such_letter(&id.to_string())),
+    };
+    let retry_of = whole.letter.job_id;
+    Ok((
+        status,
+        Json(Chance {
+            id,
+            job_id,
+            retry_of,
+        }),
+    )
+        .into_response())
+}
+
+impl App {
+    /// The same request again, under a key of its own.
+    fn second_chance(&self, whole: &WholeLetter, caller: &Caller) -> Option<NewJob> {
+        let spec = whole.spec.clone()?;
+        let tenant = TenantId::new(whole.letter.tenant.as_deref()?).ok()?;
+        let job_id = JobId::from_uuid(Uuid::now_v7());
+        let trace = self.tracing.begin(None);
+        Some(NewJob {
+            shard: Shard::of(&job_id, self.shards),
+            hash: job_hash(&tenant, &spec, whole.payload.as_deref()),
+            tenant,
+            spec,
+            payload: whole.payload.clone(),
+            idempotency_key: Some(retry_key(whole.letter.id)),
+            submitted_by: Some(caller.name.clone()),
+            trace_id: trace.trace_id.clone(),
+            traceparent: trace.traceparent.clone(),
+            job_id,
+        })
+    }
+
+    /// Commits second chances and wakes the scheduler for them. Repeating it is safe: a
+    /// letter whose answer was lost is found as tried again.
+    async fn retry_letters(
+        &self,
+        jobs: Vec<(i64, NewJob)>,
+        caller: &Caller,
+    ) -> Result<Vec<Retried>, Problem> {
+        let ledger = self.links.need_ledger()?;
+        let done = retrying(Instant::now() + RETRY_FOR, || {
+            ledger.retry_letters(&jobs, &caller.name)
+        })
+        .await
+        .map_err(|e| problem(&e))?;
+        let (jobs, ours): (Vec<NewJob>, Vec<bool>) = jobs
+            .into_iter()
+            .zip(&done)
+            .map(|((_, job), done)| {
+                let ours = match done {
+                    Retried::As(id) | Retried::Already(id) => *id == job.job_id,
+                    Retried::Conflict | Retried::Gone => false,
+                };
+                (job, ours)
+            })
+            .unzip();
+        self.waker.wake(jobs, &ours);
+        Ok(done)
+    }
+}
+
+/// What came of a request about many letters.
+#[derive(Default, Serialize)]
+struct Many {
+    dry_run: bool,
+    /// Letters the filter named when the request came.
+    matched: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retried: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deleted: Option<u64>,
+    /// Letters that could not be tried again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    skipped: Option<u64>,
+    /// Left for the next request, when there were too many for one.
+    remaining: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    jobs: Option<Vec<Chance>>,
+}
+
+/// Reads a request about many letters.
+async fn many(app: &App, request: Request) -> Result<(Caller, Bulk), Problem> {
+    let (parts, body) = request.into_parts();
+    let caller = app.keys.caller(&parts.headers)?;
+    admission::check_content_type(&parts.headers)?;
+    let _admitted = app.admission.enter(&parts.headers, BULK_BYTES)?;
+    let text = admission::read(&parts.headers, body, BULK_BYTES, "body").await?;
+    let bulk = bulk(decode_object(&text)?, caller.scope.as_ref())?;
+    Ok((caller, bulk))
+}
+
+async fn count(app: &App, filter: &LetterFilter) -> Result<u64, Problem> {
+    let ledger = app.links.need_ledger()?;
+    retrying(Instant::now() + RETRY_FOR, || ledger.count_letters(filter))
+        .await
+        .map_err(|e| problem(&e))
+}
+
+pub async fn retry_many(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let (caller, mut bulk) = many(&app, request).await?;
+    if bulk.filter.retried == Some(true) {
+        let message = "what was tried again is not tried again a second time";
+        return Err(Problem::field("retried", message));
+    }
+    bulk.filter.retried = Some(false);
+    bulk.filter.with_request = true;
+    let matched = count(&app, &bulk.filter).await?;
+    let mut answer = Many {
+        dry_run: bulk.dry_run,
+        matched,
+        remaining: matched,
+        ..Many::default()
+    };
+    if bulk.dry_run {
+        return Ok(Json(answer).into_response());
+    }
+    let started = Instant::now();
+    let (mut after, mut jobs, mut handled, mut skipped) = (0, Vec::new(), 0, 0);
+    while handled < u64::from(bulk.limit) && started.elapsed() < BULK_FOR {
+        let left = u64::from(bulk.limit) - handled;
+        let step = STEP.min(u32::try_from(left).unwrap_or(STEP));
+        let ledger = app.links.need_ledger()?;
+        let page = retrying(Instant::now() + RETRY_FOR, || {
+            ledger.whole_letters(&bulk.filter, after, step)
+        })
+        .await
+        .map_err(|e| problem(&e))?;
+        let Some(last) = page.last() else { break };
+        after = last.letter.id;
+        handled += page.len() as u64;
+        let again: Vec<(i64, NewJob)> = page
+            .iter()
+            .filter_map(|w| Some((w.letter.id, app.second_chance(w, &caller)?)))
+            .collect();
+        skipped += (page.len() - again.len()) as u64;
+        let ids: Vec<i64> = again.iter().map(|(id, _)| *id).collect();
+        for (id, done) in ids
+            .into_iter()
+            .zip(app.retry_letters(again, &caller).await?)
+        {
+            let retry_of = page
+                .iter()
+                .find(|w| w.letter.id == id)
+                .and_then(|w| w.letter.job_id.clone());
+            match done {
+                Retried::As(job_id) | Retried::Already(job_id) => jobs.push(Chance {
+                    id,
+                    job_id,
+                    retry_of,
+                }),
+                Retried::Conflict | Retried::Gone => skipped += 1,
+            }
+        }
+    }
+    answer.remaining = matched.saturating_sub(handled);
+    answer.retried = Some(jobs.len() as u64);
+    answer.skipped = Some(skipped);
+    answer.jobs = Some(jobs);
+    Ok(Json(answer).into_response())
+}
+
+pub async fn delete_many(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let (_, bulk) = many(&app, request).await?;
+    let ledger = app.links.need_ledger()?;
+    let newest = retrying(Instant::now() + RETRY_FOR, || {
+        ledger.letters(&bulk.filter, None, 1)
+    })
+    .await
+    .map_err(|e| problem(&e))?;
+    let matched = count(&app, &bulk.filter).await?;
+    let mut answer = Many {
+        dry_run: bulk.dry_run,
+        matched,
+        remaining: matched,
+        ..Many::default()
+    };
+    if bulk.dry_run {
+        return Ok(Json(answer).into_response());
+    }
+    let (started, mut deleted) = (Instant::now(), 0);
+    if let Some(newest) = newest.first() {
+        while deleted < u64::from(bulk.limit) && started.elapsed() < BULK_FOR {
+            let left = u64::from(bulk.limit) - deleted;
+            let step = STEP.min(u32::try_from(left).unwrap_or(STEP));
+            let n = retrying(Instant::now() + RETRY_FOR, || {
+                ledger.delete_letters(&bulk.filter, newest.id, step)
+            })
+            .await
+            .map_err(|e| problem(&e))?;
+            deleted += n;
+            if n < u64::from(step) {
+                break;
+            }
+        }
+    }
+    answer.remaining = matched.saturating_sub(deleted);
+    answer.deleted = Some(deleted);
+    Ok(Json(answer).into_response())
+}

@@ -1,0 +1,405 @@
+//! What the policy says, or would say: evaluate, simulate, explain, and what is in force.
+//!
+//! What must stay true: the decision is one of the plain words that clients compare with
+//! (`ALLOW`, `DENY`, `REQUIRE_APPROVAL`, `THROTTLE`, `ALLOW_WITH_CONSTRAINTS`); a client
+//! that does not know a word must not take it for an allow, so there are no others.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use airlock_model::job::{ActorType, Budget, Priority};
+use airlock_proto::cap;
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::response::IntoResponse;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::{Answer, App, admission};
+use crate::auth::Caller;
+use crate::decode::decode_object;
+use crate::kernel::Question;
+use crate::problem::Problem;
+
+/// What is asked about, in the shape clients of the protocol send.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Asked<'a> {
+    #[serde(default)]
+    topic: String,
+    #[serde(default)]
+    job_id: String,
+    #[serde(default)]
+    tenant: Option<String>,
+    #[serde(default)]
+    principal_id: String,
+    #[serde(default, deserialize_with = "priority")]
+    priority: Priority,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    #[serde(default)]
+    budget: Option<Budget>,
+    #[serde(default)]
+    estimated_cost: f64,
+    #[serde(default)]
+    memory_id: String,
+    #[serde(default)]
+    meta: Meta,
+    /// The job's input, for rules that look at it.
+    #[serde(default, borrow)]
+    input: Option<&'a RawValue>,
+    #[serde(default)]
+    input_content_type: String,
+    /// Of an input that is not shown.
+    #[serde(default)]
+    input_size_bytes: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Meta {
+    tenant_id: Option<String>,
+    actor_id: String,
+    actor_type: Option<ActorType>,
+    idempotency_key: String,
+    capability: String,
+    risk_tags: Vec<String>,
+    requires: Vec<String>,
+    pack_id: String,
+    labels: BTreeMap<String, String>,
+}
+
+/// By its name, or by the protocol's number.
+fn priority<'de, D: Deserializer<'de>>(reader: D) -> Result<Priority, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Either {
+        Name(String),
+        Number(i16),
+    }
+    let given = Option::<Either>::deserialize(reader)?;
+    match given {
+        None => Ok(Priority::default()),
+        Some(Either::Name(name)) => name.parse().map_err(serde::de::Error::custom),
+        Some(Either::Number(code)) => Priority::from_code(code)
+            .ok_or_else(|| serde::de::Error::custom(format!("{code} is not a priority"))),
+    }
+}
+
+impl Asked<'_> {
+    /// The kernel's question. A user asks for its own tenant and no other.
+    fn question(self, caller: &Caller) -> Result<cap::PolicyCheckRequest, Problem> {
+        let named = self.tenant.or(self.meta.tenant_id);
+        let tenant = match (&caller.scope, named) {
+            (Some(own), Some(named)) if named != own.as_str() => {
+                return Err(Problem::forbidden("this API key belongs to another tenant"));
+            }
+            (Some(own), _) => own.to_string(),
+            (None, Some(named)) => named,
+            (None, None) => caller
+                .submits_for
+                .as_ref()
+                .map(ToString::to_string)
+                .unwrap_or_default(),
+        };
+        // A text is the input itself, any other JSON is the input as it is written.
+        let input = self.input.map(|raw| {
+            let text = serde_json::from_str::<String>(raw.get());
+            text.unwrap_or_else(|_| raw.get().to_owned()).into_bytes()
+        });
+        let size = input.as_ref().map(|i| i.len() as u64);
+        let size = size.or(self.input_size_bytes).unwrap_or(0);
+        Ok(cap::PolicyCheckRequest {
+            job_id: self.job_id,
+            topic: self.topic,
+            tenant: tenant.clone(),
+            priority: i32::from(self.priority.code()),
+            estimated_cost: self.estimated_cost,
+            budget: self.budget.map(|b| cap::Budget {
+                max_input_tokens: b.max_input_tokens.unwrap_or(0),
+                max_output_tokens: b.max_output_tokens.unwrap_or(0),
+                max_total_tokens: b.max_total_tokens.unwrap_or(0),
+                deadline_ms: b.deadline_ms.unwrap_or(0),
+            }),
+            principal_id: self.principal_id,
+            labels: self.labels,
+            memory_id: self.memory_id,
+            meta: Some(cap::JobMetadata {
+                tenant_id: tenant,
+                actor_id: self.meta.actor_id,
+                actor_type: match self.meta.actor_type {
+                    None => 0,
+                    Some(ActorType::Human) => 1,
+                    Some(ActorType::Service) => 2,
+                },
+                idempotency_key: self.meta.idempotency_key,
+                capability: self.meta.capability,
+                risk_tags: self.meta.risk_tags,
+                requires: self.meta.requires,
+                pack_id: self.meta.pack_id,
+                labels: self.meta.labels,
+            }),
+            input_size_bytes: i64::try_from(size).unwrap_or(i64::MAX),
+            input_content_type: self.input_content_type,
+            input_content: input.unwrap_or_default().into(),
+            ..cap::PolicyCheckRequest::default()
+        })
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Told {
+    decision: &'static str,
+    reason: String,
+    rule_id: Option<String>,
+    rule_hash: Option<String>,
+    policy_snapshot: String,
+    constraints: Option<Value>,
+    remediations: Vec<Value>,
+    approval_required: bool,
+    approval: Option<Value>,
+    /// Rules on trial that would have decided otherwise.
+    shadows: Vec<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    explanation: Option<Value>,
+}
+
+fn some(text: String) -> Option<String> {
+    (!text.is_empty()).then_some(text)
+}
+
+/// A decision this version does not know is a denial, as it is to the scheduler.
+fn word(decision: i32) -> &'static str {
+    use cap::DecisionType as D;
+    match D::try_from(decision) {
+        Ok(D::Allow) => "ALLOW",
+        Ok(D::AllowWithConstraints) => "ALLOW_WITH_CONSTRAINTS",
+        Ok(D::RequireHuman) => "REQUIRE_APPROVAL",
+        Ok(D::Throttle) => "THROTTLE",
+        Ok(D::Deny | D::Unspecified | D::Quarantine | D::Redact) | Err(_) => "DENY",
+    }
+}
+
+fn told(answer: cap::PolicyCheckResponse, caller: &Caller) -> Told {
+    let detail = answer.airlock.unwrap_or_default();
+    let explanation = serde_json::from_str(&detail.explanation)
+        .ok()
+        .map(|whole| if caller.admin { whole } else { own_part(whole) });
+    Told {
+        decision: word(answer.decision),
+        reason: answer.reason,
+        rule_id: some(answer.rule_id),
+        rule_hash: some(detail.rule_hash),
+        policy_snapshot: answer.policy_snapshot,
+        constraints: answer.constraints.map(constraints),
+        remediations: answer.remediations.into_iter().map(remediation).collect(),
+        approval_required: answer.approval_required,
+        approval: detail.approval.map(|a| {
+            json!({
+                "quorum": a.quorum,
+                "expires_seconds": a.expires_seconds,
+                "approvers": a.approvers,
+                "approver_roles": a.approver_roles,
+            })
+        }),
+        shadows: detail
+            .shadows
+            .into_iter()
+            .map(|s| json!({"rule_id": s.rule_id, "decision": s.decision, "reason": s.reason}))
+            .collect(),
+        explanation,
+    }
+}
+
+/// What a tenant may see of an explanation. Rules name tenants, and one must not learn of
+/// the others: only the rule that decided is shown, without its list of tenants.
+fn own_part(mut whole: Value) -> Value {
+    let about_tenants = |v: &Value| v.to_string().to_ascii_lowercase().contains("tenant");
+    if let Some(steps) = whole.get_mut("steps").and_then(Value::as_array_mut) {
+        steps.retain(|step| step["outcome"] == "matched");
+        for step in steps {
+            if let Some(asked) = step.get_mut("conditions").and_then(Value::as_array_mut) {
+                asked.retain(|condition| !about_tenants(condition));
+            }
+        }
+    }
+    if let Some(changes) = whole.get_mut("changes").and_then(Value::as_array_mut) {
+        changes.retain(|change| !about_tenants(change));
+    }
+    whole
+}
+
+fn constraints(c: cap::PolicyConstraints) -> Value {
+    json!({
+        "budgets": c.budgets.map(|b| json!({
+            "max_runtime_ms": b.max_runtime_ms,
+            "max_retries": b.max_retries,
+            "max_artifact_bytes": b.max_artifact_bytes,
+            "max_concurrent_jobs": b.max_concurrent_jobs,
+        })),
+        "sandbox": c.sandbox.map(|s| json!({
+            "isolated": s.isolated,
+            "network_allowlist": s.network_allowlist,
+            "fs_read_only": s.fs_read_only,
+            "fs_read_write": s.fs_read_write,
+        })),
+        "toolchain": c.toolchain.map(|t| json!({
+            "allowed_tools": t.allowed_tools,
+            "allowed_commands": t.allowed_commands,
+        })),
+        "diff": c.diff.map(|d| json!({
+            "max_files": d.max_files,
+            "max_lines": d.max_lines,
+            "deny_path_globs": d.deny_path_globs,
+        })),
+        "redaction_level": c.redaction_level,
+    })
+}
+
+fn remediation(r: cap::PolicyRemediation) -> Value {
+    json!({
+        "id": r.id,
+        "title": r.title,
+        "summary": r.summary,
+        "replacement_topic": r.replacement_topic,
+        "replacement_capability": r.replacement_capability,
+        "add_labels": r.add_labels,
+        "remove_labels": r.remove_labels,
+    })
+}
+
+async fn ask(app: &App, question: Question, request: Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    let caller = app.keys.caller(&parts.headers)?;
+    admission::check_content_type(&parts.headers)?;
+    let limit = app.limits.body_bytes();
+    let _admitted = app.admission.enter(&parts.headers, limit)?;
+    let whole = admission::read(&parts.headers, body, limit, "input").await?;
+    let asked: Asked<'_> = decode_object(&whole)?;
+    let request = asked.question(&caller)?;
+    let answer = app.kernel.ask(question, request).await?;
+    Ok(Json(told(answer, &caller)).into_response())
+}
+
+pub async fn evaluate(State(app): State<Arc<App>>, request: Request) -> Answer {
+    ask(&app, Question::Evaluate, request).await
+}
+
+pub async fn simulate(State(app): State<Arc<App>>, request: Request) -> Answer {
+    ask(&app, Question::Simulate, request).await
+}
+
+pub async fn explain(State(app): State<Arc<App>>, request: Request) -> Answer {
+    ask(&app, Question::Explain, request).await
+}
+
+pub async fn snapshots(State(app): State<Arc<App>>, request: Request) -> Answer {
+    app.keys.caller(request.headers())?;
+    let _admitted = app.admission.enter(request.headers(), 0)?;
+    let snapshots = app.kernel.snapshots().await?;
+    let items: Vec<Value> = snapshots
+        .iter()
+        .enumerate()
+        .map(|(i, s)| json!({"policy_snapshot": s, "in_force": i == 0}))
+        .collect();
+    Ok(Json(json!({"items": items, "next_cursor": null})).into_response())
+}
+
+/// Rules name tenants, so only administrators see them.
+pub async fn rules(State(app): State<Arc<App>>, request: Request) -> Answer {
+    app.keys.caller(request.headers())?.must_be_admin()?;
+    let _admitted = app.admission.enter(request.headers(), 0)?;
+    let answer = app.kernel.rules().await?;
+    let rules: Value = serde_json::from_str(&answer.rules).unwrap_or(Value::Array(Vec::new()));
+    Ok(Json(json!({
+        "policy_snapshot": answer.snapshot,
+        "items": rules,
+        "warnings": answer.warnings,
+        "next_cursor": null,
+    }))
+    .into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use airlock_model::TenantId;
+
+    use super::*;
+
+    fn caller(scope: Option<&str>) -> Caller {
+        let scope = scope.map(|t| TenantId::new(t).unwrap());
+        Caller {
+            name: "k".to_owned(),
+            principal: None,
+            roles: Vec::new(),
+            admin: scope.is_none(),
+            submits_for: Some(TenantId::new("home").unwrap()),
+            scope,
+        }
+    }
+
+    fn question(body: &str, scope: Option<&str>) -> Result<cap::PolicyCheckRequest, u16> {
+        let asked: Asked<'_> = decode_object(body.as_bytes()).map_err(|p| p.status().as_u16())?;
+        asked
+            .question(&caller(scope))
+            .map_err(|p| p.status().as_u16())
+    }
+
+    #[test]
+    fn a_client_of_the_protocol_is_understood() {
+        let body = r#"{"topic": "job.pay", "job_id": "j", "tenant": "acme", "principal_id": "ann",
+            "priority": 3, "labels": {"a": "1"}, "budget": {"deadline_ms": 5},
+            "meta": {"capability": "pay", "risk_tags": ["money"], "requires": ["net"],
+                     "labels": {"b": "2"}, "actor_id": "x", "actor_type": "human"},
+            "input": {"amount": 5}}"#;
+        let q = question(body, Some("acme")).unwrap();
+        assert_eq!((q.topic.as_str(), q.tenant.as_str()), ("job.pay", "acme"));
+        assert_eq!(q.priority, 3);
+        let meta = q.meta.unwrap();
+        assert_eq!((meta.actor_type, meta.capability.as_str()), (1, "pay"));
+        assert_eq!(&q.input_content[..], br#"{"amount": 5}"#);
+        assert_eq!(question(body, Some("globex")), Err(403));
+        assert_eq!(
+            question(r#"{"topic": "job.a", "prioritee": 1}"#, None),
+            Err(400)
+        );
+        let empty = question("{}", None).unwrap();
+        assert_eq!((empty.topic.as_str(), empty.tenant.as_str()), ("", "home"));
+    }
+
+    #[test]
+    fn the_words_are_plain_and_the_unknown_is_a_denial() {
+        let words: Vec<&str> = (0..12).map(word).collect();
+        assert_eq!(
+            words[..6],
+            [
+                "DENY",
+                "ALLOW",
+                "DENY",
+                "REQUIRE_APPROVAL",
+                "THROTTLE",
+                "ALLOW_WITH_CONSTRAINTS"
+            ]
+        );
+        assert!(words[6..].iter().all(|w| *w == "DENY"));
+    }
+
+    #[test]
+    fn a_tenant_learns_nothing_of_others_from_an_explanation() {
+        let whole = json!({
+            "steps": [
+                {"rule_id": "theirs", "outcome": "missed", "conditions": [{"field": "tenants", "wanted": "globex"}]},
+                {"rule_id": "mine", "outcome": "matched", "conditions": [
+                    {"field": "tenants", "wanted": "acme, globex"}, {"field": "topics", "wanted": "job.*"}]},
+            ],
+            "changes": [{"text": "if tenant were globex"}, {"text": "if risk_tags had x"}],
+        });
+        let text = own_part(whole).to_string();
+        assert!(!text.contains("globex"), "{text}");
+        assert!(
+            text.contains("mine") && text.contains("risk_tags"),
+            "{text}"
+        );
+    }
+}

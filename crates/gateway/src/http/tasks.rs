@@ -1,0 +1,141 @@
+//! `POST /tasks`: a time and a payload.
+
+use std::sync::Arc;
+
+use airlock_ledger::NewJob;
+use airlock_model::hash::job_hash;
+use airlock_model::{JobId, Shard, TenantId};
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::header::LOCATION;
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::IntoResponse;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use super::jobs::{self, JobPath};
+use super::submit::{header_key, settle};
+use super::{Answer, App, admission};
+use crate::body;
+use crate::commit::Outcome;
+use crate::decode::decode_object;
+use crate::problem::Problem;
+use crate::tasks::{from_here, status};
+use crate::trace;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TaskBody<'a> {
+    due_at: Option<String>,
+    #[serde(borrow, default, deserialize_with = "body::present")]
+    payload: Option<&'a RawValue>,
+    idempotency_key: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Task {
+    id: JobId,
+    status: &'static str,
+}
+
+impl App {
+    /// For whom a task is, and who brings it. Without a key only where the door is open.
+    fn task_tenant(&self, headers: &HeaderMap) -> Result<(TenantId, String), Problem> {
+        let keyed = headers.contains_key("x-api-key")
+            || headers.contains_key(axum::http::header::AUTHORIZATION);
+        if keyed || !self.open_tasks {
+            let caller = self.keys.caller(headers)?;
+            return Ok((caller.submit_tenant()?.clone(), caller.name));
+        }
+        Ok((self.tasks.tenant.clone(), "anonymous".to_owned()))
+    }
+}
+
+pub async fn create(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let (parts, content) = request.into_parts();
+    let (tenant, by) = app.task_tenant(&parts.headers)?;
+    if by == "anonymous" {
+        from_here(&parts.headers)?;
+    }
+    admission::check_content_type(&parts.headers)?;
+    let key = header_key(&parts.headers)?;
+    let limit = app.limits.body_bytes();
+    let _admitted = app.admission.enter(&parts.headers, limit)?;
+    let whole = admission::read(&parts.headers, content, limit, "payload").await?;
+    let body: TaskBody<'_> = decode_object(&whole)?;
+    let idempotency_key = body::idempotency_key(body.idempotency_key, key)?;
+    let payload = body.payload.map(|p| whole.slice_ref(p.get().as_bytes()));
+    let most = app.limits.payload_bytes;
+    if let Some(long) = payload.as_ref().map(|p| p.len()).filter(|n| *n > most) {
+        let message = format!("is {long} bytes long; at most {most} are allowed");
+        return Err(Problem::too_large("payload", message));
+    }
+    let mut spec = app.tasks.spec();
+    spec.due = body::due(body.due_at.as_deref(), None)?;
+    let job_id = JobId::from_uuid(Uuid::now_v7());
+    let trace = app.tracing.begin(trace::incoming(&parts.headers));
+    let job = NewJob {
+        shard: Shard::of(&job_id, app.shards),
+        hash: job_hash(&tenant, &spec, payload.as_deref()),
+        tenant,
+        spec,
+        payload,
+        idempotency_key,
+        submitted_by: Some(by),
+        trace_id: trace.trace_id.clone(),
+        traceparent: trace.traceparent.clone(),
+        job_id: job_id.clone(),
+    };
+    let mut outcomes = app.submitter.submit(vec![job]).await?;
+    let outcome = outcomes.pop().unwrap_or(Outcome::Failed);
+    let accepted = settle(outcome, &job_id, &trace.trace_id)?;
+    let created = if accepted.replayed {
+        StatusCode::OK
+    } else {
+        StatusCode::CREATED
+    };
+    let place = HeaderValue::from_str(&format!("/tasks/{}", accepted.job_id));
+    let task = Task {
+        id: accepted.job_id,
+        status: status(accepted.state),
+    };
+    let mut response = (created, Json(task)).into_response();
+    if let Ok(place) = place {
+        response.headers_mut().insert(LOCATION, place);
+    }
+    Ok(response)
+}
+
+#[derive(Serialize)]
+struct Standing {
+    id: JobId,
+    status: &'static str,
+    due_at: Option<String>,
+    attempts: u32,
+    error: Option<String>,
+}
+
+/// How a task is doing.
+pub async fn get(State(app): State<Arc<App>>, path: JobPath, request: Request) -> Answer {
+    let headers = request.headers();
+    let keyed = headers.contains_key("x-api-key")
+        || headers.contains_key(axum::http::header::AUTHORIZATION);
+    let scope = if keyed || !app.open_tasks {
+        app.keys.caller(headers)?.scope
+    } else {
+        Some(app.tasks.tenant.clone())
+    };
+    let id = jobs::job_id(path)?;
+    let _admitted = app.admission.enter(headers, 0)?;
+    let job = jobs::read(&app, scope.as_ref(), &id).await?;
+    let error = job.reason.filter(|_| status(job.state) != "COMPLETED");
+    Ok(Json(Standing {
+        status: status(job.state),
+        id: job.job_id,
+        due_at: job.due_at.map(|at| at.to_rfc3339()),
+        attempts: job.attempt,
+        error,
+    })
+    .into_response())
+}

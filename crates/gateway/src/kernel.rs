@@ -1,0 +1,226 @@
+//! The safety kernel, for those who ask what the policy would say.
+//!
+//! What must stay true: nothing here lets a job run. A job is decided by the scheduler's
+//! own question; these are for people and agents that ask beforehand, and an absent
+//! kernel is an error to them, never an answer.
+
+use std::time::Duration;
+
+use airlock_proto::cap::safety_kernel_client::SafetyKernelClient;
+use airlock_proto::own::policy_batch_client::PolicyBatchClient;
+use airlock_proto::{cap, own};
+use airlock_service::config::duration;
+use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+
+use crate::problem::Problem;
+
+/// The largest answer that is read; a policy's rules are the largest there are.
+const LARGEST_ANSWER: usize = 16 << 20;
+
+/// Where the kernel is; the same names as the scheduler's.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct KernelConfig {
+    pub url: String,
+    /// A CA certificate (PEM) means TLS; also `SAFETY_KERNEL_TLS_CA`.
+    pub tls_ca: Option<String>,
+    /// Never plain text; also `SAFETY_KERNEL_TLS_REQUIRED`.
+    pub tls_required: bool,
+    /// The name in the kernel's certificate, when it is not the URL's host.
+    pub tls_domain: Option<String>,
+    /// Plain text is allowed; also `SAFETY_KERNEL_INSECURE`.
+    pub insecure: bool,
+    #[serde(with = "duration")]
+    pub timeout: Duration,
+}
+
+impl Default for KernelConfig {
+    fn default() -> Self {
+        Self {
+            url: "http://127.0.0.1:50051".to_owned(),
+            tls_ca: None,
+            tls_required: false,
+            tls_domain: None,
+            insecure: false,
+            timeout: Duration::from_secs(2),
+        }
+    }
+}
+
+impl KernelConfig {
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.tls_required && self.insecure {
+            problems.push(
+                "kernel.tls_required and kernel.insecure contradict each other; unset one \
+                 (SAFETY_KERNEL_TLS_REQUIRED, SAFETY_KERNEL_INSECURE)"
+                    .to_owned(),
+            );
+        }
+        if self.tls_required && self.tls_ca.is_none() {
+            problems
+                .push("kernel.tls_required needs kernel.tls_ca (SAFETY_KERNEL_TLS_CA)".to_owned());
+        }
+        if Endpoint::from_shared(self.secured_url()).is_err() {
+            problems.push(format!("kernel.url {:?} is not a URL", self.url));
+        }
+        if self.timeout.is_zero() {
+            problems.push("kernel.timeout must not be 0".to_owned());
+        }
+        problems
+    }
+
+    /// With a CA the scheme says so too: by an http URL the connection would be plain.
+    fn secured_url(&self) -> String {
+        match (&self.tls_ca, self.url.strip_prefix("http://")) {
+            (Some(_), Some(rest)) => format!("https://{rest}"),
+            (Some(_), None) | (None, _) => self.url.clone(),
+        }
+    }
+
+    /// Whether asking is allowed at all: over TLS, or in plain text where that was
+    /// asked for.
+    fn allowed(&self) -> bool {
+        self.tls_ca.is_some() || self.insecure
+    }
+}
+
+/// Clones share the connection.
+#[derive(Clone)]
+pub struct Kernel {
+    link: Option<(SafetyKernelClient<Channel>, PolicyBatchClient<Channel>)>,
+    timeout: Duration,
+}
+
+/// What is asked about a job that is not there yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Question {
+    /// As the scheduler would ask.
+    Evaluate,
+    /// Without leaving a trace in any counter.
+    Simulate,
+    /// The same, with every rule that was looked at.
+    Explain,
+}
+
+impl Kernel {
+    /// Connects when it is first asked, and again whenever it must.
+    pub async fn new(config: &KernelConfig) -> anyhow::Result<Self> {
+        let timeout = config.timeout;
+        if !config.allowed() {
+            return Ok(Self {
+                link: None,
+                timeout,
+            });
+        }
+        let mut endpoint = Endpoint::from_shared(config.secured_url())
+            .context("kernel.url")?
+            .connect_timeout(timeout)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(Duration::from_secs(10));
+        if let Some(path) = &config.tls_ca {
+            let pem = tokio::fs::read(path)
+                .await
+                .with_context(|| format!("reading the kernel's CA certificate {path}"))?;
+            let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem));
+            if let Some(domain) = &config.tls_domain {
+                tls = tls.domain_name(domain.clone());
+            }
+            endpoint = endpoint.tls_config(tls).context("kernel.tls_ca")?;
+        }
+        let channel = endpoint.connect_lazy();
+        let single = SafetyKernelClient::new(channel.clone());
+        let batch = PolicyBatchClient::new(channel);
+        Ok(Self {
+            link: Some((
+                single.max_decoding_message_size(LARGEST_ANSWER),
+                batch.max_decoding_message_size(LARGEST_ANSWER),
+            )),
+            timeout,
+        })
+    }
+
+    fn link(&self) -> Result<(SafetyKernelClient<Channel>, PolicyBatchClient<Channel>), Problem> {
+        self.link.clone().ok_or_else(|| {
+            Problem::unavailable(
+                "this gateway was not told how to reach the safety kernel (kernel.tls_ca, or \
+                 kernel.insecure for development)",
+            )
+        })
+    }
+
+    async fn bounded<T>(
+        &self,
+        call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+    ) -> Result<T, Problem> {
+        match tokio::time::timeout(self.timeout, call).await {
+            Ok(Ok(answer)) => Ok(answer.into_inner()),
+            Ok(Err(status)) => {
+                tracing::warn!(code = ?status.code(), message = status.message(), "the safety kernel fails");
+                Err(Problem::unavailable("the safety kernel does not answer"))
+            }
+            Err(_) => {
+                tracing::warn!("the safety kernel took too long");
+                Err(Problem::unavailable("the safety kernel took too long"))
+            }
+        }
+    }
+
+    pub async fn ask(
+        &self,
+        question: Question,
+        request: cap::PolicyCheckRequest,
+    ) -> Result<cap::PolicyCheckResponse, Problem> {
+        let (mut kernel, _) = self.link()?;
+        match question {
+            Question::Evaluate => self.bounded(kernel.evaluate(request)).await,
+            Question::Simulate => self.bounded(kernel.simulate(request)).await,
+            Question::Explain => self.bounded(kernel.explain(request)).await,
+        }
+    }
+
+    /// The snapshots the kernel remembers, the one in force first.
+    pub async fn snapshots(&self) -> Result<Vec<String>, Problem> {
+        let (mut kernel, _) = self.link()?;
+        let answer = self
+            .bounded(kernel.list_snapshots(cap::ListSnapshotsRequest {}))
+            .await?;
+        Ok(answer.snapshots)
+    }
+
+    /// The rules in force.
+    pub async fn rules(&self) -> Result<own::RulesResponse, Problem> {
+        let (_, mut batch) = self.link()?;
+        self.bounded(batch.rules(own::RulesRequest {})).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ca_means_tls_and_contradictions_are_told() {
+        let mut config = KernelConfig {
+            tls_ca: Some("/ca.pem".to_owned()),
+            ..KernelConfig::default()
+        };
+        assert_eq!(config.secured_url(), "https://127.0.0.1:50051");
+        assert!(config.problems().is_empty() && config.allowed());
+        config.tls_required = true;
+        config.insecure = true;
+        assert_eq!(config.problems().len(), 1);
+        config.tls_ca = None;
+        assert_eq!(config.problems().len(), 2);
+    }
+
+    #[tokio::test]
+    async fn plain_text_is_spoken_only_where_it_was_asked_for() {
+        let kernel = Kernel::new(&KernelConfig::default()).await.unwrap();
+        let refused = kernel.snapshots().await.unwrap_err();
+        assert_eq!(refused.status().as_u16(), 503);
+        assert!(kernel.link.is_none());
+    }
+}

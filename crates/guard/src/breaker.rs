@@ -1,0 +1,177 @@
+//! A circuit breaker that all replicas share.
+//!
+//! The state lives in Redis: failures in a row under the documented key, and beside it
+//! since when the circuit is open and who is probing. So one replica's third failure
+//! opens the circuit for all of them at once, and all of them together send at most the
+//! allowed number of probes. With Redis away each replica goes by its own
+//! [`Breaker`], which has the same rules and was told everything this replica saw.
+//!
+//! What must stay true: every admission is reported on, once. A replica that died with
+//! a probe in hand is forgiven after [`Settings::probe_lease`].
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use airlock_model::Timestamp;
+use airlock_model::breaker::{Admission, Breaker, Circuit, Settings};
+use fred::types::Value;
+
+use crate::link::Guard;
+use crate::messages::millis;
+
+/// What an admission was given by; its report goes to the same place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// All replicas agree on it.
+    Shared {
+        /// Failures were counted, or this is a probe: a success is worth telling.
+        tell: bool,
+    },
+    Local,
+}
+
+/// Leave to make one call. Hand it back with what came of the call.
+#[derive(Debug)]
+#[must_use = "an admission that is not reported on leaves a probe open"]
+pub struct Permit {
+    by: By,
+}
+
+/// See the module's page.
+pub struct SharedBreaker {
+    guard: Guard,
+    failures: String,
+    circuit: String,
+    settings: Settings,
+    local: Mutex<Local>,
+}
+
+struct Local {
+    breaker: Breaker,
+    /// The circuit opened while Redis was away: Redis is told when it is back.
+    unshared: bool,
+}
+
+impl Guard {
+    /// A breaker under one of the documented keys, from [`Keys`](crate::Keys).
+    pub fn breaker(&self, failures: String, settings: Settings) -> SharedBreaker {
+        SharedBreaker {
+            guard: self.clone(),
+            circuit: crate::keys::circuit(&failures),
+            failures,
+            settings,
+            local: Mutex::new(Local {
+                breaker: Breaker::new(settings),
+                unshared: false,
+            }),
+        }
+    }
+}
+
+impl SharedBreaker {
+    /// Asked before each call. `None`: the circuit is open.
+    pub async fn admit(&self, now: Timestamp) -> Option<Permit> {
+        let script = &self.guard.inner.scripts.breaker_admit;
+        let answer: Option<Vec<i64>> = self
+            .guard
+            .hot(script, self.keys(), self.args(self.to_share(now)))
+            .await;
+        let mut local = self.lock();
+        let Some(answer) = answer else {
+            return match local.breaker.admit(now) {
+                Admission::Go => Some(Permit { by: By::Local }),
+                Admission::Refused => None,
+            };
+        };
+        local.unshared = false;
+        let (go, shared) = read(&answer, now);
+        // Our own follows, so that it knows where to go on when Redis is lost.
+        local.breaker.adopt(shared);
+        go.then_some(Permit {
+            by: By::Shared {
+                tell: shared != Circuit::Closed { failures: 0 },
+            },
+        })
+    }
+
+    pub async fn succeeded(&self, permit: Permit) {
+        let Permit { by } = permit;
+        self.lock().breaker.succeeded();
+        match by {
+            By::Shared { tell: true } => {
+                let script = &self.guard.inner.scripts.breaker_succeeded;
+                let _: Option<i64> = self.guard.hot(script, self.keys(), self.args(0)).await;
+            }
+            By::Shared { tell: false } | By::Local => {}
+        }
+    }
+
+    pub async fn failed(&self, permit: Permit, now: Timestamp) {
+        let Permit { by: _ } = permit;
+        let script = &self.guard.inner.scripts.breaker_failed;
+        // Also what was admitted locally: Redis may be back, and the others want to know.
+        let told: Option<i64> = self.guard.hot(script, self.keys(), self.args(0)).await;
+        let mut local = self.lock();
+        local.breaker.failed(now);
+        if told.is_none() && matches!(local.breaker.circuit(), Circuit::Open { .. }) {
+            local.unshared = true;
+        }
+    }
+
+    /// As far as this replica knows. For looking at, and for whether it is worth asking
+    /// Redis first.
+    pub fn circuit(&self) -> Circuit {
+        self.lock().breaker.circuit()
+    }
+
+    /// Milliseconds that a circuit opened without Redis still has to stay open.
+    fn to_share(&self, now: Timestamp) -> i64 {
+        let local = self.lock();
+        match local.breaker.circuit() {
+            Circuit::Open { until } if local.unshared => {
+                i64::try_from(until.since(now).as_millis()).unwrap_or(0)
+            }
+            Circuit::Open { .. } | Circuit::Closed { .. } | Circuit::HalfOpen { .. } => 0,
+        }
+    }
+
+    fn keys(&self) -> Vec<String> {
+        vec![self.failures.clone(), self.circuit.clone()]
+    }
+
+    fn args(&self, share_ms: i64) -> Vec<Value> {
+        let s = &self.settings;
+        vec![
+            Value::from(i64::from(s.fail_budget)),
+            millis(s.open_for),
+            Value::from(i64::from(s.half_open_max)),
+            Value::from(i64::from(s.close_after)),
+            millis(s.probe_lease),
+            Value::from(share_ms),
+            millis(crate::keys::BREAKER_TTL),
+        ]
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Local> {
+        self.local.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// `{go, state, a, b}`: state 0 closed with `a` failures, 1 open for another `a` ms,
+/// 2 half-open with `a` probes out and `b` successes.
+fn read(answer: &[i64], now: Timestamp) -> (bool, Circuit) {
+    let at = |i: usize| answer.get(i).copied().unwrap_or(0);
+    let small = |i: usize| u32::try_from(at(i)).unwrap_or(u32::MAX);
+    let circuit = match at(1) {
+        1 => Circuit::Open {
+            until: now + Duration::from_millis(u64::try_from(at(2)).unwrap_or(0)),
+        },
+        2 => Circuit::HalfOpen {
+            probes: small(2),
+            successes: small(3),
+            since: now,
+        },
+        _ => Circuit::Closed { failures: small(2) },
+    };
+    (at(0) == 1, circuit)
+}

@@ -1,0 +1,198 @@
+//! The shared circuit breaker: two replicas, one Redis, and none.
+
+use std::time::Duration;
+
+use airlock_guard::{Guard, GuardConfig, Permit, SharedBreaker};
+use airlock_model::Timestamp;
+use airlock_model::breaker::{Circuit, Settings};
+use airlock_testkit::{Redis, Seen, eventually};
+use anyhow::Context;
+
+use crate::{BOUND, config, connect, shared};
+
+/// Long enough that nothing happens by itself while a test looks.
+const OPEN_FOR: Duration = Duration::from_secs(120);
+
+fn settings(open_for: Duration) -> Settings {
+    Settings {
+        open_for,
+        ..Settings::default()
+    }
+}
+
+fn breaker(guard: &Guard, open_for: Duration) -> SharedBreaker {
+    guard.breaker(guard.keys().safety_failures(), settings(open_for))
+}
+
+fn now() -> Timestamp {
+    Timestamp(1_000_000_000)
+}
+
+async fn go(breaker: &SharedBreaker) -> anyhow::Result<Permit> {
+    breaker
+        .admit(now())
+        .await
+        .context("it should be let through")
+}
+
+async fn fail(breaker: &SharedBreaker, times: usize) -> anyhow::Result<()> {
+    for _ in 0..times {
+        let permit = go(breaker).await?;
+        breaker.failed(permit, now()).await;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_replicas_failures_open_it_for_all_at_once() -> anyhow::Result<()> {
+    let redis = Redis::start().await?;
+    let (one, two) = (connect(&redis).await?, connect(&redis).await?);
+    let (a, b) = (breaker(&one, OPEN_FOR), breaker(&two, OPEN_FOR));
+    fail(&a, 2).await?;
+    let count = redis.command(&["GET", "cordum:cb:safety:failures"]).await?;
+    assert_eq!(count.as_deref(), Some("2"));
+    fail(&b, 1).await?;
+    assert!(a.admit(now()).await.is_none(), "the third was b's");
+    assert!(b.admit(now()).await.is_none());
+    assert!(matches!(a.circuit(), Circuit::Open { .. }));
+    let until = redis
+        .command(&["HGET", "cordum:cb:safety:failures:circuit", "until"])
+        .await?
+        .context("open until when")?;
+    assert!(until.parse::<i64>()? > 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_success_of_either_clears_the_count() -> anyhow::Result<()> {
+    let redis = Redis::start().await?;
+    let (one, two) = (connect(&redis).await?, connect(&redis).await?);
+    let (a, b) = (breaker(&one, OPEN_FOR), breaker(&two, OPEN_FOR));
+    for _ in 0..5 {
+        fail(&a, 1).await?;
+        fail(&b, 1).await?;
+        let permit = go(&b).await?;
+        b.succeeded(permit).await;
+    }
+    assert_eq!(
+        redis
+            .command(&["EXISTS", "cordum:cb:safety:failures"])
+            .await?
+            .as_deref(),
+        Some("0")
+    );
+    let permit = go(&a).await?;
+    a.succeeded(permit).await;
+    assert_eq!(a.circuit(), Circuit::Closed { failures: 0 });
+    Ok(())
+}
+
+#[tokio::test]
+async fn three_probes_among_all_and_two_successes_close_it() -> anyhow::Result<()> {
+    let redis = Redis::start().await?;
+    let (one, two) = (connect(&redis).await?, connect(&redis).await?);
+    let brief = Duration::from_millis(200);
+    let (a, b) = (breaker(&one, brief), breaker(&two, brief));
+    fail(&a, 3).await?;
+    let first = half_open(&a).await?;
+    let second = go(&b).await?;
+    let third = go(&a).await?;
+    assert!(b.admit(now()).await.is_none(), "three in all");
+    assert!(a.admit(now()).await.is_none(), "three in all");
+    b.succeeded(second).await;
+    assert!(b.admit(now()).await.is_none(), "one success is not enough");
+    a.succeeded(first).await;
+    let permit = go(&b).await?;
+    b.succeeded(permit).await;
+    assert_eq!(b.circuit(), Circuit::Closed { failures: 0 });
+    // The third probe's failure is one failure, and not the end.
+    a.failed(third, now()).await;
+    let permit = go(&b).await?;
+    b.succeeded(permit).await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn any_failed_probe_opens_it_for_all_again() -> anyhow::Result<()> {
+    let redis = Redis::start().await?;
+    let (one, two) = (connect(&redis).await?, connect(&redis).await?);
+    let a = breaker(&one, Duration::from_millis(300));
+    let b = breaker(&two, OPEN_FOR);
+    fail(&a, 3).await?;
+    let probe = half_open(&a).await?;
+    let other = go(&b).await?;
+    a.succeeded(probe).await;
+    b.failed(other, now()).await;
+    assert!(a.admit(now()).await.is_none());
+    assert!(b.admit(now()).await.is_none());
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_redis_each_goes_by_its_own_and_tells_when_it_is_back() -> anyhow::Result<()> {
+    let redis = Redis::start().await?;
+    let (one, two) = (connect(&redis).await?, connect(&redis).await?);
+    let (a, b) = (breaker(&one, OPEN_FOR), breaker(&two, OPEN_FOR));
+    fail(&a, 1).await?;
+    redis.kill()?;
+    // What was counted together counts on alone.
+    fail(&a, 2).await?;
+    assert!(a.admit(now()).await.is_none());
+    let permit = go(&b).await?;
+    b.succeeded(permit).await;
+    redis.restart().await?;
+    shared(&one).await?;
+    shared(&two).await?;
+    assert!(a.admit(now()).await.is_none(), "it stays open for a");
+    assert!(b.admit(now()).await.is_none(), "and b learns of it");
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_redis_the_whole_circle_works_alone() -> anyhow::Result<()> {
+    let redis = Redis::start().await?;
+    redis.kill()?;
+    let guard = Guard::connect(&GuardConfig {
+        op_timeout: Duration::from_millis(500),
+        ..config(&redis)
+    })
+    .await?;
+    let a = breaker(&guard, Duration::from_secs(30));
+    fail(&a, 3).await?;
+    assert!(a.admit(now()).await.is_none());
+    let later = now() + Duration::from_secs(30);
+    let mut probes = Vec::new();
+    for _ in 0..3 {
+        probes.push(a.admit(later).await.context("a probe")?);
+    }
+    assert!(a.admit(later).await.is_none());
+    for probe in probes.drain(..2) {
+        a.succeeded(probe).await;
+    }
+    assert_eq!(a.circuit(), Circuit::Closed { failures: 0 });
+    Ok(())
+}
+
+#[tokio::test]
+async fn two_breakers_do_not_meet() -> anyhow::Result<()> {
+    let redis = Redis::start().await?;
+    let guard = connect(&redis).await?;
+    let input = breaker(&guard, OPEN_FOR);
+    let output = guard.breaker(guard.keys().output_failures(), settings(OPEN_FOR));
+    fail(&input, 3).await?;
+    assert!(input.admit(now()).await.is_none());
+    let permit = go(&output).await?;
+    output.succeeded(permit).await;
+    Ok(())
+}
+
+/// Waits until the circuit lets a probe out, and takes it.
+async fn half_open(breaker: &SharedBreaker) -> anyhow::Result<Permit> {
+    eventually(BOUND, "a probe is let out", || async {
+        Ok(match breaker.admit(now()).await {
+            Some(permit) => Seen::Done(permit),
+            None => Seen::NotYet(format!("{:?}", breaker.circuit())),
+        })
+    })
+    .await
+}

@@ -1,0 +1,269 @@
+//! Removing what was kept long enough, a little at a time.
+//!
+//! What must stay true: only what is final goes, and the three hot writes pay nothing
+//! for it. So there is no index on the time of ending. Ids that Airlock makes begin with
+//! the time they were made at, so everything old enough lies in one stretch of the
+//! primary key ([`id_floor`]); ids that clients chose lie anywhere, and are walked past
+//! a page at a time. A page says where it ended, and the next begins there: from the
+//! beginning each time, it would wade through its own dead entries.
+
+use airlock_model::{Shard, Timestamp};
+
+use crate::error::LedgerError;
+use crate::{ChangePosition, Ledger};
+
+/// A stretch of ids, and how old what is removed there must be.
+#[derive(Debug, Clone)]
+pub struct Sweep<'a> {
+    pub after: &'a str,
+    pub below: Option<&'a str>,
+    pub older_than_ms: u64,
+    /// Rows looked at.
+    pub limit: u32,
+}
+
+/// What one step did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Swept {
+    pub examined: u64,
+    pub removed: u64,
+    /// Where the next step goes on.
+    pub last: Option<String>,
+}
+
+/// Every id that Airlock made before `at` sorts before this text.
+pub fn id_floor(at: Timestamp) -> String {
+    let ms = u64::try_from(at.as_millis()).unwrap_or(0);
+    format!("{:08x}-{:04x}", (ms >> 16) & 0xffff_ffff, ms & 0xffff)
+}
+
+// An array, not a join: whatever the planner believes of the tables' sizes, these are
+// look-ups by key.
+const JOBS: &str = r#"
+WITH page AS MATERIALIZED (
+    SELECT job_id FROM job_state
+    WHERE job_id > $1 AND ($2::text IS NULL OR job_id < $2)
+    ORDER BY job_id LIMIT $4
+), gone AS (
+    DELETE FROM job_state
+    WHERE job_id = ANY(ARRAY(SELECT job_id FROM page)) AND NOT open
+      AND finished_at < clock_timestamp() - $3 * interval '1 millisecond'
+    RETURNING job_id
+), request AS (
+    DELETE FROM job_request WHERE job_id = ANY(ARRAY(SELECT job_id FROM gone))
+), attempt AS (
+    DELETE FROM job_attempt WHERE job_id = ANY(ARRAY(SELECT job_id FROM gone))
+), stray AS (
+    DELETE FROM job_stray_result WHERE job_id = ANY(ARRAY(SELECT job_id FROM gone))
+), retry AS (
+    DELETE FROM job_retry WHERE job_id = ANY(ARRAY(SELECT job_id FROM gone))
+), due AS (
+    DELETE FROM job_due WHERE job_id = ANY(ARRAY(SELECT job_id FROM gone))
+)
+SELECT (SELECT count(*) FROM page), (SELECT count(*) FROM gone),
+       (SELECT job_id FROM page ORDER BY job_id DESC LIMIT 1)"#;
+
+const PAYLOADS: &str = r#"
+WITH page AS MATERIALIZED (
+    SELECT job_id, open, finished_at FROM job_state
+    WHERE job_id > $1 AND ($2::text IS NULL OR job_id < $2)
+    ORDER BY job_id LIMIT $4
+), old AS MATERIALIZED (
+    SELECT job_id FROM page
+    WHERE NOT open AND finished_at < clock_timestamp() - $3 * interval '1 millisecond'
+), result AS (
+    UPDATE job_state SET result = NULL
+    WHERE job_id = ANY(ARRAY(SELECT job_id FROM old)) AND NOT open AND result IS NOT NULL
+    RETURNING job_id
+), payload AS (
+    UPDATE job_request SET payload = NULL
+    WHERE job_id = ANY(ARRAY(SELECT job_id FROM old)) AND payload IS NOT NULL
+    RETURNING job_id
+)
+SELECT (SELECT count(*) FROM page),
+       (SELECT count(*) FROM (SELECT job_id FROM result UNION SELECT job_id FROM payload) AS t),
+       (SELECT job_id FROM page ORDER BY job_id DESC LIMIT 1)"#;
+
+// A job's past runs go when the job has ended, so that no history loses its beginning
+// while it goes on.
+const HISTORY: &str = r#"
+WITH page AS MATERIALIZED (
+    SELECT DISTINCT job_id FROM (
+        SELECT job_id FROM job_attempt
+        WHERE job_id > $1 AND ($2::text IS NULL OR job_id < $2)
+        ORDER BY job_id LIMIT $4) AS t
+), old AS MATERIALIZED (
+    SELECT p.job_id FROM page p LEFT JOIN job_state s ON s.job_id = p.job_id
+    WHERE s.job_id IS NULL
+       OR (NOT s.open AND s.finished_at < clock_timestamp() - $3 * interval '1 millisecond')
+), gone AS (
+    DELETE FROM job_attempt WHERE job_id = ANY(ARRAY(SELECT job_id FROM old)) RETURNING 1
+)
+SELECT (SELECT count(*) FROM page), (SELECT count(*) FROM gone),
+       (SELECT job_id FROM page ORDER BY job_id DESC LIMIT 1)"#;
+
+// Numbered as they come: the oldest are the first, so a page with a younger one in it
+// is the last.
+const LETTERS: &str = r#"
+WITH page AS MATERIALIZED (
+    SELECT id, created_at FROM dead_letter ORDER BY id LIMIT $2
+), gone AS (
+    DELETE FROM dead_letter WHERE id = ANY(ARRAY(SELECT id FROM page
+        WHERE created_at < clock_timestamp() - $1 * interval '1 millisecond'))
+    RETURNING 1
+)
+SELECT count(*) FROM gone"#;
+
+const STRAYS: &str = r#"
+WITH page AS MATERIALIZED (
+    SELECT id, received_at FROM job_stray_result ORDER BY id LIMIT $2
+), gone AS (
+    DELETE FROM job_stray_result WHERE id = ANY(ARRAY(SELECT id FROM page
+        WHERE received_at < clock_timestamp() - $1 * interval '1 millisecond'))
+    RETURNING 1
+)
+SELECT count(*) FROM gone"#;
+
+// Never past the cursor: what has not been told is never old enough. The log's rows are
+// never updated, so that their place in the table names them.
+const CHANGES: &str = r#"
+WITH page AS MATERIALIZED (
+    SELECT l.ctid AS place, l.xid, l.seq, l.at FROM change_log l, change_cursor c
+    WHERE c.shard = $1 AND l.shard = $1 AND (l.xid, l.seq) > ($2, $3)
+      AND (l.xid, l.seq) <= (c.xid, c.seq)
+    ORDER BY l.xid, l.seq LIMIT $5
+), old AS MATERIALIZED (
+    SELECT place, xid, seq FROM page
+    WHERE at < clock_timestamp() - $4 * interval '1 millisecond'
+), gone AS (
+    DELETE FROM change_log WHERE ctid = ANY(ARRAY(SELECT place FROM old)) RETURNING 1
+)
+SELECT (SELECT count(*) FROM gone), o.xid, o.seq
+FROM (SELECT xid, seq FROM old ORDER BY xid DESC, seq DESC LIMIT 1) AS o"#;
+
+fn ms(ms: u64) -> i64 {
+    // A hundred years: longer than that is for ever, and more than an interval holds.
+    i64::try_from(ms)
+        .unwrap_or(i64::MAX)
+        .min(100 * 366 * 24 * 3_600 * 1_000)
+}
+
+impl Ledger {
+    /// Removes jobs that ended long ago, with all that belongs to them.
+    pub async fn sweep_jobs(&self, sweep: Sweep<'_>) -> Result<Swept, LedgerError> {
+        self.sweep("removing old jobs", JOBS, sweep).await
+    }
+
+    /// Empties payloads and results of jobs that ended long ago.
+    pub async fn sweep_payloads(&self, sweep: Sweep<'_>) -> Result<Swept, LedgerError> {
+        self.sweep("removing old payloads", PAYLOADS, sweep).await
+    }
+
+    /// Removes the past runs of jobs that ended long ago.
+    pub async fn sweep_history(&self, sweep: Sweep<'_>) -> Result<Swept, LedgerError> {
+        self.sweep("removing old histories", HISTORY, sweep).await
+    }
+
+    async fn sweep(
+        &self,
+        doing: &'static str,
+        sql: &'static str,
+        sweep: Sweep<'_>,
+    ) -> Result<Swept, LedgerError> {
+        let (examined, removed, last): (i64, i64, Option<String>) = self
+            .bounded(doing, async {
+                sqlx::query_as(sql)
+                    .bind(sweep.after)
+                    .bind(sweep.below)
+                    .bind(ms(sweep.older_than_ms))
+                    .bind(i64::from(sweep.limit))
+                    .fetch_one(&self.pool)
+                    .await
+            })
+            .await?;
+        Ok(Swept {
+            examined: u64::try_from(examined).unwrap_or(0),
+            removed: u64::try_from(removed).unwrap_or(0),
+            last,
+        })
+    }
+
+    /// Removes dead letters; how many. Fewer than `limit` means that no old one is left.
+    pub async fn sweep_letters(&self, older_than_ms: u64, limit: u32) -> Result<u64, LedgerError> {
+        self.sweep_numbered("removing old dead letters", LETTERS, older_than_ms, limit)
+            .await
+    }
+
+    /// Removes results that changed nothing; how many.
+    pub async fn sweep_strays(&self, older_than_ms: u64, limit: u32) -> Result<u64, LedgerError> {
+        self.sweep_numbered("removing old stray results", STRAYS, older_than_ms, limit)
+            .await
+    }
+
+    async fn sweep_numbered(
+        &self,
+        doing: &'static str,
+        sql: &'static str,
+        older_than_ms: u64,
+        limit: u32,
+    ) -> Result<u64, LedgerError> {
+        let n: i64 = self
+            .bounded(doing, async {
+                sqlx::query_scalar(sql)
+                    .bind(ms(older_than_ms))
+                    .bind(i64::from(limit))
+                    .fetch_one(&self.pool)
+                    .await
+            })
+            .await?;
+        Ok(u64::try_from(n).unwrap_or(0))
+    }
+
+    /// Removes entries of the change log that were told long ago; how many, and where
+    /// to go on.
+    pub async fn sweep_changes(
+        &self,
+        shard: Shard,
+        older_than_ms: u64,
+        after: ChangePosition,
+        limit: u32,
+    ) -> Result<(u64, ChangePosition), LedgerError> {
+        let row: Option<(i64, i64, i64)> = self
+            .bounded("trimming the change log", async {
+                sqlx::query_as(CHANGES)
+                    .bind(shard.0 as i16)
+                    .bind(after.xid)
+                    .bind(after.seq)
+                    .bind(ms(older_than_ms))
+                    .bind(i64::from(limit))
+                    .fetch_optional(&self.pool)
+                    .await
+            })
+            .await?;
+        Ok(row.map_or((0, after), |(n, xid, seq)| {
+            (u64::try_from(n).unwrap_or(0), ChangePosition { xid, seq })
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use airlock_model::JobId;
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn ids_made_before_a_time_sort_before_its_floor() {
+        let at = Timestamp::from_millis(1_800_000_000_000);
+        let id = |ms: u64| {
+            let parts = uuid::Builder::from_unix_timestamp_millis(ms, &[0xff; 10]);
+            JobId::from_uuid(parts.into_uuid()).to_string()
+        };
+        let floor = id_floor(at);
+        assert!(id(1_799_999_999_999) < floor);
+        assert!(id(1_800_000_000_000) > floor);
+        assert!(JobId::from_uuid(Uuid::nil()).to_string() < floor);
+        assert_eq!(id_floor(Timestamp(-1)), "00000000-0000");
+    }
+}

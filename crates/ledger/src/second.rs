@@ -1,0 +1,131 @@
+//! Second chances: a dead letter becomes a job again.
+//!
+//! What must stay true: a letter becomes at most one job. The new job, the letter's mark
+//! and the link between old and new are one transaction, and the job's idempotency key
+//! comes from the letter, so that asking twice, or at once from two places, is asking
+//! once.
+
+use airlock_model::JobId;
+use sqlx::{Connection, PgConnection};
+
+use crate::Ledger;
+use crate::error::{Doing, LedgerError};
+use crate::submit::{Columns, NewJob};
+
+/// What became of a letter that was to be tried again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Retried {
+    /// It is a job now.
+    As(JobId),
+    /// It was tried again before, as this job.
+    Already(JobId),
+    /// Its key is taken by a job that did not come from it.
+    Conflict,
+    /// Somebody removed it.
+    Gone,
+}
+
+/// The idempotency key of a letter's second chance.
+pub fn retry_key(letter: i64) -> String {
+    format!("dlq-retry:{letter}")
+}
+
+const MARK: &str = r#"
+WITH u AS (
+    SELECT * FROM unnest($1::bigint[], $2::text[]) AS u(id, job_id)
+), marked AS (
+    UPDATE dead_letter d SET retried_as = u.job_id, retried_at = clock_timestamp()
+    FROM u WHERE d.id = u.id
+    RETURNING d.id, d.job_id AS retry_of, d.retried_as
+)
+INSERT INTO job_retry (job_id, retry_of, letter_id, who)
+SELECT retried_as, coalesce(retry_of, ''), id, $3 FROM marked
+ON CONFLICT DO NOTHING"#;
+
+impl Ledger {
+    /// Makes jobs of letters; the outcomes are in the order given. Each job carries
+    /// [`retry_key`] of its letter.
+    pub async fn retry_letters(
+        &self,
+        jobs: &[(i64, NewJob)],
+        who: &str,
+    ) -> Result<Vec<Retried>, LedgerError> {
+        if jobs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let limit = self.op_timeout;
+        match tokio::time::timeout(limit, self.second_chances(jobs, who)).await {
+            Ok(done) => done,
+            Err(_) => Err(LedgerError::Timeout {
+                doing: "trying dead letters again",
+                limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
+            }),
+        }
+    }
+
+    async fn second_chances(
+        &self,
+        jobs: &[(i64, NewJob)],
+        who: &str,
+    ) -> Result<Vec<Retried>, LedgerError> {
+        let mut conn = self.pool.acquire().await.doing("taking a connection")?;
+        let mut tx = conn.begin().await.doing("beginning a transaction")?;
+        let letters = lock(&mut tx, jobs).await?;
+        let before = |id: i64| letters.iter().find(|(l, _)| *l == id);
+        let mut fresh: Vec<&(i64, NewJob)> = jobs
+            .iter()
+            .filter(|(id, _)| before(*id).is_some_and(|(_, as_)| as_.is_none()))
+            .collect();
+        fresh.sort_by(|a, b| a.1.job_id.cmp(&b.1.job_id));
+        let columns = Columns::of(fresh.iter().map(|(_, job)| job))?;
+        let rows = columns.insert(&mut *tx).await.doing("accepting jobs")?;
+        let mut accepted = std::collections::HashSet::with_capacity(rows.len());
+        for row in &rows {
+            let id: String = sqlx::Row::try_get(row, 0).doing("reading an accepted job")?;
+            accepted.insert(id);
+        }
+        fresh.retain(|(_, job)| accepted.contains(job.job_id.as_str()));
+        sqlx::query(MARK)
+            .bind(fresh.iter().map(|(id, _)| *id).collect::<Vec<_>>())
+            .bind(
+                fresh
+                    .iter()
+                    .map(|(_, job)| job.job_id.as_str())
+                    .collect::<Vec<_>>(),
+            )
+            .bind(who.replace('\0', "\u{fffd}"))
+            .execute(&mut *tx)
+            .await
+            .doing("linking letters to their new jobs")?;
+        tx.commit().await.doing("committing second chances")?;
+        jobs.iter()
+            .map(|(id, job)| {
+                Ok(match before(*id) {
+                    None => Retried::Gone,
+                    Some((_, Some(as_))) => Retried::Already(
+                        JobId::new(as_).map_err(|e| LedgerError::Corrupt(e.to_string()))?,
+                    ),
+                    Some((_, None)) if accepted.contains(job.job_id.as_str()) => {
+                        Retried::As(job.job_id.clone())
+                    }
+                    Some((_, None)) => Retried::Conflict,
+                })
+            })
+            .collect()
+    }
+}
+
+/// The letters with the jobs they became, locked in the order of their ids.
+async fn lock(
+    tx: &mut PgConnection,
+    jobs: &[(i64, NewJob)],
+) -> Result<Vec<(i64, Option<String>)>, LedgerError> {
+    let ids: Vec<i64> = jobs.iter().map(|(id, _)| *id).collect();
+    sqlx::query_as(
+        "SELECT id, retried_as FROM dead_letter WHERE id = ANY($1) ORDER BY id FOR UPDATE",
+    )
+    .bind(&ids)
+    .fetch_all(tx)
+    .await
+    .doing("looking for dead letters")
+}

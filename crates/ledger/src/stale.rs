@@ -1,0 +1,126 @@
+//! What the reconciler looks for: open jobs that should have moved on, and rows that
+//! cannot be read and must not stop the others.
+
+use airlock_model::{Epoch, JobId, JobState, Shard};
+
+use crate::Ledger;
+use crate::error::LedgerError;
+
+/// After how long without a word in the ledger a run is looked at, in milliseconds.
+#[derive(Debug, Clone, Copy)]
+pub struct StaleAfter {
+    /// SCHEDULED or DISPATCHED.
+    pub dispatch_ms: u64,
+    /// RUNNING.
+    pub running_ms: u64,
+}
+
+const STALE: &str = r#"
+SELECT s.job_id FROM job_state s
+WHERE s.open AND s.shard = $1 AND s.job_id > $2 AND (
+    s.deadline_at <= clock_timestamp()
+    OR (s.state IN (2, 3) AND coalesce(s.dispatched_at, s.scheduled_at)
+            <= clock_timestamp() - $3 * interval '1 millisecond')
+    OR (s.state = 4 AND s.running_at <= clock_timestamp() - $4 * interval '1 millisecond'))
+ORDER BY s.job_id LIMIT $5"#;
+
+// Under the fence of the epoch, with the letter and the change-log entry, as any end.
+const BURY: &str = r#"
+WITH fence AS MATERIALIZED (
+    SELECT 1 FROM leadership WHERE shard = $1 AND epoch = $2 FOR SHARE
+), target AS MATERIALIZED (
+    SELECT s.job_id, s.state, s.attempt FROM fence, job_state s
+    WHERE s.job_id = ANY($3) AND s.shard = $1 AND s.open
+    ORDER BY s.job_id FOR UPDATE OF s
+), done AS (
+    UPDATE job_state s SET state = $4, open = false, epoch = $2,
+        finished_at = clock_timestamp(), reason_code = $5, reason = $6
+    FROM target t WHERE s.job_id = t.job_id
+    RETURNING s.job_id, t.state AS was, t.attempt
+), due AS (
+    DELETE FROM job_due WHERE job_id = ANY(ARRAY(SELECT job_id FROM done))
+), letter AS (
+    INSERT INTO dead_letter (job_id, tenant, topic, reason_code, reason, last_state, attempts,
+                             spec, payload, trace_id)
+    SELECT d.job_id, r.tenant, r.topic, $5, $6,
+           CASE d.was WHEN 1 THEN 'PENDING' WHEN 2 THEN 'SCHEDULED' WHEN 3 THEN 'DISPATCHED'
+                      WHEN 4 THEN 'RUNNING' WHEN 5 THEN 'APPROVAL_REQUIRED' END,
+           d.attempt, r.spec, r.payload, r.trace_id
+    FROM done d LEFT JOIN job_request r ON r.job_id = d.job_id
+), logged AS (
+    INSERT INTO change_log (shard, job_ids)
+    SELECT $1, array_agg(job_id ORDER BY job_id) FROM done HAVING count(*) > 0
+)
+SELECT count(*) FROM done"#;
+
+impl Ledger {
+    /// Open jobs past their deadline, and runs of which the ledger has heard nothing for
+    /// too long, in the order of their ids. Whoever holds them may know better.
+    pub async fn stale(
+        &self,
+        shard: Shard,
+        after: StaleAfter,
+        from: Option<&JobId>,
+        limit: u32,
+    ) -> Result<Vec<JobId>, LedgerError> {
+        let rows: Vec<String> = self
+            .bounded("looking for stale jobs", async {
+                sqlx::query_scalar(STALE)
+                    .bind(shard.0 as i16)
+                    .bind(from.map_or("", JobId::as_str))
+                    .bind(i64::try_from(after.dispatch_ms).unwrap_or(i64::MAX))
+                    .bind(i64::try_from(after.running_ms).unwrap_or(i64::MAX))
+                    .bind(i64::from(limit))
+                    .fetch_all(&self.pool)
+                    .await
+            })
+            .await?;
+        rows.into_iter()
+            .map(|id| JobId::new(id).map_err(|e| LedgerError::Corrupt(e.to_string())))
+            .collect()
+    }
+
+    /// Jobs that are past their deadline wait for no due time any more.
+    pub async fn forget_due(&self, ids: &[JobId]) -> Result<(), LedgerError> {
+        let ids: Vec<&str> = ids.iter().map(JobId::as_str).collect();
+        self.bounded("dropping due times", async {
+            sqlx::query(
+                "DELETE FROM job_due d USING job_state s
+                 WHERE d.job_id = ANY($1) AND s.job_id = d.job_id
+                   AND s.deadline_at <= clock_timestamp()",
+            )
+            .bind(&ids)
+            .execute(&self.pool)
+            .await
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Ends jobs as FAILED whose rows nothing can be done with; how many. Nothing
+    /// happens when `epoch` no longer leads.
+    pub async fn bury(
+        &self,
+        shard: Shard,
+        epoch: Epoch,
+        ids: &[JobId],
+        reason_code: &str,
+        reason: &str,
+    ) -> Result<u64, LedgerError> {
+        let ids: Vec<&str> = ids.iter().map(JobId::as_str).collect();
+        let n: i64 = self
+            .bounded("ending jobs that cannot be read", async {
+                sqlx::query_scalar(BURY)
+                    .bind(shard.0 as i16)
+                    .bind(epoch.0 as i64)
+                    .bind(&ids)
+                    .bind(JobState::Failed.code())
+                    .bind(reason_code)
+                    .bind(reason.replace('\0', "\u{fffd}"))
+                    .fetch_one(&self.pool)
+                    .await
+            })
+            .await?;
+        Ok(u64::try_from(n).unwrap_or(0))
+    }
+}

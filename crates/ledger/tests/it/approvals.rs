@@ -1,0 +1,481 @@
+//! Asking people: holding, approving, rejecting, expiring, and what the policy's reload
+//! does to it.
+
+use airlock_ledger::{
+    Approval, ApprovalFilter, ApprovalStatus, CancelRequest, HeldJob, NewVote, Rejudged,
+    VoteOutcome, Voter,
+};
+use airlock_model::{ApprovalTerms, Decision, JobEvent, JobState, Shard, Timestamp, Verdict};
+use airlock_testkit::{Seen, eventually};
+
+use crate::bed::{
+    BOUND, Bed, One, SHARD, assign, finish, id, job_with, refuse, requeue, tenant, verdict,
+};
+
+fn voter(name: &str) -> Voter {
+    Voter {
+        key: name.to_owned(),
+        principal: None,
+        roles: Vec::new(),
+    }
+}
+
+fn asks(rule: &str, hash: &str, terms: ApprovalTerms) -> Verdict {
+    Verdict {
+        rule_id: rule.to_owned(),
+        rule_hash: hash.to_owned(),
+        approval: Some(terms),
+        ..verdict(Decision::RequireApproval)
+    }
+}
+
+fn terms(quorum: u32) -> ApprovalTerms {
+    ApprovalTerms {
+        quorum,
+        ..ApprovalTerms::default()
+    }
+}
+
+/// Accepts a job and holds it by this verdict.
+async fn hold(bed: &Bed, name: &str, by: Verdict) -> anyhow::Result<()> {
+    bed.accept(&[name]).await?;
+    let mut refused = refuse(name, JobState::ApprovalRequired, None);
+    refused.verdict = Some(by);
+    let done = bed.lead().await?.commit(&One::refuse(refused)).await?;
+    anyhow::ensure!(done.refused.len() == 1, "{done:?}");
+    Ok(())
+}
+
+async fn say(bed: &Bed, name: &str, who: &Voter, approve: bool) -> anyhow::Result<VoteOutcome> {
+    let vote = NewVote {
+        job_id: &id(name),
+        tenant: None,
+        voter: who,
+        approve,
+        reason: "looks fine",
+        constraints: None,
+    };
+    Ok(bed.ledger.vote(&vote).await?)
+}
+
+async fn approval(bed: &Bed, name: &str) -> anyhow::Result<Approval> {
+    let found = bed.ledger.approval(None, &id(name)).await?;
+    found.ok_or_else(|| anyhow::anyhow!("nobody was asked about {name}"))
+}
+
+async fn kinds(bed: &Bed, name: &str) -> anyhow::Result<Vec<String>> {
+    let audit = bed.ledger.audit_of(None, &id(name), 100).await?;
+    Ok(audit.into_iter().map(|a| a.kind).collect())
+}
+
+/// Each state of the history follows from the one before.
+async fn replays(bed: &Bed, name: &str) -> anyhow::Result<()> {
+    let view = bed.job(name).await?;
+    let states: Vec<JobState> = view.history.iter().map(|h| h.state).collect();
+    assert_eq!(states.last(), Some(&view.state), "{states:?}");
+    for pair in states.windows(2) {
+        let legal = JobEvent::ALL
+            .into_iter()
+            .any(|on| pair[0].after(on) == Some(pair[1]));
+        assert!(legal, "{} → {} in {states:?}", pair[0], pair[1]);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_held_job_is_approved_and_comes_in_again() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    hold(&bed, "j", asks("pay", "hash-1", terms(1))).await?;
+    let asked = approval(&bed, "j").await?;
+    assert_eq!((asked.round, asked.status), (1, ApprovalStatus::Pending));
+    assert_eq!(
+        (asked.rule_id.as_str(), asked.rule_hash.as_str()),
+        ("pay", "hash-1")
+    );
+    assert_eq!(asked.job_hash, job_with("j", "acme", None, |_| {}).hash.0);
+    assert!(bed.ledger.granted(&[id("j")]).await?.is_empty());
+
+    let said = say(&bed, "j", &voter("bob"), true).await?;
+    assert!(matches!(said, VoteOutcome::Approved(_)), "{said:?}");
+    assert_eq!(bed.state("j").await?, JobState::Pending);
+    replays(&bed, "j").await?;
+    // The leader hears of it even when no wake-up arrives.
+    assert_eq!(bed.number("SELECT count(*) FROM change_log").await?, 2);
+    assert_eq!(bed.ledger.open_jobs(SHARD, None, 10).await?.len(), 1);
+    let granted = bed.ledger.granted(&[id("j"), id("other")]).await?;
+    let grant = &granted[&id("j")];
+    assert_eq!((grant.round, grant.rule_hash.as_str()), (1, "hash-1"));
+    assert_eq!(
+        (grant.by.join(","), grant.reason.as_str()),
+        ("bob".to_owned(), "looks fine")
+    );
+
+    // Saying it again changes nothing, saying the opposite is refused.
+    let again = say(&bed, "j", &voter("bob"), true).await?;
+    assert!(matches!(again, VoteOutcome::Repeated(_)), "{again:?}");
+    let other = say(&bed, "j", &voter("bob"), false).await?;
+    assert!(matches!(other, VoteOutcome::Contradiction(_)), "{other:?}");
+    let late = say(&bed, "j", &voter("cleo"), false).await?;
+    assert!(
+        matches!(late, VoteOutcome::NotHeld(JobState::Pending)),
+        "{late:?}"
+    );
+
+    // It runs, and the approval says so.
+    let mut run = assign("j", 1, 1);
+    run.verdict.approved = Some(1);
+    let mut writer = bed.lead().await?;
+    assert_eq!(writer.commit(&One::assign(run)).await?.assigned.len(), 1);
+    let used = approval(&bed, "j").await?;
+    assert!(used.used_at.is_some(), "{used:?}");
+    // A retry of the same job is covered.
+    writer.commit(&One::requeue(requeue("j", 1, true))).await?;
+    assert_eq!(bed.ledger.granted(&[id("j")]).await?.len(), 1);
+    let mut second = assign("j", 2, 2);
+    second.verdict.approved = Some(1);
+    writer.commit(&One::assign(second)).await?;
+    writer
+        .commit(&One::finish(finish("j", 2, JobState::Succeeded)))
+        .await?;
+    assert_eq!(approval(&bed, "j").await?.used_at, used.used_at);
+    assert_eq!(
+        kinds(&bed, "j").await?,
+        ["approval.requested", "approval.approved", "approval.used"]
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_approval_is_good_for_no_other_job() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    hold(&bed, "j", asks("pay", "hash-1", terms(1))).await?;
+    say(&bed, "j", &voter("bob"), true).await?;
+    // The same request again, as another job.
+    bed.accept(&["twin"]).await?;
+    assert!(bed.ledger.granted(&[id("twin")]).await?.is_empty());
+    // And for nothing but the very request it was given for.
+    bed.postgres
+        .query("UPDATE job_request SET job_hash = '\\x00' WHERE job_id = 'j'")
+        .await?;
+    assert!(bed.ledger.granted(&[id("j")]).await?.is_empty());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_rejected_job_is_denied() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    hold(&bed, "j", asks("pay", "hash-1", terms(2))).await?;
+    say(&bed, "j", &voter("bob"), true).await?;
+    let said = say(&bed, "j", &voter("cleo"), false).await?;
+    assert!(matches!(said, VoteOutcome::Rejected(_)), "{said:?}");
+    let view = bed.job("j").await?;
+    assert_eq!(view.state, JobState::Denied);
+    assert_eq!(view.reason_code.as_deref(), Some("approval_rejected"));
+    assert_eq!(view.reason.as_deref(), Some("rejected by cleo: looks fine"));
+    replays(&bed, "j").await?;
+    let letter = bed
+        .postgres
+        .query("SELECT reason_code, job_id FROM dead_letter")
+        .await?;
+    assert_eq!(letter[0][0].as_deref(), Some("safety_denied"));
+    assert!(bed.ledger.granted(&[id("j")]).await?.is_empty());
+    Ok(())
+}
+
+#[tokio::test]
+async fn two_voices_are_two_people() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    let mut by = terms(2);
+    by.approver_roles = vec!["treasury".to_owned()];
+    hold(&bed, "j", asks("pay", "hash-1", by)).await?;
+    let person = |key: &str, principal: &str| Voter {
+        key: key.to_owned(),
+        principal: Some(principal.to_owned()),
+        roles: vec!["treasury".to_owned()],
+    };
+    // The submitter's key is `ann`.
+    let own = say(&bed, "j", &person("ann", "ann"), true).await?;
+    assert!(matches!(own, VoteOutcome::OwnJob), "{own:?}");
+    let stranger = say(&bed, "j", &voter("eve"), true).await?;
+    assert!(
+        matches!(stranger, VoteOutcome::NotPermitted),
+        "{stranger:?}"
+    );
+    let first = say(&bed, "j", &person("bob-laptop", "bob"), true).await?;
+    assert!(matches!(first, VoteOutcome::Counted(_)), "{first:?}");
+    let same = say(&bed, "j", &person("bob-phone", "Bob"), true).await?;
+    assert!(matches!(same, VoteOutcome::Repeated(_)), "{same:?}");
+    assert_eq!(bed.state("j").await?, JobState::ApprovalRequired);
+    let second = say(&bed, "j", &person("cleo", "cleo"), true).await?;
+    assert!(matches!(second, VoteOutcome::Approved(_)), "{second:?}");
+    assert_eq!(
+        bed.ledger.granted(&[id("j")]).await?[&id("j")].by,
+        ["bob", "cleo"]
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn many_voices_at_once_count_once_each() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    hold(&bed, "j", asks("pay", "hash-1", terms(3))).await?;
+    let voters: Vec<Voter> = (0..6).map(|n| voter(&format!("v{n}"))).collect();
+    let said = futures::future::join_all(voters.iter().map(|v| say(&bed, "j", v, true))).await;
+    let mut approved = 0;
+    for outcome in said {
+        match outcome? {
+            VoteOutcome::Approved(_) => approved += 1,
+            VoteOutcome::Counted(_) | VoteOutcome::NotHeld(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(approved, 1);
+    assert_eq!(approval(&bed, "j").await?.votes.len(), 3);
+    assert_eq!(bed.state("j").await?, JobState::Pending);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_nobody_approves_in_time_is_denied() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    let mut soon = terms(1);
+    soon.expires_seconds = Some(1);
+    hold(&bed, "soon", asks("pay", "h", soon)).await?;
+    hold(&bed, "late", asks("pay", "h", terms(1))).await?;
+    eventually(BOUND, "the request to expire", || async {
+        let done = bed.ledger.expire_approvals(SHARD, 10).await?;
+        Ok(Seen::when(done == [id("soon")], format!("{done:?}")))
+    })
+    .await?;
+    assert_eq!(bed.state("soon").await?, JobState::Denied);
+    let view = bed.job("soon").await?;
+    assert_eq!(view.reason_code.as_deref(), Some("approval_expired"));
+    replays(&bed, "soon").await?;
+    assert_eq!(bed.state("late").await?, JobState::ApprovalRequired);
+    assert_eq!(
+        approval(&bed, "soon").await?.status,
+        ApprovalStatus::Expired
+    );
+    assert!(bed.ledger.expire_approvals(SHARD, 10).await?.is_empty());
+    assert!(bed.ledger.expire_approvals(Shard(1), 10).await?.is_empty());
+    let late = say(&bed, "soon", &voter("bob"), true).await?;
+    assert!(
+        matches!(late, VoteOutcome::NotHeld(JobState::Denied)),
+        "{late:?}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_expired_request_takes_no_votes_even_before_it_is_cleared_away() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    hold(&bed, "j", asks("pay", "h", terms(1))).await?;
+    bed.postgres
+        .query("UPDATE approval SET expires_at = clock_timestamp() - interval '1 second'")
+        .await?;
+    let said = say(&bed, "j", &voter("bob"), true).await?;
+    assert!(matches!(said, VoteOutcome::Expired(_)), "{said:?}");
+    assert_eq!(bed.state("j").await?, JobState::ApprovalRequired);
+    Ok(())
+}
+
+fn held(a: &Approval) -> HeldJob {
+    HeldJob {
+        job_id: a.job_id.clone(),
+        round: a.round,
+        rule_hash: a.rule_hash.clone(),
+        policy_snapshot: a.policy_snapshot.clone(),
+    }
+}
+
+#[tokio::test]
+async fn a_new_policy_keeps_denies_releases_or_asks_anew() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    for name in ["kept", "denied", "released", "other"] {
+        hold(&bed, name, asks("pay", "hash-1", terms(2))).await?;
+        say(&bed, name, &voter("bob"), true).await?;
+    }
+    let under = |snapshot: &'static str, v: Verdict| Verdict {
+        snapshot: snapshot.to_owned(),
+        ..v
+    };
+    let all = bed
+        .ledger
+        .held_under_other(SHARD, "cfg:2", None, 10)
+        .await?;
+    assert_eq!(all.len(), 4);
+    assert!(
+        bed.ledger
+            .held_under_other(SHARD, "cfg:1", None, 10)
+            .await?
+            .is_empty()
+    );
+    let judge = async |name: &str, v: Verdict| {
+        let a = approval(&bed, name).await?;
+        anyhow::Ok(bed.ledger.rejudge(&held(&a), &under("cfg:2", v)).await?)
+    };
+    let same = asks("pay-renamed", "hash-1", terms(2));
+    assert_eq!(judge("kept", same).await?, Rejudged::Kept);
+    assert_eq!(
+        judge("denied", verdict(Decision::Deny)).await?,
+        Rejudged::Denied
+    );
+    assert_eq!(
+        judge("released", verdict(Decision::Allow)).await?,
+        Rejudged::Released
+    );
+    let other = asks("audit", "hash-2", terms(1));
+    assert_eq!(judge("other", other).await?, Rejudged::AskedAnew);
+    assert!(
+        bed.ledger
+            .held_under_other(SHARD, "cfg:2", None, 10)
+            .await?
+            .is_empty()
+    );
+
+    // The same rule keeps the votes that were there: one more is enough.
+    let kept = approval(&bed, "kept").await?;
+    assert_eq!(
+        (kept.round, kept.votes.len(), kept.policy_snapshot.as_str()),
+        (1, 1, "cfg:2")
+    );
+    let said = say(&bed, "kept", &voter("cleo"), true).await?;
+    assert!(matches!(said, VoteOutcome::Approved(_)), "{said:?}");
+    assert_eq!(bed.state("denied").await?, JobState::Denied);
+    assert_eq!(
+        bed.job("denied").await?.reason_code.as_deref(),
+        Some("safety_denied")
+    );
+    assert_eq!(bed.state("released").await?, JobState::Pending);
+    // Another rule asks from the beginning: earlier votes were for another question.
+    let anew = approval(&bed, "other").await?;
+    assert_eq!(
+        (anew.round, anew.votes.len(), anew.rule_id.as_str()),
+        (2, 0, "audit")
+    );
+    assert_eq!(bed.job("other").await?.rule_id.as_deref(), Some("audit"));
+    let said = say(&bed, "other", &voter("bob"), true).await?;
+    assert!(matches!(said, VoteOutcome::Approved(_)), "{said:?}");
+    for name in ["kept", "denied", "released", "other"] {
+        replays(&bed, name).await?;
+    }
+    // A judgement that comes too late changes nothing.
+    assert_eq!(
+        judge("kept", verdict(Decision::Deny)).await?,
+        Rejudged::Nothing
+    );
+    assert_eq!(bed.state("kept").await?, JobState::Pending);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_approval_for_another_rule_is_superseded_when_the_job_is_held_again()
+-> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    hold(&bed, "j", asks("pay", "hash-1", terms(1))).await?;
+    say(&bed, "j", &voter("bob"), true).await?;
+    let mut again = refuse("j", JobState::ApprovalRequired, None);
+    again.verdict = Some(asks("audit", "hash-2", terms(1)));
+    again.at = Timestamp(again.at.0 + 1_000_000);
+    bed.lead().await?.commit(&One::refuse(again)).await?;
+    let anew = approval(&bed, "j").await?;
+    assert_eq!((anew.round, anew.status), (2, ApprovalStatus::Pending));
+    assert!(bed.ledger.granted(&[id("j")]).await?.is_empty());
+    replays(&bed, "j").await?;
+    let states: Vec<JobState> = bed
+        .job("j")
+        .await?
+        .history
+        .iter()
+        .map(|h| h.state)
+        .collect();
+    use JobState::{ApprovalRequired, Pending};
+    assert_eq!(
+        states,
+        [Pending, ApprovalRequired, Pending, ApprovalRequired]
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn tenants_never_see_each_others_requests() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    hold(&bed, "mine", asks("pay", "h", terms(1))).await?;
+    let theirs = tenant("globex");
+    assert!(
+        bed.ledger
+            .approval(Some(&theirs), &id("mine"))
+            .await?
+            .is_none()
+    );
+    assert!(
+        bed.ledger
+            .audit_of(Some(&theirs), &id("mine"), 10)
+            .await?
+            .is_empty()
+    );
+    let filter = ApprovalFilter {
+        tenant: Some(theirs.clone()),
+        ..ApprovalFilter::default()
+    };
+    assert!(
+        bed.ledger
+            .approvals(&filter, None, 10)
+            .await?
+            .approvals
+            .is_empty()
+    );
+    let vote = NewVote {
+        job_id: &id("mine"),
+        tenant: Some(&theirs),
+        voter: &voter("bob"),
+        approve: true,
+        reason: "",
+        constraints: None,
+    };
+    let said = bed.ledger.vote(&vote).await?;
+    assert!(matches!(said, VoteOutcome::NotFound), "{said:?}");
+    assert_eq!(bed.state("mine").await?, JobState::ApprovalRequired);
+    Ok(())
+}
+
+#[tokio::test]
+async fn lists_are_paged_and_leave_out_what_waits_for_nobody() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    for name in ["a", "b", "c", "gone"] {
+        hold(&bed, name, asks("pay", "h", terms(1))).await?;
+    }
+    let gone = id("gone");
+    bed.ledger
+        .cancel(CancelRequest {
+            job_id: &gone,
+            tenant: None,
+            by: "ops",
+            reason: "",
+        })
+        .await?;
+    let pending = ApprovalFilter {
+        statuses: vec![ApprovalStatus::Pending],
+        ..ApprovalFilter::default()
+    };
+    let mut seen = Vec::new();
+    let mut after = None;
+    loop {
+        let page = bed.ledger.approvals(&pending, after, 2).await?;
+        seen.extend(page.approvals.iter().map(|a| a.job_id.to_string()));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    seen.sort();
+    assert_eq!(seen, ["a", "b", "c"]);
+    assert_eq!(bed.ledger.withdraw_approvals(SHARD).await?, 1);
+    assert_eq!(
+        approval(&bed, "gone").await?.status,
+        ApprovalStatus::Withdrawn
+    );
+    replays(&bed, "gone").await?;
+    assert_eq!(bed.ledger.withdraw_approvals(SHARD).await?, 0);
+    Ok(())
+}

@@ -1,0 +1,172 @@
+//! What is old goes, with all that belongs to it; what is open, young or untold stays.
+
+use airlock_ledger::{ChangePosition, Commit, NewDeadLetter, Sweep, Swept, id_floor};
+use airlock_model::{Epoch, JobState, Timestamp};
+
+use crate::bed::{Bed, One, SHARD, finish, requeue};
+
+const HOUR: u64 = 3_600_000;
+
+/// `old` and `young` have ended, `open` has not; each but the last with a past run.
+async fn ended(bed: &Bed) -> anyhow::Result<Epoch> {
+    let mut leader = bed.scheduled(&["old", "open", "young"]).await?;
+    for (name, n) in [("old", 1), ("young", 3)] {
+        leader.commit(&One::requeue(requeue(name, n, true))).await?;
+        let next = crate::bed::assign(name, 2, n + 10);
+        leader.commit(&One::assign(next)).await?;
+        let mut end = finish(name, n + 10, JobState::Succeeded);
+        end.result = Some(bytes::Bytes::from_static(b"{}"));
+        leader.commit(&One::finish(end)).await?;
+    }
+    bed.postgres
+        .query(
+            "UPDATE job_state SET finished_at = now() - interval '2 h' WHERE job_id = 'old';
+             UPDATE job_state SET finished_at = now() WHERE job_id = 'young';
+             UPDATE job_request SET payload = 'x';
+             INSERT INTO job_stray_result (job_id, dispatch_id, worker_id, status, why)
+             VALUES ('old', 'd', 'w', 's', 'y'), ('young', 'd', 'w', 's', 'y')",
+        )
+        .await?;
+    Ok(leader.epoch())
+}
+
+fn all(limit: u32) -> Sweep<'static> {
+    Sweep {
+        after: "",
+        below: None,
+        older_than_ms: HOUR,
+        limit,
+    }
+}
+
+#[tokio::test]
+async fn only_what_ended_long_ago_is_removed_and_all_of_it() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    ended(&bed).await?;
+    let first = bed.ledger.sweep_jobs(all(2)).await?;
+    let expected = Swept {
+        examined: 2,
+        removed: 1,
+        last: Some("open".to_owned()),
+    };
+    assert_eq!(first, expected);
+    let rest = Sweep {
+        after: "open",
+        ..all(2)
+    };
+    let rest = bed.ledger.sweep_jobs(rest).await?;
+    assert_eq!((rest.examined, rest.removed), (1, 0));
+    for table in [
+        "job_request",
+        "job_state",
+        "job_attempt",
+        "job_stray_result",
+    ] {
+        let sql = format!("SELECT count(*) FROM {table} WHERE job_id = 'old'");
+        assert_eq!(bed.number(&sql).await?, 0, "{table}");
+        let sql = format!("SELECT count(*) FROM {table} WHERE job_id = 'young'");
+        assert_eq!(bed.number(&sql).await?, 1, "{table}");
+    }
+    // Bounded above: what is not in the stretch is not looked at.
+    let none = Sweep {
+        below: Some("o"),
+        ..all(9)
+    };
+    assert_eq!(bed.ledger.sweep_jobs(none).await?, Swept::default());
+    assert_eq!(bed.state("open").await?, JobState::Scheduled);
+    Ok(())
+}
+
+#[tokio::test]
+async fn payloads_and_histories_may_go_before_their_jobs() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    ended(&bed).await?;
+    assert_eq!(bed.ledger.sweep_payloads(all(9)).await?.removed, 1);
+    assert_eq!(bed.ledger.sweep_payloads(all(9)).await?.removed, 0);
+    assert_eq!(bed.ledger.sweep_history(all(9)).await?.removed, 1);
+    let old = bed.job("old").await?;
+    assert!(old.payload.is_none() && old.result.is_none());
+    assert_eq!(old.state, JobState::Succeeded);
+    let young = bed.job("young").await?;
+    assert!(young.payload.is_some() && young.result.is_some());
+    assert!(bed.job("open").await?.payload.is_some());
+    let runs = bed.number("SELECT count(*) FROM job_attempt").await?;
+    assert_eq!(runs, 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn letters_and_strays_go_by_their_own_age() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    let letter = NewDeadLetter {
+        reason_code: "x".to_owned(),
+        ..NewDeadLetter::default()
+    };
+    bed.ledger.put_letters(&vec![letter; 5]).await?;
+    bed.postgres
+        .query("UPDATE dead_letter SET created_at = now() - interval '2 h' WHERE id <= 3")
+        .await?;
+    assert_eq!(bed.ledger.sweep_letters(HOUR, 2).await?, 2);
+    assert_eq!(bed.ledger.sweep_letters(HOUR, 2).await?, 1);
+    assert_eq!(bed.ledger.sweep_letters(HOUR, 2).await?, 0);
+    assert_eq!(bed.number("SELECT count(*) FROM dead_letter").await?, 2);
+    bed.postgres
+        .query(
+            "INSERT INTO job_stray_result (job_id, dispatch_id, worker_id, status, why, received_at)
+             VALUES ('a', 'd', 'w', 's', 'y', now() - interval '2 h'), ('b', 'd', 'w', 's', 'y', now())",
+        )
+        .await?;
+    assert_eq!(bed.ledger.sweep_strays(HOUR, 9).await?, 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_change_log_is_trimmed_behind_its_cursor_only() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    let epoch = ended(&bed).await?;
+    bed.postgres
+        .query("UPDATE change_log SET at = now() - interval '2 h'")
+        .await?;
+    let start = ChangePosition::default();
+    let trim = async |after| bed.ledger.sweep_changes(SHARD, HOUR, after, 10).await;
+    // Nothing was told yet.
+    assert_eq!(trim(start).await?, (0, start));
+    let changes = bed.ledger.changes(SHARD, start, 10).await?;
+    assert_eq!(changes.len(), 2);
+    let told = changes[0].position;
+    bed.ledger.advance_cursor(SHARD, epoch, told).await?;
+    assert_eq!(trim(start).await?, (1, told));
+    assert_eq!(bed.number("SELECT count(*) FROM change_log").await?, 1);
+    let last = changes[1].position;
+    bed.ledger.advance_cursor(SHARD, epoch, last).await?;
+    bed.postgres
+        .query("UPDATE change_log SET at = now()")
+        .await?;
+    assert_eq!(trim(told).await?, (0, told), "it is young");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_job_that_is_tried_again_after_its_removal_is_a_new_one() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    let mut job = crate::bed::keyed("old", "k", b"1");
+    bed.ledger.submit(std::slice::from_ref(&job)).await?;
+    let mut leader = bed.lead().await?;
+    let commit = Commit {
+        assign: vec![crate::bed::assign("old", 1, 1)],
+        ..Commit::default()
+    };
+    leader.commit(&commit).await?;
+    leader
+        .commit(&One::finish(finish("old", 1, JobState::Succeeded)))
+        .await?;
+    bed.postgres
+        .query("UPDATE job_state SET finished_at = now() - interval '2 h'")
+        .await?;
+    assert_eq!(bed.ledger.sweep_jobs(all(9)).await?.removed, 1);
+    job.job_id = crate::bed::id("new");
+    bed.ledger.submit(&[job]).await?;
+    assert_eq!(bed.state("new").await?, JobState::Pending);
+    assert!(id_floor(Timestamp::from_millis(1)) < id_floor(Timestamp::from_millis(70_000)));
+    Ok(())
+}

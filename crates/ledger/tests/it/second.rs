@@ -1,0 +1,224 @@
+//! Dead letters get a second chance, once, and are found and removed by what they are.
+
+use airlock_ledger::{
+    Commit, LetterFilter, NewDeadLetter, NewJob, Retried, WholeLetter, retry_key,
+};
+use airlock_model::hash::job_hash;
+use airlock_model::{JobState, TenantId, Timestamp};
+
+use crate::bed::{Bed, One, finish, id, job_with, refuse, tenant, topic};
+
+/// Jobs that failed, each with its letter, as the leader leaves them.
+async fn failed(bed: &Bed, jobs: &[(&str, &str)]) -> anyhow::Result<Vec<WholeLetter>> {
+    let new: Vec<NewJob> = jobs
+        .iter()
+        .map(|(name, of)| {
+            job_with(name, of, Some(b"{\"n\": 1e400}"), |spec| {
+                spec.labels.insert("a".into(), "b".into());
+                spec.max_attempts = Some(2);
+            })
+        })
+        .collect();
+    bed.ledger.submit(&new).await?;
+    let mut leader = bed.lead().await?;
+    for (name, of) in jobs {
+        let mut commit = One::refuse(refuse(name, JobState::Denied, None));
+        commit.letters.push(NewDeadLetter {
+            job_id: Some((*name).to_owned()),
+            tenant: Some((*of).to_owned()),
+            topic: Some("job.echo".to_owned()),
+            reason_code: "safety_denied".to_owned(),
+            reason: "no".to_owned(),
+            last_state: Some("PENDING".to_owned()),
+            ..NewDeadLetter::default()
+        });
+        leader.commit(&commit).await?;
+    }
+    bed.ledger
+        .whole_letters(&LetterFilter::default(), 0, 100)
+        .await
+        .map_err(Into::into)
+}
+
+/// The same request again, as the gateway makes it.
+fn again(letter: &WholeLetter, name: &str) -> (i64, NewJob) {
+    let of: TenantId = tenant(letter.letter.tenant.as_deref().unwrap_or_default());
+    let spec = letter.spec.clone().expect("a request");
+    let job = NewJob {
+        hash: job_hash(&of, &spec, letter.payload.as_deref()),
+        tenant: of.clone(),
+        spec,
+        payload: letter.payload.clone(),
+        idempotency_key: Some(retry_key(letter.letter.id)),
+        ..job_with(name, of.as_str(), None, |_| {})
+    };
+    (letter.letter.id, job)
+}
+
+#[tokio::test]
+async fn a_letter_holds_the_whole_request_and_becomes_one_job() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    let letters = failed(&bed, &[("a", "acme")]).await?;
+    assert_eq!(letters.len(), 1);
+    let letter = &letters[0];
+    assert_eq!(letter.payload.as_deref(), Some(&b"{\"n\": 1e400}"[..]));
+    assert_eq!(letter.trace_id.as_deref(), Some("trace-of-a"));
+    let spec = letter.spec.as_ref().expect("a request");
+    assert_eq!(spec.labels["a"], "b");
+
+    // From two places at once, and once more afterwards: one job.
+    let (one, two) = (again(letter, "a2"), again(letter, "a3"));
+    let (one, two) = ([one], [two]);
+    let (first, second) = tokio::join!(
+        bed.ledger.retry_letters(&one, "me"),
+        bed.ledger.retry_letters(&two, "you")
+    );
+    let done = [first?.remove(0), second?.remove(0)];
+    let new = match &done {
+        [Retried::As(new), Retried::Already(same)] | [Retried::Already(same), Retried::As(new)] => {
+            assert_eq!(new, same);
+            new.clone()
+        }
+        other => panic!("{other:?}"),
+    };
+    let third = bed
+        .ledger
+        .retry_letters(&[again(letter, "a4")], "me")
+        .await?;
+    assert_eq!(third, [Retried::Already(new.clone())]);
+    assert_eq!(bed.number("SELECT count(*) FROM job_request").await?, 2);
+
+    let job = bed.job(new.as_str()).await?;
+    assert_eq!(job.state, JobState::Pending);
+    assert_eq!(Some(&job.spec), letter.spec.as_ref());
+    assert_eq!(job.payload, letter.payload);
+    assert_eq!(job.idempotency_key, Some(retry_key(letter.letter.id)));
+    let after = bed.ledger.letter(None, letter.letter.id).await?;
+    let after = after.expect("the letter");
+    assert_eq!(after.letter.retried_as.as_deref(), Some(new.as_str()));
+    let links = bed
+        .number("SELECT count(*) FROM job_retry WHERE retry_of = 'a'")
+        .await?;
+    assert_eq!(links, 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_letter_outlives_its_job() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    let letters = failed(&bed, &[("a", "acme")]).await?;
+    bed.postgres
+        .query("DELETE FROM job_state; DELETE FROM job_request")
+        .await?;
+    let whole = bed.ledger.letter(None, letters[0].letter.id).await?;
+    let done = bed
+        .ledger
+        .retry_letters(&[again(&whole.expect("the letter"), "b")], "me")
+        .await?;
+    assert_eq!(done, [Retried::As(id("b"))]);
+    assert_eq!(bed.state("b").await?, JobState::Pending);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_gone_or_whose_key_is_taken_is_told() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    let letters = failed(&bed, &[("a", "acme"), ("b", "acme")]).await?;
+    let (gone, taken) = (&letters[0], &letters[1]);
+    bed.ledger.delete_letter(None, gone.letter.id).await?;
+    let mut other = job_with("x", "acme", None, |_| {});
+    other.idempotency_key = Some(retry_key(taken.letter.id));
+    bed.ledger.submit(&[other]).await?;
+    let both = [again(gone, "a2"), again(taken, "b2")];
+    let done = bed.ledger.retry_letters(&both, "me").await?;
+    assert_eq!(done, [Retried::Gone, Retried::Conflict]);
+    assert!(bed.ledger.job(None, &id("b2")).await?.is_none());
+    Ok(())
+}
+
+#[tokio::test]
+async fn tenants_and_filters_bound_what_is_seen_and_removed() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    let letters = failed(&bed, &[("a", "acme"), ("b", "globex"), ("c", "acme")]).await?;
+    let unreadable = NewDeadLetter {
+        reason_code: "bad_message".to_owned(),
+        ..NewDeadLetter::default()
+    };
+    bed.ledger.put_letters(&[unreadable]).await?;
+    let count = async |filter: LetterFilter| bed.ledger.count_letters(&filter).await;
+    let acme = || LetterFilter {
+        tenant: Some(tenant("acme")),
+        ..LetterFilter::default()
+    };
+    assert_eq!(count(LetterFilter::default()).await?, 4);
+    assert_eq!(count(acme()).await?, 2);
+    let mut filter = acme();
+    filter.topic = Some(topic("job.other"));
+    assert_eq!(count(filter).await?, 0);
+    let filter = LetterFilter {
+        with_request: true,
+        ..LetterFilter::default()
+    };
+    assert_eq!(count(filter).await?, 3);
+    let mut filter = acme();
+    filter.job_id = Some(id("b"));
+    assert_eq!(count(filter).await?, 0, "another tenant's");
+    let mut filter = acme();
+    filter.created_before = Some(Timestamp::from_millis(0));
+    assert_eq!(count(filter).await?, 0);
+    let filter = LetterFilter {
+        reason_code: Some("safety_denied".to_owned()),
+        retried: Some(false),
+        ..LetterFilter::default()
+    };
+    assert_eq!(count(filter).await?, 3);
+
+    let theirs = letters[1].letter.id;
+    let acme_id = tenant("acme");
+    assert!(bed.ledger.letter(Some(&acme_id), theirs).await?.is_none());
+    assert!(!bed.ledger.delete_letter(Some(&acme_id), theirs).await?);
+    // Never past the newest letter that whoever asks has seen.
+    let upto = letters[0].letter.id;
+    assert_eq!(bed.ledger.delete_letters(&acme(), upto, 10).await?, 1);
+    assert_eq!(bed.ledger.delete_letters(&acme(), i64::MAX, 10).await?, 1);
+    assert_eq!(count(LetterFilter::default()).await?, 2);
+    assert!(bed.ledger.delete_letter(None, theirs).await?);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_failed_task_is_in_the_documents_view() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    let mut task = job_with("t", "default", Some(b"{\"user_id\": 42}"), |_| {});
+    task.spec.topic = topic("job.default");
+    bed.ledger.submit(&[task]).await?;
+    let mut leader = bed.lead().await?;
+    leader
+        .commit(&One::assign(crate::bed::assign("t", 1, 1)))
+        .await?;
+    let letter = NewDeadLetter {
+        job_id: Some("t".to_owned()),
+        reason_code: "attempts_exhausted".to_owned(),
+        attempts: 6,
+        ..NewDeadLetter::default()
+    };
+    let commit = Commit {
+        finish: vec![finish("t", 1, JobState::Failed)],
+        letters: vec![letter],
+        ..Commit::default()
+    };
+    leader.commit(&commit).await?;
+    let rows = bed
+        .postgres
+        .query("SELECT task_id, tenant, convert_from(payload, 'UTF8'), attempts::text FROM failed_tasks")
+        .await?;
+    let row: Vec<_> = rows[0].iter().map(|c| c.as_deref()).collect();
+    let expected = [
+        Some("t"),
+        Some("default"),
+        Some("{\"user_id\": 42}"),
+        Some("6"),
+    ];
+    assert_eq!(row, expected);
+    Ok(())
+}

@@ -1,0 +1,81 @@
+//! The answer to our question what a worker is running and has finished: the one proof
+//! that it does not have a dispatch.
+
+use std::collections::HashSet;
+
+use super::workers::ANSWER_GRACE;
+use super::{Effect, Engine, Job, Random};
+use crate::ids::{DispatchId, Incarnation, WorkerId};
+use crate::time::Timestamp;
+
+impl Engine {
+    #[expect(clippy::too_many_arguments, reason = "the parts of one message")]
+    pub(super) fn inventory(
+        &mut self,
+        now: Timestamp,
+        worker: &WorkerId,
+        incarnation: &Incarnation,
+        running: &HashSet<DispatchId>,
+        finished: &HashSet<DispatchId>,
+        random: Random<'_>,
+        out: &mut Vec<Effect>,
+    ) {
+        let known = self.workers.get(worker).map(|w| &w.incarnation);
+        if known.is_some_and(|i| i != incarnation) {
+            // From a process that is gone already.
+            return;
+        }
+        // Taken over from an earlier leader, who gave it to an earlier process.
+        let reason = "its worker was replaced by a new process";
+        self.lose_worker(now, worker, Some(incarnation), reason, random, out);
+        self.signs_of_life(now, worker, running.iter().chain(finished));
+        let absent = self.held_where(worker, |a| {
+            a.incarnation == *incarnation
+                && !running.contains(&a.dispatch)
+                && !finished.contains(&a.dispatch)
+                && (a.recovered || a.accept_by + ANSWER_GRACE <= now)
+        });
+        for id in absent {
+            let Some(job) = self.jobs.get_mut(&id) else {
+                continue;
+            };
+            let known = job.known.clone();
+            let Some(a) = job.assignment_mut() else {
+                continue;
+            };
+            if a.recovered && !a.accepted && a.sdk {
+                // The leader before us may have died before it was on the wire; the
+                // worker drops it if it has seen it.
+                a.recovered = false;
+                a.accept_by = now + self.settings.accept_within;
+                let assignment = a.clone();
+                self.arm(Some(assignment.accept_by), &id);
+                out.push(Effect::Republish {
+                    job: known,
+                    assignment,
+                });
+            } else {
+                let ran = a.accepted;
+                let (outcome, reason) = if ran {
+                    ("lost", "its worker no longer has it")
+                } else {
+                    ("not_accepted", "its worker never took it")
+                };
+                if !ran {
+                    self.strike(now, &id);
+                }
+                self.retry_or_fail(now, &id, ran, outcome, reason.to_owned(), random, out);
+            }
+        }
+    }
+
+    /// Holds it against the worker, once, that a run was not accepted in time.
+    pub(super) fn strike(&mut self, now: Timestamp, id: &crate::ids::JobId) {
+        let run = self.jobs.get_mut(id).and_then(Job::assignment_mut);
+        if let Some(a) = run.filter(|a| !a.terms.struck && !a.accepted) {
+            a.terms.struck = true;
+            let worker = a.worker.clone();
+            self.missed(now, &worker);
+        }
+    }
+}

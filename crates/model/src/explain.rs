@@ -1,0 +1,241 @@
+//! Where an open job stands and what it waits for, as the leader knows it: asked for by
+//! whoever has to explain a job, answered from the engine's own books.
+//!
+//! Nothing of it is written down: what a job waits for changes with every heartbeat, and
+//! a ledger write per job and try would cost more than the jobs themselves.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{JobId, PoolName, TenantId, WorkerId};
+use crate::routing::WaitReason;
+use crate::time::Timestamp;
+
+/// What the leader is asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Question {
+    pub job_id: JobId,
+}
+
+/// What it says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    pub job_id: JobId,
+    pub leader: String,
+    pub epoch: u64,
+    pub at: Timestamp,
+    #[serde(flatten)]
+    pub standing: Standing,
+}
+
+/// Where a job stands with the leader.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "standing", rename_all = "snake_case")]
+pub enum Standing {
+    /// The leader does not hold it.
+    Unknown,
+    /// The safety kernel is being asked.
+    Checking { since: Timestamp },
+    /// Allowed, and in the ready queue.
+    Waiting {
+        /// The code, as a dead letter would have it.
+        reason: String,
+        /// The same in words, with names and numbers.
+        detail: String,
+        since: Timestamp,
+        pools: Vec<PoolName>,
+        /// Tries that counted.
+        tries: u32,
+        max_tries: u32,
+        next_try_at: Timestamp,
+        /// Jobs that wait in the same lane (pool and tenant), itself included.
+        lane: u64,
+    },
+    /// To be asked about again at a time.
+    Sleeping {
+        reason: String,
+        since: Timestamp,
+        until: Timestamp,
+    },
+    /// Held for a human.
+    Held { since: Timestamp },
+    /// With a worker.
+    Assigned {
+        worker: WorkerId,
+        attempt: u32,
+        max_attempts: u32,
+        since: Timestamp,
+        accepted: bool,
+        started_at: Option<Timestamp>,
+        last_sign: Timestamp,
+    },
+}
+
+impl Standing {
+    /// One sentence for a person, at `now`.
+    pub fn sentence(&self, now: Timestamp) -> String {
+        match self {
+            Self::Unknown => {
+                "The scheduler does not hold it yet; the replayer takes up what was forgotten."
+                    .to_owned()
+            }
+            Self::Checking { since } => format!(
+                "It is before the safety kernel, {}.",
+                ago("since", now, *since)
+            ),
+            Self::Waiting {
+                detail,
+                since,
+                tries,
+                max_tries,
+                next_try_at,
+                lane,
+                ..
+            } => {
+                let mut text = format!("It waits {}: {detail}.", ago("since", now, *since));
+                if *lane > 1 {
+                    text.push_str(&format!(" {lane} jobs of its tenant wait there."));
+                }
+                if *tries > 0 {
+                    text.push_str(&format!(" {tries} of {max_tries} tries are used up."));
+                }
+                if *next_try_at > now {
+                    text.push_str(&format!(
+                        " It is tried as soon as something changes, and in {} in any case.",
+                        words(next_try_at.since(now))
+                    ));
+                }
+                text
+            }
+            Self::Sleeping {
+                reason,
+                since,
+                until,
+            } => format!(
+                "It waits {}: {}; next in {}.",
+                ago("since", now, *since),
+                sleeping_words(reason),
+                words(until.since(now))
+            ),
+            Self::Held { since } => {
+                format!("It is held for approval, {}.", ago("since", now, *since))
+            }
+            Self::Assigned {
+                worker,
+                attempt,
+                max_attempts,
+                since,
+                accepted,
+                started_at,
+                last_sign,
+            } => {
+                let run = format!("run {attempt} of at most {max_attempts}");
+                match (started_at, accepted) {
+                    (Some(at), _) => format!(
+                        "Worker {worker} runs it ({run}) {}; last sign of life {} ago.",
+                        ago("since", now, *at),
+                        words(now.since(*last_sign))
+                    ),
+                    (None, true) => {
+                        format!("Worker {worker} has accepted it ({run}).")
+                    }
+                    (None, false) => format!(
+                        "It was given to worker {worker} ({run}) {}, which has not accepted it yet.",
+                        ago("since", now, *since)
+                    ),
+                }
+            }
+        }
+    }
+}
+
+fn sleeping_words(reason: &str) -> &str {
+    match reason {
+        "throttled" => "the policy asks to slow down",
+        "safety_unavailable" => "the safety kernel cannot be asked",
+        "dispatch_failed" => "it could not be put on the wire",
+        "backoff" => "its last run failed and the next one has its time",
+        other => other,
+    }
+}
+
+fn ago(word: &str, now: Timestamp, then: Timestamp) -> String {
+    format!("for {} ({word} {then})", words(now.since(then)))
+}
+
+/// A duration as a person says it.
+fn words(d: Duration) -> String {
+    let s = d.as_secs();
+    match s {
+        0 => format!("{} ms", d.as_millis()),
+        1..120 => format!("{s} s"),
+        120..7200 => format!("{} min", s / 60),
+        _ => format!("{} h", s / 3600),
+    }
+}
+
+/// The jobs of one tenant that wait for the same pools.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lane {
+    /// The pools' names; `none` where no pool is mapped.
+    pub pool: String,
+    pub tenant: TenantId,
+    pub reason: WaitReason,
+    pub waiting: u64,
+    /// Since when the first of them waits.
+    pub oldest: Timestamp,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_survive_the_wire() {
+        let answer = Answer {
+            job_id: JobId::new("j").unwrap(),
+            leader: "here".to_owned(),
+            epoch: 3,
+            at: Timestamp(5),
+            standing: Standing::Waiting {
+                reason: "no_workers".to_owned(),
+                detail: "no worker in pool default".to_owned(),
+                since: Timestamp(1),
+                pools: vec![PoolName::new("default").unwrap()],
+                tries: 2,
+                max_tries: 50,
+                next_try_at: Timestamp(9),
+                lane: 4,
+            },
+        };
+        let text = serde_json::to_string(&answer).unwrap();
+        assert!(text.contains("\"standing\":\"waiting\""), "{text}");
+        assert_eq!(serde_json::from_str::<Answer>(&text).unwrap(), answer);
+    }
+
+    #[test]
+    fn a_sentence_names_reason_time_and_tries() {
+        let now = Timestamp::from_millis(100_000);
+        let text = Standing::Waiting {
+            reason: "no_workers".to_owned(),
+            detail: "no worker in pool default serves job.a".to_owned(),
+            since: Timestamp::from_millis(88_000),
+            pools: Vec::new(),
+            tries: 3,
+            max_tries: 50,
+            next_try_at: Timestamp::from_millis(104_000),
+            lane: 7,
+        }
+        .sentence(now);
+        for part in [
+            "12 s",
+            "no worker in pool default",
+            "7 jobs",
+            "3 of 50",
+            "in 4 s",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+}

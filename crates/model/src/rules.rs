@@ -1,0 +1,321 @@
+//! What an operator configures about placement: pools and their topics, what a topic's
+//! runs may take, and what each tenant's share is.
+//!
+//! What must stay true: looking a topic up never depends on the order of a hash. An exact
+//! topic wins over every pattern; among patterns the first in the file wins.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use crate::ids::{PoolName, TenantId, Topic};
+
+/// A pattern in which `*` matches any characters, dots included.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Glob(String);
+
+impl Glob {
+    /// The most characters one may have.
+    pub const MAX_LEN: usize = 256;
+
+    pub fn new(pattern: impl Into<String>) -> Self {
+        Self(pattern.into())
+    }
+
+    /// Checks a pattern that somebody wrote. The error says what is wrong with it.
+    pub fn parse(pattern: &str) -> Result<Self, String> {
+        if pattern.is_empty() {
+            return Err("the pattern is empty".to_owned());
+        }
+        if pattern.len() > Self::MAX_LEN {
+            return Err(format!(
+                "the pattern is {} characters long; at most {} are allowed",
+                pattern.len(),
+                Self::MAX_LEN
+            ));
+        }
+        if pattern.contains("**") {
+            return Err("** is not a pattern; one * matches any characters, dots too".to_owned());
+        }
+        let strange = pattern.chars().find(|c| {
+            !(c.is_ascii_alphanumeric()
+                || matches!(c, '-' | '_' | '.' | ':' | '/' | '@' | '+' | '*'))
+        });
+        match strange {
+            Some('>') => Err("> is no wildcard here; use *, which matches dots too".to_owned()),
+            Some(c) => Err(format!(
+                "{c:?} cannot be in a topic; patterns know only * (any characters)"
+            )),
+            None if !Self::can_be_topic(pattern) => {
+                Err("no topic can match it: topics start with \"job.\"".to_owned())
+            }
+            None => Ok(Self(pattern.to_owned())),
+        }
+    }
+
+    /// Whether what stands before the first star can begin a topic.
+    fn can_be_topic(pattern: &str) -> bool {
+        let fixed = pattern.split('*').next().unwrap_or("");
+        let n = fixed.len().min("job.".len());
+        fixed.as_bytes()[..n] == "job.".as_bytes()[..n]
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub fn is_exact(&self) -> bool {
+        !self.0.contains('*')
+    }
+
+    pub fn matches(&self, text: &str) -> bool {
+        let mut parts = self.0.split('*');
+        let first = parts.next().unwrap_or("");
+        let Some(mut rest) = text.strip_prefix(first) else {
+            return false;
+        };
+        let mut parts: Vec<&str> = parts.collect();
+        let Some(last) = parts.pop() else {
+            return rest.is_empty();
+        };
+        for part in parts {
+            let Some(at) = rest.find(part) else {
+                return false;
+            };
+            rest = &rest[at + part.len()..];
+        }
+        rest.ends_with(last)
+    }
+}
+
+/// Values by topic: exact topics first, then patterns in their order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ByTopic<T> {
+    exact: HashMap<String, T>,
+    globs: Vec<(Glob, T)>,
+}
+
+impl<T> Default for ByTopic<T> {
+    fn default() -> Self {
+        Self {
+            exact: HashMap::new(),
+            globs: Vec::new(),
+        }
+    }
+}
+
+impl<T> ByTopic<T> {
+    pub fn insert(&mut self, pattern: Glob, value: T) {
+        if pattern.is_exact() {
+            self.exact.insert(pattern.0, value);
+        } else {
+            self.globs.push((pattern, value));
+        }
+    }
+
+    pub fn get(&self, topic: &Topic) -> Option<&T> {
+        if let Some(found) = self.exact.get(topic.as_str()) {
+            return Some(found);
+        }
+        let mut globs = self.globs.iter();
+        globs
+            .find(|(glob, _)| glob.matches(topic.as_str()))
+            .map(|(_, value)| value)
+    }
+}
+
+/// Whether a pool takes jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PoolStatus {
+    #[default]
+    Active,
+    /// Its workers finish what they have and get nothing new.
+    Draining,
+    /// As if it were not there.
+    Inactive,
+}
+
+/// What a pool is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Pool {
+    /// Empty: the pool leaves it to its workers.
+    pub capabilities: BTreeSet<String>,
+    pub status: PoolStatus,
+}
+
+impl Pool {
+    /// Whether it may be given a job that needs these. A pool that lists no capabilities
+    /// restricts nothing; what its workers announce still has to fit.
+    pub fn offers(&self, requires: &[String]) -> bool {
+        self.capabilities.is_empty() || requires.iter().all(|r| self.capabilities.contains(r))
+    }
+}
+
+/// Which topics go to which pools.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PoolRouting {
+    pub topics: ByTopic<Vec<PoolName>>,
+    pub pools: BTreeMap<PoolName, Pool>,
+}
+
+impl PoolRouting {
+    /// What is shipped: every job goes to one pool.
+    pub fn single(pool: PoolName) -> Self {
+        let mut topics = ByTopic::default();
+        topics.insert(Glob::new("job.*"), vec![pool.clone()]);
+        Self {
+            topics,
+            pools: BTreeMap::from([(pool, Pool::default())]),
+        }
+    }
+
+    pub fn pools_for(&self, topic: &Topic) -> &[PoolName] {
+        self.topics.get(topic).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// Which ends of a run are followed by another, while attempts are left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetryOn {
+    pub failed: bool,
+    pub failed_retryable: bool,
+    pub timeout: bool,
+    pub worker_lost: bool,
+}
+
+impl Default for RetryOn {
+    fn default() -> Self {
+        Self {
+            failed: false,
+            failed_retryable: true,
+            timeout: false,
+            worker_lost: true,
+        }
+    }
+}
+
+/// What runs of a topic may take. What is absent is the scheduler's default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TopicRule {
+    /// The longest a run may take, unless the job says otherwise.
+    pub timeout: Option<Duration>,
+    /// Runs in all, unless the job says otherwise.
+    pub max_attempts: Option<u32>,
+    pub retry_on: Option<RetryOn>,
+}
+
+/// A tenant's part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TenantRule {
+    /// Its share beside others that wait for the same workers.
+    pub weight: u32,
+    /// Jobs it may have in flight at once.
+    pub max_concurrent: Option<u32>,
+}
+
+impl Default for TenantRule {
+    fn default() -> Self {
+        Self {
+            weight: 1,
+            max_concurrent: None,
+        }
+    }
+}
+
+/// What each tenant may have, and what those have that are not named.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TenantRules {
+    pub named: BTreeMap<TenantId, TenantRule>,
+    pub others: TenantRule,
+}
+
+impl TenantRules {
+    pub fn get(&self, tenant: &TenantId) -> TenantRule {
+        self.named.get(tenant).copied().unwrap_or(self.others)
+    }
+}
+
+/// All of it, replaced as a whole when a file changes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Rules {
+    pub routing: PoolRouting,
+    pub topics: ByTopic<TopicRule>,
+    pub tenants: TenantRules,
+}
+
+impl Rules {
+    /// Routing alone, with the defaults for everything else.
+    pub fn routing(routing: PoolRouting) -> Self {
+        Self {
+            routing,
+            ..Self::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn topic(s: &str) -> Topic {
+        Topic::new(s).unwrap()
+    }
+
+    #[test]
+    fn globs_cross_dots() {
+        for (p, t, want) in [
+            ("job.*", "job.a.b", true),
+            ("job.*.b", "job.a.b", true),
+            ("job.*.c", "job.a.b", false),
+            ("job.a.b", "job.a.b", true),
+            ("job.a", "job.a.b", false),
+            ("*", "job.a", true),
+            ("job.a*a", "job.a", false),
+            ("*a*b*", "xaxbx", true),
+        ] {
+            assert_eq!(Glob::new(p).matches(t), want, "{p} on {t}");
+        }
+    }
+
+    #[test]
+    fn bad_patterns_are_told_apart() {
+        for (pattern, why) in [
+            ("", "empty"),
+            ("job.**", "**"),
+            ("job.>", "no wildcard"),
+            ("job.[ab]", "cannot be in a topic"),
+            ("job a", "cannot be in a topic"),
+            ("task.*", "start with"),
+            ("jo*", ""),
+            ("*", ""),
+            ("job.*.b", ""),
+        ] {
+            match Glob::parse(pattern) {
+                Ok(_) => assert_eq!(why, "", "{pattern} was taken"),
+                Err(said) => assert!(!why.is_empty() && said.contains(why), "{pattern}: {said}"),
+            }
+        }
+        assert!(Glob::parse(&format!("job.{}", "a".repeat(300))).is_err());
+    }
+
+    #[test]
+    fn an_exact_topic_wins_and_then_the_first_pattern() {
+        let mut by = ByTopic::default();
+        by.insert(Glob::new("job.*"), "any");
+        by.insert(Glob::new("job.a.*"), "too late");
+        by.insert(Glob::new("job.a.b"), "exact");
+        assert_eq!(by.get(&topic("job.a.b")), Some(&"exact"));
+        assert_eq!(by.get(&topic("job.a.c")), Some(&"any"));
+        assert_eq!(ByTopic::<u8>::default().get(&topic("job.a")), None);
+    }
+
+    #[test]
+    fn a_pool_without_capabilities_restricts_nothing() {
+        let mut pool = Pool::default();
+        let needs = ["cuda".to_owned()];
+        assert!(pool.offers(&needs));
+        pool.capabilities.insert("network".to_owned());
+        assert!(!pool.offers(&needs) && pool.offers(&[]));
+        pool.capabilities.insert("cuda".to_owned());
+        assert!(pool.offers(&needs));
+    }
+}

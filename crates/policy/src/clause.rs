@@ -1,0 +1,348 @@
+//! The conditions of a rule, each by itself.
+//!
+//! A rule matches when each of its clauses holds. A clause that cannot be judged (an
+//! expression that fails) does not hold for a rule that lets a job run and does hold
+//! for one that is stricter: nobody gets through by making a condition fail.
+
+use std::fmt::Write as _;
+
+use crate::glob::Glob;
+use crate::mcp::McpLists;
+use crate::reads::{Field, Reads};
+use crate::request::Request;
+use crate::when::{Vars, When};
+use crate::words::Word;
+
+/// One job and what can be said about it.
+pub(crate) struct Facts<'a> {
+    pub(crate) request: &'a Request<'a>,
+    /// The request's tenant, or the default one.
+    pub(crate) tenant: &'a str,
+    pub(crate) vars: Vars<'a>,
+}
+
+impl<'a> Facts<'a> {
+    pub(crate) fn new(request: &'a Request<'a>, tenant: &'a str) -> Self {
+        Self {
+            request,
+            tenant,
+            vars: Vars::new(request, tenant),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Held {
+    Yes,
+    No,
+    /// It cannot be said.
+    Failed,
+}
+
+impl From<bool> for Held {
+    fn from(held: bool) -> Self {
+        if held { Self::Yes } else { Self::No }
+    }
+}
+
+pub(crate) type Words = Box<[Word]>;
+
+/// A condition, as in the file.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Clause {
+    NoRiskTags,
+    Topics(Box<[Glob]>),
+    Tenants(Words),
+    Capabilities(Words),
+    PackIds(Words),
+    ActorIds(Words),
+    ActorTypes(Words),
+    RiskTags(Words),
+    Requires(Words),
+    Labels(Box<[(Box<str>, Word)]>),
+    LabelAllowlist(Box<[(Box<str>, Words)]>),
+    LabelThreshold(Box<[(Box<str>, f64)]>),
+    SecretsPresent(bool),
+    Mcp(Box<McpLists>),
+    When(Box<When>),
+}
+
+impl Clause {
+    /// Its name in the file.
+    pub(crate) fn field(&self) -> &'static str {
+        match self {
+            Self::NoRiskTags => "no_risk_tags",
+            Self::Topics(_) => "topics",
+            Self::Tenants(_) => "tenants",
+            Self::Capabilities(_) => "capabilities",
+            Self::PackIds(_) => "pack_ids",
+            Self::ActorIds(_) => "actor_ids",
+            Self::ActorTypes(_) => "actor_types",
+            Self::RiskTags(_) => "risk_tags",
+            Self::Requires(_) => "requires",
+            Self::Labels(_) => "labels",
+            Self::LabelAllowlist(_) => "label_allowlist",
+            Self::LabelThreshold(_) => "label_threshold",
+            Self::SecretsPresent(_) => "secrets_present",
+            Self::Mcp(_) => "mcp",
+            Self::When(_) => "when",
+        }
+    }
+
+    pub(crate) fn held(&self, facts: &Facts<'_>) -> Held {
+        let request = facts.request;
+        match self {
+            // A tag that is blank still counts as one: whoever sends it meant
+            // something, and the job is then held to the rules for tagged jobs.
+            Self::NoRiskTags => request.risk_tags.is_empty().into(),
+            Self::Topics(globs) => globs.iter().any(|g| g.matches(request.topic)).into(),
+            Self::Tenants(words) => among(words, facts.tenant).into(),
+            Self::Capabilities(words) => among(words, request.capability).into(),
+            Self::PackIds(words) => among(words, request.pack_id).into(),
+            Self::ActorIds(words) => among(words, request.actor_id).into(),
+            Self::ActorTypes(words) => among(words, request.actor_type).into(),
+            Self::RiskTags(words) => words.iter().any(|w| carries(request.risk_tags, w)).into(),
+            Self::Requires(words) => words.iter().all(|w| carries(request.requires, w)).into(),
+            Self::Labels(pairs) => pairs
+                .iter()
+                .all(|(name, value)| label(request, name).is_some_and(|given| value.fits(given)))
+                .into(),
+            Self::LabelAllowlist(lists) => lists
+                .iter()
+                .all(|(name, words)| label(request, name).is_some_and(|given| among(words, given)))
+                .into(),
+            Self::LabelThreshold(limits) => limits
+                .iter()
+                .all(|(name, limit)| label(request, name).is_some_and(|given| over(given, *limit)))
+                .into(),
+            Self::SecretsPresent(wanted) => (secrets_present(request) == *wanted).into(),
+            Self::Mcp(lists) => lists.refused(request.labels).is_none().into(),
+            Self::When(when) => match when.holds(&facts.vars) {
+                Ok(held) => held.into(),
+                Err(_) => Held::Failed,
+            },
+        }
+    }
+
+    /// Why it could not be judged, for an explanation.
+    pub(crate) fn failure(&self, facts: &Facts<'_>) -> Option<String> {
+        if let Self::When(when) = self {
+            when.holds(&facts.vars).err().map(|f| f.to_string())
+        } else {
+            None
+        }
+    }
+
+    pub(crate) fn note_reads(&self, reads: &mut Reads) {
+        match self {
+            Self::NoRiskTags | Self::RiskTags(_) => reads.add(Field::RiskTags),
+            Self::Topics(_) => reads.add(Field::Topic),
+            Self::Tenants(_) => reads.add(Field::Tenant),
+            Self::Capabilities(_) => reads.add(Field::Capability),
+            Self::PackIds(_) => reads.add(Field::PackId),
+            Self::ActorIds(_) => reads.add(Field::ActorId),
+            Self::ActorTypes(_) => reads.add(Field::ActorType),
+            Self::Requires(_) => reads.add(Field::Requires),
+            Self::Labels(pairs) => pairs.iter().for_each(|(name, _)| reads.add_label(name)),
+            Self::LabelAllowlist(lists) => lists.iter().for_each(|(name, _)| reads.add_label(name)),
+            Self::LabelThreshold(limits) => {
+                limits.iter().for_each(|(name, _)| reads.add_label(name))
+            }
+            Self::SecretsPresent(_) => {
+                reads.add(Field::RiskTags);
+                reads.add_label(SECRETS_LABEL);
+            }
+            Self::Mcp(lists) => lists.note_reads(reads),
+            Self::When(when) => reads.extend(when.reads()),
+        }
+    }
+
+    /// Whether this surely holds whenever `other` does.
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        let within = |narrow: &Words, wide: &Words| narrow.iter().all(|w| wide.contains(w));
+        match (self, other) {
+            (Self::Topics(wide), Self::Topics(narrow)) => {
+                narrow.iter().all(|n| wide.iter().any(|w| w.covers(n)))
+            }
+            (Self::Tenants(wide), Self::Tenants(narrow))
+            | (Self::Capabilities(wide), Self::Capabilities(narrow))
+            | (Self::PackIds(wide), Self::PackIds(narrow))
+            | (Self::ActorIds(wide), Self::ActorIds(narrow))
+            | (Self::ActorTypes(wide), Self::ActorTypes(narrow))
+            | (Self::RiskTags(wide), Self::RiskTags(narrow)) => within(narrow, wide),
+            (Self::Requires(fewer), Self::Requires(more)) => within(fewer, more),
+            (Self::Labels(fewer), Self::Labels(more)) => fewer.iter().all(|l| more.contains(l)),
+            (Self::LabelAllowlist(wide), Self::Labels(pairs)) => {
+                wide.iter().all(|(name, words)| {
+                    pairs
+                        .iter()
+                        .any(|(n, value)| n == name && words.contains(value))
+                })
+            }
+            (Self::LabelAllowlist(wide), Self::LabelAllowlist(narrow)) => {
+                wide.iter().all(|(name, words)| {
+                    narrow
+                        .iter()
+                        .any(|(n, list)| n == name && within(list, words))
+                })
+            }
+            (Self::LabelThreshold(low), Self::LabelThreshold(high)) => low
+                .iter()
+                .all(|(name, limit)| high.iter().any(|(n, other)| n == name && other >= limit)),
+            (a, b) => a == b,
+        }
+    }
+
+    /// What it asks for, in words.
+    pub(crate) fn wanted(&self) -> String {
+        match self {
+            Self::NoRiskTags => "none".to_owned(),
+            Self::Topics(globs) => joined(globs.iter().map(ToString::to_string)),
+            Self::Tenants(words)
+            | Self::Capabilities(words)
+            | Self::PackIds(words)
+            | Self::ActorIds(words)
+            | Self::ActorTypes(words)
+            | Self::RiskTags(words) => format!("one of {}", list(words)),
+            Self::Requires(words) => format!("all of {}", list(words)),
+            Self::Labels(pairs) => joined(pairs.iter().map(|(n, v)| format!("{n}={}", v.as_str()))),
+            Self::LabelAllowlist(lists) => joined(
+                lists
+                    .iter()
+                    .map(|(n, words)| format!("{n} one of {}", list(words))),
+            ),
+            Self::LabelThreshold(limits) => {
+                joined(limits.iter().map(|(n, limit)| format!("{n} over {limit}")))
+            }
+            Self::SecretsPresent(wanted) => wanted.to_string(),
+            Self::Mcp(lists) => wanted_mcp(lists),
+            Self::When(when) => when.source().to_owned(),
+        }
+    }
+
+    /// What the job has there, in words.
+    pub(crate) fn given(&self, facts: &Facts<'_>) -> String {
+        let request = facts.request;
+        let labels = |names: &mut dyn Iterator<Item = &str>| {
+            joined(names.map(|name| match label(request, name) {
+                Some(value) => format!("{name}={}", clip(value)),
+                None => format!("no {name}"),
+            }))
+        };
+        match self {
+            Self::NoRiskTags | Self::RiskTags(_) => given_list(request.risk_tags),
+            Self::Topics(_) => request.topic.to_owned(),
+            Self::Tenants(_) => clip(facts.tenant),
+            Self::Capabilities(_) => clip(request.capability),
+            Self::PackIds(_) => clip(request.pack_id),
+            Self::ActorIds(_) => clip(request.actor_id),
+            Self::ActorTypes(_) => clip(request.actor_type),
+            Self::Requires(_) => given_list(request.requires),
+            Self::Labels(pairs) => labels(&mut pairs.iter().map(|(n, _)| &**n)),
+            Self::LabelAllowlist(lists) => labels(&mut lists.iter().map(|(n, _)| &**n)),
+            Self::LabelThreshold(limits) => labels(&mut limits.iter().map(|(n, _)| &**n)),
+            Self::SecretsPresent(_) => secrets_present(request).to_string(),
+            Self::Mcp(_) => labels(&mut crate::when::MCP.iter().map(|(_, label)| *label)),
+            Self::When(when) => match when.holds(&facts.vars) {
+                Ok(held) => held.to_string(),
+                Err(_) => "failed".to_owned(),
+            },
+        }
+    }
+}
+
+const SECRETS_LABEL: &str = "secrets_present";
+const SECRETS_TAG: &str = "secrets";
+
+/// A job carries secrets when it says so, by a label or by a risk tag. A label with a
+/// word that is no clear no counts as a yes.
+fn secrets_present(request: &Request<'_>) -> bool {
+    let denied = |value: &str| {
+        let value = value.trim();
+        value.is_empty()
+            || ["false", "no", "0"]
+                .iter()
+                .any(|no| value.eq_ignore_ascii_case(no))
+    };
+    label(request, SECRETS_LABEL).is_some_and(|value| !denied(value))
+        || request
+            .risk_tags
+            .iter()
+            .any(|t| t.trim().eq_ignore_ascii_case(SECRETS_TAG))
+}
+
+fn label<'a>(request: &Request<'a>, name: &str) -> Option<&'a str> {
+    request.labels.get(name).map(String::as_str)
+}
+
+/// Whether a label's number is over the limit. What is no number, or no finite one,
+/// counts as over it.
+fn over(given: &str, limit: f64) -> bool {
+    match given.trim().parse::<f64>() {
+        Ok(number) if number.is_finite() => number > limit,
+        Ok(_) | Err(_) => true,
+    }
+}
+
+fn among(words: &[Word], given: &str) -> bool {
+    words.iter().any(|w| w.fits(given))
+}
+
+fn carries(given: &[String], word: &Word) -> bool {
+    given.iter().any(|g| word.fits(g))
+}
+
+/// Entries that are named in an explanation; the rest are counted.
+const NAMED: usize = 10;
+
+fn joined(parts: impl Iterator<Item = String>) -> String {
+    let mut text = String::new();
+    let mut more = 0;
+    for (i, part) in parts.enumerate() {
+        if i >= NAMED {
+            more += 1;
+        } else {
+            let lead = if i == 0 { "" } else { ", " };
+            let _ = write!(text, "{lead}{part}");
+        }
+    }
+    if more > 0 {
+        let _ = write!(text, " and {more} more");
+    }
+    text
+}
+
+fn list(words: &[Word]) -> String {
+    format!("[{}]", joined(words.iter().map(|w| w.as_str().to_owned())))
+}
+
+fn given_list(words: &[String]) -> String {
+    format!("[{}]", joined(words.iter().map(|w| clip(w))))
+}
+
+/// Short enough to be shown.
+fn clip(text: &str) -> String {
+    const SHOWN: usize = 80;
+    if text.chars().count() <= SHOWN {
+        text.to_owned()
+    } else {
+        let mut short: String = text.chars().take(SHOWN).collect();
+        short.push('…');
+        short
+    }
+}
+
+fn wanted_mcp(lists: &McpLists) -> String {
+    let names = crate::when::MCP.map(|(_, label)| label);
+    joined(lists.0.iter().zip(names).flat_map(|(pair, name)| {
+        let allow = pair
+            .allow
+            .as_ref()
+            .map(|w| format!("{name} one of {}", list(w)));
+        let deny = pair
+            .deny
+            .as_ref()
+            .map(|w| format!("{name} none of {}", list(w)));
+        allow.into_iter().chain(deny)
+    }))
+}

@@ -1,0 +1,254 @@
+//! The conditions of a match.
+//!
+//! They come out in the order of what they cost and how often they fail, which changes
+//! nothing but the time.
+
+use serde_saphyr::{Location, Spanned};
+
+use super::text::{check_len, check_text, clip, globs, word, words};
+use crate::clause::{Clause, Words};
+use crate::document::{Labels, List, MatchDoc, McpDoc};
+use crate::hint::suggest;
+use crate::mcp::{McpLists, Pair};
+use crate::problem::{Problem, Problems, limits};
+use crate::when::When;
+
+/// A condition made of words.
+type OfWords = fn(Words) -> Clause;
+
+/// What an actor can be.
+const ACTOR_TYPES: [&str; 2] = ["human", "service"];
+
+pub(super) fn compile(
+    text: &str,
+    path: &str,
+    matches: &Spanned<MatchDoc>,
+    problems: &mut Problems,
+) -> Box<[Clause]> {
+    let MatchDoc {
+        topics,
+        tenants,
+        capabilities,
+        risk_tags,
+        no_risk_tags,
+        requires,
+        pack_ids,
+        actor_ids,
+        actor_types,
+        labels,
+        label_allowlist,
+        label_threshold,
+        secrets_present,
+        mcp,
+        when,
+    } = &matches.value;
+    let mut clauses = Vec::new();
+    if let Some(flag) = no_risk_tags {
+        check_no_risk_tags(path, flag, risk_tags.is_some(), problems);
+        clauses.push(Clause::NoRiskTags);
+    }
+    if let Some(list) = topics {
+        let topics = globs(&format!("{path}.topics"), list, problems);
+        clauses.push(Clause::Topics(topics));
+    }
+    let lists: [(&str, &Option<List>, OfWords); 7] = [
+        ("tenants", tenants, Clause::Tenants),
+        ("capabilities", capabilities, Clause::Capabilities),
+        ("pack_ids", pack_ids, Clause::PackIds),
+        ("actor_ids", actor_ids, Clause::ActorIds),
+        ("actor_types", actor_types, Clause::ActorTypes),
+        ("risk_tags", risk_tags, Clause::RiskTags),
+        ("requires", requires, Clause::Requires),
+    ];
+    for (name, list, clause) in lists {
+        if let Some(list) = list {
+            clauses.push(clause(words(&format!("{path}.{name}"), list, problems)));
+        }
+    }
+    if let Some(list) = actor_types {
+        check_actor_types(&format!("{path}.actor_types"), list, problems);
+    }
+    if let Some(flag) = secrets_present {
+        clauses.push(Clause::SecretsPresent(flag.value));
+    }
+    if let Some(labels) = labels {
+        let field = format!("{path}.labels");
+        clauses.push(Clause::Labels(each_label(
+            &field,
+            labels,
+            problems,
+            |f, v, p| (v.referenced, word(f, v, p)),
+        )));
+    }
+    if let Some(labels) = label_allowlist {
+        let field = format!("{path}.label_allowlist");
+        clauses.push(Clause::LabelAllowlist(each_label(
+            &field,
+            labels,
+            problems,
+            |f, v, p| (v.referenced, words(f, v, p)),
+        )));
+    }
+    if let Some(labels) = label_threshold {
+        let field = format!("{path}.label_threshold");
+        clauses.push(Clause::LabelThreshold(each_label(
+            &field,
+            labels,
+            problems,
+            |f, v, p| {
+                if !v.value.is_finite() {
+                    p.push(Problem::at(
+                        v.referenced,
+                        f,
+                        "a threshold must be a finite number",
+                    ));
+                }
+                (v.referenced, v.value)
+            },
+        )));
+    }
+    if let Some(lists) = mcp {
+        let lists = compile_mcp(&format!("{path}.mcp"), lists, problems);
+        clauses.push(Clause::Mcp(Box::new(lists)));
+    }
+    if let Some(when) = when {
+        clauses.extend(compile_when(text, &format!("{path}.when"), when, problems));
+    }
+    if clauses.is_empty() && when.is_none() {
+        problems.push(
+            Problem::at(matches.referenced, path, "the match has no condition")
+                .hint("write topics: [\"*\"] for a rule about every job"),
+        );
+    }
+    clauses.into()
+}
+
+fn check_no_risk_tags(path: &str, flag: &Spanned<bool>, tags: bool, problems: &mut Problems) {
+    let field = format!("{path}.no_risk_tags");
+    if !flag.value {
+        problems.push(
+            Problem::at(flag.referenced, field, "false says nothing")
+                .hint("leave it out, or list the risk_tags that are meant"),
+        );
+    } else if tags {
+        let message = "with risk_tags beside it the rule can never match";
+        problems.push(Problem::at(flag.referenced, field, message).hint("keep one of the two"));
+    }
+}
+
+fn check_actor_types(field: &str, list: &List, problems: &mut Problems) {
+    for (i, given) in list.value.iter().take(limits::LIST).enumerate() {
+        let word = given.value.trim().to_lowercase();
+        if !word.is_empty() && !ACTOR_TYPES.contains(&word.as_str()) {
+            let message = format!("there is no actor type {word:?}");
+            problems.push(
+                Problem::at(given.referenced, format!("{field}[{i}]"), message)
+                    .hint(suggest(&word, &ACTOR_TYPES)),
+            );
+        }
+    }
+}
+
+/// Compiles the value of each label with `value`, which also tells its place.
+fn each_label<D, T>(
+    field: &str,
+    labels: &Labels<D>,
+    problems: &mut Problems,
+    value: impl Fn(&str, &D, &mut Problems) -> (Location, T),
+) -> Box<[(Box<str>, T)]> {
+    check_len(field, labels.value.len(), labels.referenced, problems);
+    labels
+        .value
+        .iter()
+        .take(limits::LIST)
+        .map(|(name, given)| {
+            let field = format!("{field}.{}", clip(name));
+            let (place, value) = value(&field, given, problems);
+            check_text(name, limits::WORD_BYTES, place, &field, problems);
+            (name.as_str().into(), value)
+        })
+        .collect()
+}
+
+pub(super) fn compile_mcp(path: &str, mcp: &Spanned<McpDoc>, problems: &mut Problems) -> McpLists {
+    let McpDoc {
+        allow_servers,
+        deny_servers,
+        allow_tools,
+        deny_tools,
+        allow_resources,
+        deny_resources,
+        allow_actions,
+        deny_actions,
+    } = &mcp.value;
+    let mut one = |name: &str, list: &Option<List>| {
+        list.as_ref()
+            .map(|l| words(&format!("{path}.{name}"), l, problems))
+    };
+    let pairs = [
+        Pair {
+            allow: one("allow_servers", allow_servers),
+            deny: one("deny_servers", deny_servers),
+        },
+        Pair {
+            allow: one("allow_tools", allow_tools),
+            deny: one("deny_tools", deny_tools),
+        },
+        Pair {
+            allow: one("allow_resources", allow_resources),
+            deny: one("deny_resources", deny_resources),
+        },
+        Pair {
+            allow: one("allow_actions", allow_actions),
+            deny: one("deny_actions", deny_actions),
+        },
+    ];
+    if pairs.iter().all(|p| *p == Pair::default()) {
+        problems.push(Problem::at(mcp.referenced, path, "there is no list").hint(
+            "as in allow_servers: [github]; servers, tools, resources and actions have lists",
+        ));
+    }
+    McpLists(pairs)
+}
+
+fn compile_when(
+    text: &str,
+    field: &str,
+    when: &Spanned<String>,
+    problems: &mut Problems,
+) -> Option<Clause> {
+    match When::compile(&when.value) {
+        Ok(when) => Some(Clause::When(Box::new(when))),
+        Err(error) => {
+            let mut problem = Problem::at(when.referenced, field, error.message);
+            problem.hint = error.hint;
+            if let Some(offset) = error.offset
+                && let Some((line, column)) = place_of(text, when, offset)
+            {
+                (problem.line, problem.column) = (line, column);
+            }
+            problems.push(problem);
+            None
+        }
+    }
+}
+
+/// Where a byte of an expression stands in the file. The expression may be quoted or
+/// a block of lines, so its line is looked for from where the value begins.
+fn place_of(text: &str, when: &Spanned<String>, offset: usize) -> Option<(u64, u64)> {
+    let before = when.value.get(..offset)?;
+    let start = before.rfind('\n').map_or(0, |at| at + 1);
+    let line = when.value.get(start..)?.lines().next()?.trim_end();
+    let within = before.get(start..)?.chars().count();
+    let from = usize::try_from(when.referenced.line())
+        .ok()?
+        .checked_sub(1)?;
+    let lines = text.lines().enumerate().skip(from).take(limits::WHEN_NODES);
+    for (number, written) in lines {
+        if let Some(at) = written.find(line) {
+            let column = written.get(..at)?.chars().count() + within + 1;
+            return Some((number as u64 + 1, column as u64));
+        }
+    }
+    None
+}

@@ -1,0 +1,74 @@
+//! Rules that can never decide, because an earlier one always does first.
+//!
+//! That is a warning and no mistake: the policy does what it says, only somebody may
+//! not have read it from the top. The check may miss such a rule and never names one
+//! wrongly.
+
+use serde_saphyr::Location;
+
+use super::{Scalars, covers};
+use crate::clause::Clause;
+use crate::decision::Decision;
+use crate::problem::{Problem, Problems};
+use crate::rule::Rule;
+
+/// Comparisons that are worth a warning. Beyond, the rest is not looked at.
+const COMPARISONS: usize = 2_000_000;
+
+pub(super) fn warn(rules: &[Rule], scalars: &Scalars<'_>, problems: &mut Problems) {
+    let mut left = COMPARISONS;
+    for (i, rule) in rules.iter().enumerate() {
+        let Some(rest) = left.checked_sub(i) else {
+            break;
+        };
+        left = rest;
+        let earlier = rules.iter().take(i);
+        if let Some(first) = earlier.into_iter().find(|first| hides(first, rule)) {
+            let of = if first.head.place.file == rule.head.place.file {
+                String::new()
+            } else {
+                format!(" of {}", first.head.place.file)
+            };
+            let message = format!(
+                "rule {:?} can never match: rule {:?} on line {}{of} matches first",
+                rule.head.id, first.head.id, first.head.place.line
+            );
+            problems.warn(about(rule, &message).hint("move it up, or take it out"));
+        }
+    }
+    let on = rules.iter().any(|r| r.head.enforced);
+    if let Some(first) = rules.first().filter(|_| !on) {
+        let word = match scalars.default_decision {
+            Decision::Allow | Decision::AllowWithConstraints => "allows",
+            Decision::Deny | Decision::RequireApproval | Decision::Throttle => "denies",
+        };
+        let message = format!("no rule is enforced: the default {word} every job");
+        problems.warn(about(first, &message));
+    }
+}
+
+fn about(rule: &Rule, message: &str) -> Problem {
+    let place = &rule.head.place;
+    Problem {
+        line: place.line,
+        column: place.column,
+        ..Problem::at(Location::UNKNOWN, rule.head.id.to_string(), message)
+    }
+    .in_file(&place.file)
+}
+
+/// Whether `first` decides whenever `later` would match.
+fn hides(first: &Rule, later: &Rule) -> bool {
+    let whens = |rule: &Rule| {
+        rule.head
+            .clauses
+            .iter()
+            .any(|c| matches!(c, Clause::When(_)))
+    };
+    // An expression that fails counts differently for the two kinds of decisions.
+    let alike = first.head.decision.may_run() == later.head.decision.may_run();
+    first.head.enforced
+        && first.velocity.is_none()
+        && (alike || !whens(first))
+        && covers(&first.head, &later.head)
+}

@@ -1,0 +1,68 @@
+//! Which tools of which servers a job may call, by its `mcp.…` labels.
+//!
+//! A deny list beats an allow list, and what is on no given allow list is not allowed.
+
+use std::collections::BTreeMap;
+
+use crate::reads::Reads;
+use crate::when::MCP;
+use crate::words::Word;
+
+/// One pair of lists, for one label.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Pair {
+    pub(crate) allow: Option<Box<[Word]>>,
+    pub(crate) deny: Option<Box<[Word]>>,
+}
+
+/// In the order of [`MCP`]: servers, tools, resources, actions.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct McpLists(pub(crate) [Pair; 4]);
+
+/// The label that is refused, its value, and whether a deny list names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Refused<'a> {
+    pub(crate) label: &'static str,
+    pub(crate) value: &'a str,
+    pub(crate) denied: bool,
+}
+
+impl McpLists {
+    /// The first label that the lists do not let through.
+    pub(crate) fn refused<'a>(&self, labels: &'a BTreeMap<String, String>) -> Option<Refused<'a>> {
+        self.0.iter().zip(MCP).find_map(|(pair, (_, label))| {
+            if pair.allow.is_none() && pair.deny.is_none() {
+                return None;
+            }
+            let value = labels.get(label).map_or("", String::as_str);
+            let on = |list: &Option<Box<[Word]>>| {
+                list.as_ref()
+                    .map(|words| words.iter().any(|w| w.fits(value)))
+            };
+            let denied = on(&pair.deny) == Some(true);
+            (denied || on(&pair.allow) == Some(false)).then_some(Refused {
+                label,
+                value,
+                denied,
+            })
+        })
+    }
+
+    /// Whether a job is a call of a tool at all.
+    pub(crate) fn concerns(labels: &BTreeMap<String, String>) -> bool {
+        MCP.iter().any(|(_, label)| labels.contains_key(*label))
+    }
+
+    pub(crate) fn note_reads(&self, reads: &mut Reads) {
+        for (pair, (_, label)) in self.0.iter().zip(MCP) {
+            if pair.allow.is_some() || pair.deny.is_some() {
+                reads.add_label(label);
+            }
+        }
+    }
+
+    /// All four, because whether a job is a call depends on any of them.
+    pub(crate) fn note_all_reads(reads: &mut Reads) {
+        MCP.iter().for_each(|(_, label)| reads.add_label(label));
+    }
+}

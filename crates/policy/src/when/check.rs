@@ -1,0 +1,374 @@
+//! Which expressions are accepted: small ones, over names and functions that exist,
+//! whose cost is bounded whatever the job says.
+
+use cel::IdedExpr;
+use cel::common::ast::{CallExpr, ComprehensionExpr, Expr, LiteralValue, operators};
+
+use super::WhenError;
+use super::pattern::{self, Pattern};
+use super::shape::{gives_bool, may_be_list, measure};
+use super::vars::{MCP, NAMES};
+use crate::hint::{nearest, suggest};
+use crate::problem::limits;
+use crate::reads::Reads;
+
+/// What was learnt on the way.
+#[derive(Default)]
+pub(super) struct Checked {
+    pub(super) patterns: Vec<Pattern>,
+    pub(super) reads: Reads,
+}
+
+/// Functions and methods that may be called, beside operators.
+const FUNCTIONS: [&str; 12] = [
+    "size",
+    "startsWith",
+    "endsWith",
+    "contains",
+    "matches",
+    "int",
+    "uint",
+    "double",
+    "string",
+    "lowerAscii",
+    "upperAscii",
+    "trim",
+];
+
+/// Macros, which the parser has already turned into comprehensions. Here for hints.
+const MACROS: [&str; 6] = ["has", "all", "exists", "exists_one", "map", "filter"];
+
+const OPERATORS: [&str; 19] = [
+    operators::CONDITIONAL,
+    operators::LOGICAL_AND,
+    operators::LOGICAL_OR,
+    operators::LOGICAL_NOT,
+    operators::SUBSTRACT,
+    operators::ADD,
+    operators::MULTIPLY,
+    operators::DIVIDE,
+    operators::MODULO,
+    operators::EQUALS,
+    operators::NOT_EQUALS,
+    operators::GREATER_EQUALS,
+    operators::LESS_EQUALS,
+    operators::GREATER,
+    operators::LESS,
+    operators::NEGATE,
+    operators::INDEX,
+    operators::NOT_STRICTLY_FALSE,
+    operators::IN,
+];
+
+pub(super) fn check(expr: &mut IdedExpr, source: &str) -> Result<Checked, WhenError> {
+    measure(expr)?;
+    let mut walk = Walk {
+        source,
+        checked: Checked::default(),
+        loops: None,
+    };
+    walk.visit(expr)?;
+    if !gives_bool(&expr.expr) {
+        return Err(
+            WhenError::new("the expression gives neither true nor false")
+                .hint("compare something, as in topic == 'job.a'"),
+        );
+    }
+    Ok(walk.checked)
+}
+
+/// What a field of something is.
+enum Member {
+    /// The label of this name.
+    Label(String),
+    /// To be looked at like anything else.
+    Other,
+}
+
+/// One label as a variable of its own, so that asking about it makes no map of all.
+fn label_variable(label: &str) -> Expr {
+    Expr::Ident(format!("{}{label}", super::LABEL))
+}
+
+struct Walk<'a> {
+    source: &'a str,
+    checked: Checked,
+    /// The names of the loop we are in: its variables and its accumulator.
+    loops: Option<Vec<String>>,
+}
+
+impl Walk<'_> {
+    fn visit(&mut self, expr: &mut IdedExpr) -> Result<(), WhenError> {
+        match &mut expr.expr {
+            Expr::Unspecified => Err(WhenError::new("the expression cannot be read")),
+            Expr::Literal(_) => Ok(()),
+            Expr::Ident(name) => self.name(name),
+            Expr::List(list) => {
+                self.bounded_list(list.elements.len())?;
+                list.elements.iter_mut().try_for_each(|e| self.visit(e))
+            }
+            Expr::Select(select) => {
+                let Expr::Ident(name) = &select.operand.expr else {
+                    return self.visit(&mut select.operand);
+                };
+                match self.member(name, &select.field)? {
+                    // Whether it is there is asked of the map.
+                    Member::Label(_) if select.test => Ok(()),
+                    Member::Label(label) => {
+                        expr.expr = label_variable(&label);
+                        Ok(())
+                    }
+                    Member::Other => self.visit(&mut select.operand),
+                }
+            }
+            Expr::Call(call) => {
+                // `labels['x']` is `labels.x`.
+                if call.func_name == operators::INDEX
+                    && let [of, key] = call.args.as_slice()
+                    && let (Expr::Ident(of), Some(key)) = (&of.expr, literal(key))
+                    && let Member::Label(label) = self.member(of, key)?
+                {
+                    expr.expr = label_variable(&label);
+                    return Ok(());
+                }
+                self.call(call)
+            }
+            Expr::Comprehension(c) => self.comprehension(c),
+            Expr::Map(_) | Expr::Struct(_) => {
+                Err(WhenError::new("an expression cannot make maps or messages"))
+            }
+        }
+    }
+
+    /// Notes what `labels.x`, `mcp.x` and `budget.x` read.
+    fn member(&mut self, name: &str, field: &str) -> Result<Member, WhenError> {
+        if self.bound(name) {
+            return Ok(Member::Other);
+        }
+        match name {
+            "labels" => {
+                self.checked.reads.add_label(field);
+                Ok(Member::Label(field.to_owned()))
+            }
+            "mcp" => {
+                let Some((_, label)) = MCP.iter().find(|(f, _)| *f == field) else {
+                    return Err(self.no_field(name, field, &MCP.map(|(f, _)| f)));
+                };
+                self.checked.reads.add_label(label);
+                Ok(Member::Label((*label).to_owned()))
+            }
+            "budget" => {
+                let fields = [
+                    "max_input_tokens",
+                    "max_output_tokens",
+                    "max_total_tokens",
+                    "deadline_ms",
+                ];
+                if !fields.contains(&field) {
+                    return Err(self.no_field(name, field, &fields));
+                }
+                Ok(Member::Other)
+            }
+            _ => Ok(Member::Other),
+        }
+    }
+
+    fn no_field(&self, name: &str, field: &str, known: &[&str]) -> WhenError {
+        WhenError::new(format!("{name} has no field {field:?}"))
+            .hint(suggest(field, known))
+            .at(word_at(self.source, field))
+    }
+
+    fn bound(&self, name: &str) -> bool {
+        self.loops
+            .as_ref()
+            .is_some_and(|names| names.iter().any(|n| n == name))
+    }
+
+    /// A variable on its own.
+    fn name(&mut self, name: &str) -> Result<(), WhenError> {
+        if self.bound(name) {
+            return Ok(());
+        }
+        let Some((_, field)) = NAMES.iter().find(|(n, _)| *n == name) else {
+            let names = NAMES.map(|(n, _)| n);
+            return Err(WhenError::new(format!("there is no {name:?}"))
+                .hint(suggest(name, &names))
+                .at(word_at(self.source, name)));
+        };
+        match field {
+            Some(field) => self.checked.reads.add(*field),
+            None if name == "mcp" => MCP
+                .iter()
+                .for_each(|(_, l)| self.checked.reads.add_label(l)),
+            None => self.checked.reads.add_all_labels(),
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, call: &mut CallExpr) -> Result<(), WhenError> {
+        let name = call.func_name.as_str();
+        let known = OPERATORS.contains(&name) || FUNCTIONS.contains(&name);
+        if !known {
+            return Err(self.no_function(name));
+        }
+        if name == "matches" {
+            return self.matches(call);
+        }
+        // `'x' in labels` reads one label.
+        if name == operators::IN
+            && let [key, of] = call.args.as_slice()
+            && let (Expr::Ident(of), Some(key)) = (&of.expr, literal(key))
+            && of == "labels"
+            && !self.bound(of)
+        {
+            self.checked.reads.add_label(key);
+            return Ok(());
+        }
+        if name == operators::ADD && call.args.iter().any(|a| may_be_list(&a.expr)) {
+            return Err(WhenError::new("lists cannot be joined"));
+        }
+        if let Some(target) = &mut call.target {
+            self.visit(target)?;
+        }
+        call.args.iter_mut().try_for_each(|a| self.visit(a))
+    }
+
+    fn no_function(&self, name: &str) -> WhenError {
+        let all: Vec<&str> = FUNCTIONS.iter().chain(&MACROS).copied().collect();
+        let hint = if MACROS.contains(&name) {
+            format!("{name} is used as in risk_tags.exists(t, t == 'x') or has(labels.x)")
+        } else {
+            match nearest(name, &all) {
+                Some(near) => format!("did you mean {near}?"),
+                None => format!("one of: {}", all.join(", ")),
+            }
+        };
+        WhenError::new(format!("there is no function {name:?}"))
+            .hint(hint)
+            .at(word_at(self.source, name))
+    }
+
+    /// Compiles the pattern and lets the call name it.
+    fn matches(&mut self, call: &mut CallExpr) -> Result<(), WhenError> {
+        let at = word_at(self.source, "matches");
+        let (mut text, pattern) = match (call.target.take(), call.args.as_mut_slice()) {
+            (Some(target), [pattern]) => (*target, std::mem::take(pattern)),
+            (None, [text, pattern]) => (std::mem::take(text), std::mem::take(pattern)),
+            _ => {
+                return Err(WhenError::new("matches takes a text and a pattern")
+                    .hint("as in labels.env.matches('^prod')")
+                    .at(at));
+            }
+        };
+        let Some(source) = literal(&pattern) else {
+            return Err(WhenError::new("the pattern of matches must be written out")
+                .hint("as in labels.env.matches('^prod')")
+                .at(at));
+        };
+        let compiled = Pattern::compile(source).map_err(|e| WhenError::new(e).at(at))?;
+        self.visit(&mut text)?;
+        let name = format!("{}{}", pattern::PREFIX, self.checked.patterns.len());
+        self.checked.patterns.push(compiled);
+        let name = IdedExpr {
+            id: pattern.id,
+            expr: Expr::Ident(name),
+        };
+        *call = CallExpr {
+            func_name: pattern::FUNCTION.to_owned(),
+            target: None,
+            args: vec![text, name],
+        };
+        Ok(())
+    }
+
+    fn comprehension(&mut self, c: &mut ComprehensionExpr) -> Result<(), WhenError> {
+        if self.loops.is_some() {
+            return Err(WhenError::new("a loop cannot stand inside a loop")
+                .hint("write one of them as a list in the match, or as a second rule"));
+        }
+        let range = match &c.iter_range.expr {
+            Expr::Ident(name) => {
+                matches!(name.as_str(), "risk_tags" | "requires" | "labels" | "mcp")
+            }
+            Expr::List(_) => true,
+            _ => false,
+        };
+        if !range {
+            return Err(WhenError::new(
+                "a loop can only go over risk_tags, requires, labels, mcp or a list that is written out",
+            ));
+        }
+        let own = std::iter::once(&c.iter_var).chain(&c.iter_var2);
+        if let Some(taken) = own.clone().find(|v| NAMES.iter().any(|(n, _)| n == v)) {
+            return Err(
+                WhenError::new(format!("{taken:?} is the name of something else"))
+                    .hint("give the loop's variable another name"),
+            );
+        }
+        self.visit(&mut c.iter_range)?;
+        let mut names: Vec<String> = own.cloned().collect();
+        names.push(c.accu_var.clone());
+        self.loops = Some(names);
+        let walked = self.visit_loop(c);
+        self.loops = None;
+        walked
+    }
+
+    /// The parts that the macro made; only the step holds what somebody wrote.
+    fn visit_loop(&mut self, c: &mut ComprehensionExpr) -> Result<(), WhenError> {
+        // `map` and `filter` add to the accumulator, which is a list made here.
+        if matches!(c.accu_init.expr, Expr::List(_)) {
+            return self.visit_append(&mut c.loop_step, &c.accu_var);
+        }
+        self.visit(&mut c.loop_step)
+    }
+
+    /// `@result + [x]`, or `cond ? @result + [x] : @result`.
+    fn visit_append(&mut self, step: &mut IdedExpr, accu: &str) -> Result<(), WhenError> {
+        let Expr::Call(call) = &mut step.expr else {
+            return self.visit(step);
+        };
+        match (call.func_name.as_str(), call.args.as_mut_slice()) {
+            (operators::CONDITIONAL, [cond, then, _]) => {
+                self.visit(cond)?;
+                self.visit_append(then, accu)
+            }
+            (operators::ADD, [of, element]) if matches!(&of.expr, Expr::Ident(name) if name == accu) => {
+                self.visit(element)
+            }
+            _ => self.visit(step),
+        }
+    }
+
+    fn bounded_list(&self, len: usize) -> Result<(), WhenError> {
+        if len > limits::WHEN_NODES {
+            return Err(WhenError::new(format!(
+                "a list of {len} entries; at most {} are allowed",
+                limits::WHEN_NODES
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn literal(expr: &IdedExpr) -> Option<&str> {
+    match &expr.expr {
+        Expr::Literal(LiteralValue::String(text)) => Some(text.inner()),
+        _ => None,
+    }
+}
+
+/// Where a word stands in the expression. The parser keeps no places of what it could
+/// read, so this is the first time the word occurs on its own.
+fn word_at(source: &str, word: &str) -> Option<usize> {
+    let part = |c: char| c.is_alphanumeric() || c == '_';
+    source.match_indices(word).map(|(at, _)| at).find(|at| {
+        let before = source[..*at].chars().next_back().is_none_or(|c| !part(c));
+        let after = source[*at + word.len()..]
+            .chars()
+            .next()
+            .is_none_or(|c| !part(c));
+        before && after
+    })
+}

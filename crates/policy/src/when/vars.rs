@@ -1,0 +1,134 @@
+//! What an expression can name, as the interpreter's values.
+//!
+//! Words are borrowed. The lists and maps are made once per job, by the first
+//! expression that asks, and shared by all others.
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use cel::common::types::{CelDouble, CelInt, CelList, CelMap, CelMapKey, CelString};
+use cel::common::value::{CowVal, Val};
+
+use crate::reads::Field;
+use crate::request::Request;
+
+/// The variables, and which fields of a request each reads. `mcp` reads labels.
+pub(super) const NAMES: [(&str, Option<Field>); 14] = [
+    ("topic", Some(Field::Topic)),
+    ("tenant", Some(Field::Tenant)),
+    ("principal_id", Some(Field::PrincipalId)),
+    ("priority", Some(Field::Priority)),
+    ("labels", None),
+    ("capability", Some(Field::Capability)),
+    ("risk_tags", Some(Field::RiskTags)),
+    ("requires", Some(Field::Requires)),
+    ("pack_id", Some(Field::PackId)),
+    ("actor_id", Some(Field::ActorId)),
+    ("actor_type", Some(Field::ActorType)),
+    ("budget", Some(Field::Budget)),
+    ("estimated_cost", Some(Field::EstimatedCost)),
+    ("mcp", None),
+];
+
+/// The fields of `mcp`, which are labels.
+pub(crate) const MCP: [(&str, &str); 4] = [
+    ("server", "mcp.server"),
+    ("tool", "mcp.tool"),
+    ("resource", "mcp.resource"),
+    ("action", "mcp.action"),
+];
+
+type Made<'a> = OnceLock<Box<dyn Val + 'a>>;
+
+pub(crate) struct Vars<'a> {
+    request: &'a Request<'a>,
+    tenant: &'a str,
+    labels: Made<'a>,
+    risk_tags: Made<'a>,
+    requires: Made<'a>,
+    budget: Made<'a>,
+    mcp: Made<'a>,
+}
+
+impl<'a> Vars<'a> {
+    pub(crate) fn new(request: &'a Request<'a>, tenant: &'a str) -> Self {
+        Self {
+            request,
+            tenant,
+            labels: OnceLock::new(),
+            risk_tags: OnceLock::new(),
+            requires: OnceLock::new(),
+            budget: OnceLock::new(),
+            mcp: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn value(&self, name: &str) -> Option<CowVal<'_, '_>> {
+        let request = self.request;
+        let word = |word: &'a str| Some(CowVal::owned(CelString::from(word)));
+        if let Some(label) = name.strip_prefix(super::LABEL) {
+            return request.labels.get(label).and_then(|value| word(value));
+        }
+        match name {
+            "topic" => word(request.topic),
+            "tenant" => word(self.tenant),
+            "principal_id" => word(request.principal_id),
+            "priority" => word(request.priority),
+            "capability" => word(request.capability),
+            "pack_id" => word(request.pack_id),
+            "actor_id" => word(request.actor_id),
+            "actor_type" => word(request.actor_type),
+            "estimated_cost" => Some(CowVal::owned(CelDouble::from(request.estimated_cost))),
+            "labels" => made(&self.labels, || {
+                map(request.labels.iter().map(|(k, v)| (k.as_str(), text(v))))
+            }),
+            "risk_tags" => made(&self.risk_tags, || list(request.risk_tags)),
+            "requires" => made(&self.requires, || list(request.requires)),
+            "budget" => made(&self.budget, || self.budget()),
+            "mcp" => made(&self.mcp, || {
+                map(MCP.iter().filter_map(|(field, label)| {
+                    request
+                        .labels
+                        .get(*label)
+                        .map(|value| (*field, text(value)))
+                }))
+            }),
+            _ => None,
+        }
+    }
+
+    fn budget(&self) -> Box<dyn Val + 'a> {
+        let budget = self.request.budget;
+        let number = |n: i64| -> Box<dyn Val + 'a> { Box::new(CelInt::from(n)) };
+        map([
+            ("max_input_tokens", number(budget.max_input_tokens)),
+            ("max_output_tokens", number(budget.max_output_tokens)),
+            ("max_total_tokens", number(budget.max_total_tokens)),
+            ("deadline_ms", number(budget.deadline_ms)),
+        ])
+    }
+}
+
+fn made<'b, 'a: 'b>(
+    cell: &'b Made<'a>,
+    make: impl FnOnce() -> Box<dyn Val + 'a>,
+) -> Option<CowVal<'b, 'b>> {
+    Some(CowVal::Borrowed(cell.get_or_init(make).as_ref()))
+}
+
+fn text<'a>(s: &'a str) -> Box<dyn Val + 'a> {
+    Box::new(CelString::from(s))
+}
+
+fn list<'a>(words: &'a [String]) -> Box<dyn Val + 'a> {
+    let words: Vec<Box<dyn Val + 'a>> = words.iter().map(|w| text(w)).collect();
+    Box::new(CelList::from(words))
+}
+
+fn map<'a>(entries: impl IntoIterator<Item = (&'a str, Box<dyn Val + 'a>)>) -> Box<dyn Val + 'a> {
+    let entries: HashMap<CelMapKey<'a>, Box<dyn Val + 'a>> = entries
+        .into_iter()
+        .map(|(key, value)| (CelMapKey::from(key), value))
+        .collect();
+    Box::new(CelMap::from(entries))
+}

@@ -1,0 +1,161 @@
+//! Bundles from the ledger: published, rolled back, and kept for when it is away.
+
+use std::path::Path;
+use std::time::Duration;
+
+use airlock_bus::{Bus, BusConfig, SecretUrl, subjects};
+use airlock_ledger::{Ledger, LedgerConfig, NewBundle};
+use airlock_proto::cap::DecisionType;
+use airlock_safety_kernel::Config;
+use airlock_testkit::{Nats, Postgres, TestDir};
+
+use crate::running::{Running, job, until};
+
+const ALLOW: &str = "version: 1\ndefault_decision: allow\nrules: []\n";
+const DENY: &str =
+    "version: 1\nrules:\n  - {id: lockdown, match: {topics: ['job.*']}, decision: deny}\n";
+
+fn with(postgres: &Postgres, copy: &Path, poll: Duration) -> impl FnOnce(&mut Config) {
+    let (url, copy) = (postgres.url(), copy.to_owned());
+    move |config| {
+        config.database = Some(LedgerConfig {
+            acquire_timeout_ms: 1_000,
+            ..LedgerConfig::at(&url)
+        });
+        config.policy.bundle_poll = poll;
+        config.policy.last_good = Some(copy);
+    }
+}
+
+fn bundle(content: &str) -> NewBundle {
+    NewBundle {
+        name: "lockdown".to_owned(),
+        position: 0,
+        content: content.to_owned(),
+        sha256: format!("{:064x}", content.len()),
+        signature: None,
+        key_id: None,
+        note: String::new(),
+        by: "ann".to_owned(),
+    }
+}
+
+async fn decides(r: &Running, wanted: DecisionType) {
+    let decision = || async { r.check(job("job.a", &[])).await.decision() };
+    until("the decision", decision, |d| *d == wanted).await;
+}
+
+#[tokio::test]
+async fn what_is_published_is_in_force_and_kept() {
+    let dir = TestDir::new().expect("a folder");
+    let copy = dir.path().join("bundles.json");
+    let postgres = Postgres::start().await.expect("Postgres");
+    let soon = Duration::from_millis(100);
+    let r = Running::start_with(Some(ALLOW), with(&postgres, &copy, soon)).await;
+    assert_eq!(
+        r.check(job("job.a", &[])).await.decision(),
+        DecisionType::Allow
+    );
+    let ledger = Ledger::connect(&LedgerConfig::at(&postgres.url()), "test")
+        .await
+        .expect("the ledger");
+    ledger
+        .publish_bundle(&bundle(DENY))
+        .await
+        .expect("published");
+    decides(&r, DecisionType::Deny).await;
+    let denied = r.check(job("job.a", &[])).await;
+    assert_eq!(denied.rule_id, "lockdown");
+
+    // A bad one keeps what is in force, and says where it is wrong.
+    ledger
+        .publish_bundle(&bundle("version: 1\nrulez: []\n"))
+        .await
+        .expect("published");
+    let health = || async { format!("{:?}", r.ctx.health.report()) };
+    until("health names the bundle", health, |h| {
+        h.contains("bundle:lockdown@2:2") && h.contains("did you mean")
+    })
+    .await;
+    assert_eq!(r.check(job("job.a", &[])).await.rule_id, "lockdown");
+
+    ledger
+        .rollback_bundle("lockdown", Some(1), "ann")
+        .await
+        .expect("rolled back");
+    until("health is well again", health, |h| {
+        !h.contains("did you mean")
+    })
+    .await;
+    assert_eq!(r.check(job("job.a", &[])).await.rule_id, "lockdown");
+
+    // The ledger goes: nothing changes, and a new kernel goes by the copy.
+    postgres.kill().expect("killing Postgres");
+    until("health says so", health, |h| {
+        h.contains("the ledger cannot be asked")
+    })
+    .await;
+    assert_eq!(r.check(job("job.a", &[])).await.rule_id, "lockdown");
+    r.stop().await;
+    let r = Running::start_with(Some(ALLOW), with(&postgres, &copy, soon)).await;
+    assert_eq!(r.check(job("job.a", &[])).await.rule_id, "lockdown");
+    assert!(r.ctx.health.is_ready());
+    r.stop().await;
+}
+
+#[tokio::test]
+async fn before_anything_is_known_jobs_are_put_off_and_never_let_through() {
+    let dir = TestDir::new().expect("a folder");
+    let postgres = Postgres::start().await.expect("Postgres");
+    postgres.kill().expect("killing Postgres");
+    let copy = dir.path().join("none.json");
+    let soon = Duration::from_millis(100);
+    let r = Running::start_with(Some(ALLOW), with(&postgres, &copy, soon)).await;
+    let put_off = r.check(job("job.a", &[])).await;
+    assert_eq!(put_off.decision(), DecisionType::Throttle);
+    assert!(put_off.reason.contains("bundles"), "{}", put_off.reason);
+    assert!(!r.ctx.health.is_ready());
+    postgres.restart().await.expect("Postgres again");
+    decides(&r, DecisionType::Allow).await;
+    assert!(r.ctx.health.is_ready());
+    r.stop().await;
+}
+
+#[tokio::test]
+async fn a_word_on_the_bus_is_enough() {
+    let dir = TestDir::new().expect("a folder");
+    let copy = dir.path().join("bundles.json");
+    let postgres = Postgres::start().await.expect("Postgres");
+    let nats = Nats::start().await.expect("NATS");
+    let bus_config = BusConfig {
+        url: SecretUrl::new(nats.url()),
+        ..BusConfig::default()
+    };
+    let never = Duration::from_secs(3_600);
+    let base = with(&postgres, &copy, never);
+    let r = Running::start_with(Some(ALLOW), |config| {
+        base(config);
+        config.nats = Some(bus_config.clone());
+    })
+    .await;
+    let ledger = Ledger::connect(&LedgerConfig::at(&postgres.url()), "test")
+        .await
+        .expect("the ledger");
+    ledger
+        .publish_bundle(&bundle(DENY))
+        .await
+        .expect("published");
+    let bus = Bus::connect(&bus_config, "test").await.expect("the bus");
+    let decision = || async {
+        // Said again, because the kernel may not listen yet.
+        bus.send(subjects::CONFIG_CHANGED, "".into(), None)
+            .await
+            .expect("sent");
+        r.check(job("job.a", &[])).await.decision()
+    };
+    until("the bundle is in force", decision, |d| {
+        *d == DecisionType::Deny
+    })
+    .await;
+    r.stop().await;
+}

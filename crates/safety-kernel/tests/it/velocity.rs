@@ -1,0 +1,105 @@
+//! Rules that match once there were too many, counted in Redis and without it.
+
+use airlock_bus::SecretUrl;
+use airlock_guard::GuardConfig;
+use airlock_proto::cap::{DecisionType, PolicyCheckRequest};
+use airlock_safety_kernel::Config;
+use airlock_testkit::Redis;
+
+use crate::running::{Running, job, until};
+
+const FAST: &str = "version: 1
+default_decision: allow
+rules:
+  - id: fast
+    match: {topics: ['job.*']}
+    velocity: {max_requests: 2, window_seconds: 600, key: [tenant]}
+    decision: throttle
+";
+
+fn named(id: &str) -> PolicyCheckRequest {
+    PolicyCheckRequest {
+        job_id: id.to_owned(),
+        ..job("job.a", &[])
+    }
+}
+
+fn with(redis: &Redis) -> impl FnOnce(&mut Config) {
+    let url = redis.url();
+    move |config| {
+        config.redis = Some(GuardConfig {
+            url: SecretUrl::new(url),
+            ..GuardConfig::default()
+        });
+    }
+}
+
+async fn decisions(r: &Running, ids: &[&str]) -> Vec<DecisionType> {
+    let answer = r
+        .check_batch(ids.iter().map(|id| named(id)).collect())
+        .await;
+    assert!(
+        answer.reads_of.iter().all(|place| *place == 0),
+        "no answer that depends on a count is used twice"
+    );
+    answer.responses.iter().map(|r| r.decision()).collect()
+}
+
+const GO: DecisionType = DecisionType::Allow;
+const SLOW: DecisionType = DecisionType::Throttle;
+
+#[tokio::test]
+async fn kernels_count_together_and_each_job_once() {
+    let redis = Redis::start().await.expect("Redis");
+    let one = Running::start_with(Some(FAST), with(&redis)).await;
+    let two = Running::start_with(Some(FAST), with(&redis)).await;
+    for r in [&one, &two] {
+        let kernel = r.kernel.clone();
+        let simulated = kernel.clone().simulate(named("s")).await.unwrap();
+        assert_eq!(simulated.into_inner().decision(), GO);
+        let explained = kernel.clone().explain(named("s")).await.unwrap();
+        assert_eq!(explained.into_inner().decision(), GO);
+    }
+    assert_eq!(decisions(&one, &["a", "a"]).await, [GO, GO]);
+    assert_eq!(decisions(&two, &["a", "b", "c"]).await, [GO, GO, SLOW]);
+    assert_eq!(decisions(&one, &["c", "d", "b"]).await, [SLOW, SLOW, GO]);
+    let checked = one.check(named("a")).await;
+    assert_eq!(checked.decision(), GO);
+    assert_eq!(checked.airlock.expect("a detail").counters, "shared");
+    // Who asks without a name is somebody else each time.
+    assert_eq!(two.check(named("")).await.decision(), SLOW);
+    let explained = one.kernel.clone().explain(named("z")).await.unwrap();
+    assert_eq!(explained.into_inner().decision(), SLOW);
+    one.stop().await;
+    two.stop().await;
+}
+
+#[tokio::test]
+async fn without_redis_it_counts_alone_and_the_answer_says_so() {
+    let redis = Redis::start().await.expect("Redis");
+    let r = Running::start_with(Some(FAST), with(&redis)).await;
+    redis.kill().expect("killing Redis");
+    assert_eq!(
+        decisions(&r, &["a", "b", "c", "a"]).await,
+        [GO, GO, SLOW, GO]
+    );
+    let throttled = r.check(named("d")).await;
+    assert!(
+        throttled.reason.contains("counted by this kernel alone"),
+        "{}",
+        throttled.reason
+    );
+    assert_eq!(throttled.airlock.expect("a detail").counters, "local");
+    let health = || async { format!("{:?}", r.ctx.health.report()) };
+    until("health says so", health, |h| {
+        h.contains("velocity is counted by this kernel alone")
+    })
+    .await;
+    redis.restart().await.expect("Redis again");
+    let counters = || async {
+        let answer = r.check(named("a")).await;
+        answer.airlock.expect("a detail").counters
+    };
+    until("it is shared again", counters, |c| c == "shared").await;
+    r.stop().await;
+}

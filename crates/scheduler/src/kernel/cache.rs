@@ -1,0 +1,292 @@
+//! Decisions that need not be asked for again.
+//!
+//! What must stay true: an answer is given only to a job that agrees with the one it was
+//! made for on every field the rules read on the way, under the snapshot it was made
+//! under, and only while that snapshot was confirmed to be in force within the last
+//! second. The values themselves are compared, not a hash of them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use airlock_model::engine::KnownJob;
+use airlock_model::{ApprovalTerms, Constraints, Decision, Timestamp, Verdict};
+
+use super::fields::Shape;
+
+/// How long a confirmation holds.
+pub const CONFIRMED_FOR: Duration = Duration::from_secs(1);
+
+/// Sets of fields at most; each costs a look-up. Rules are asked in order, so that the
+/// sets grow one from the other and are few.
+const MOST_SHAPES: usize = 32;
+
+/// Longer keys are not worth their memory.
+const LONGEST_KEY: usize = 4 * 1024;
+
+/// What is the same for every job an answer holds for.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub decision: Decision,
+    pub reason: String,
+    pub rule_id: String,
+    pub rule_hash: String,
+    pub snapshot: String,
+    pub constraints: Option<Arc<Constraints>>,
+    pub approval: Option<ApprovalTerms>,
+    pub tenant_concurrency: Option<u32>,
+}
+
+impl Answer {
+    pub fn verdict(&self, decided_at: Timestamp, confirmed_at: Timestamp) -> Verdict {
+        Verdict {
+            decision: self.decision,
+            reason: self.reason.clone(),
+            rule_id: self.rule_id.clone(),
+            snapshot: self.snapshot.clone(),
+            decided_at,
+            confirmed_at,
+            rule_hash: self.rule_hash.clone(),
+            constraints: self.constraints.clone(),
+            approval: self.approval.clone(),
+            approved: None,
+            tenant_concurrency: self.tenant_concurrency,
+        }
+    }
+}
+
+type Map = HashMap<Box<[u8]>, Arc<Answer>>;
+
+/// See the module's page.
+#[derive(Default)]
+pub struct Cache {
+    limit: usize,
+    snapshot: String,
+    confirmed_at: Option<Timestamp>,
+    shapes: Vec<Shape>,
+    /// Used since the last turn, and before it. When the young are half of what is
+    /// allowed, the old are forgotten and the young are the old.
+    young: Map,
+    old: Map,
+    key: Vec<u8>,
+}
+
+impl Cache {
+    pub fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            ..Self::default()
+        }
+    }
+
+    /// The kernel said that this snapshot was in force at `asked_at` or later.
+    pub fn confirm(&mut self, snapshot: &str, asked_at: Timestamp) {
+        if self.confirmed_at.is_some_and(|at| at > asked_at) {
+            return;
+        }
+        if self.snapshot != snapshot {
+            self.snapshot.clear();
+            self.snapshot.push_str(snapshot);
+            self.shapes.clear();
+            self.young.clear();
+            self.old.clear();
+        }
+        self.confirmed_at = Some(asked_at);
+    }
+
+    pub fn get(&mut self, job: &KnownJob, now: Timestamp) -> Option<Verdict> {
+        let confirmed_at = self
+            .confirmed_at
+            .filter(|at| now.since(*at) <= CONFIRMED_FOR)?;
+        for i in 0..self.shapes.len() {
+            self.make_key(i, job);
+            if let Some(answer) = self.young.get(self.key.as_slice()) {
+                return Some(answer.verdict(now, confirmed_at));
+            }
+            if let Some((key, answer)) = self.old.remove_entry(self.key.as_slice()) {
+                let verdict = answer.verdict(now, confirmed_at);
+                self.insert(key, answer);
+                return Some(verdict);
+            }
+        }
+        None
+    }
+
+    /// Keeps an answer for jobs that agree with `job` on `shape`.
+    pub fn put(&mut self, shape: &Shape, job: &KnownJob, answer: Answer) {
+        if self.limit == 0 || answer.snapshot != self.snapshot || answer.snapshot.is_empty() {
+            return;
+        }
+        let i = match self.shapes.iter().position(|s| s == shape) {
+            Some(i) => i,
+            None if self.shapes.len() < MOST_SHAPES => {
+                self.shapes.push(shape.clone());
+                self.shapes.len() - 1
+            }
+            None => return,
+        };
+        self.make_key(i, job);
+        if self.key.len() <= LONGEST_KEY {
+            let key = self.key.as_slice().into();
+            self.insert(key, Arc::new(answer));
+        }
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.young.len() + self.old.len()
+    }
+
+    fn insert(&mut self, key: Box<[u8]>, answer: Arc<Answer>) {
+        if self.young.len() >= self.limit.div_ceil(2) {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(key, answer);
+    }
+
+    fn make_key(&mut self, shape: usize, job: &KnownJob) {
+        self.key.clear();
+        self.key.push(shape as u8);
+        if let Some(shape) = self.shapes.get(shape) {
+            shape.key(job, &mut self.key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use airlock_model::{Attempt, JobId, JobSpec, TenantId, Topic};
+
+    use super::*;
+
+    fn at(ms: i64) -> Timestamp {
+        Timestamp(ms * 1000)
+    }
+
+    fn job(topic: &str, customer: &str) -> KnownJob {
+        let mut spec = JobSpec::new(Topic::new(topic).unwrap());
+        spec.labels = BTreeMap::from([("customer".to_owned(), customer.to_owned())]);
+        KnownJob {
+            id: JobId::new("j").unwrap(),
+            tenant: TenantId::new("acme").unwrap(),
+            spec: Arc::new(spec),
+            trace_id: String::new(),
+            traceparent: String::new(),
+            created_at: at(0),
+            deadline_at: None,
+            not_before: None,
+            attempt: Attempt(0),
+            payload_len: 0,
+            lost: false,
+        }
+    }
+
+    fn answer(snapshot: &str, rule: &str) -> Answer {
+        Answer {
+            decision: Decision::Allow,
+            reason: "because".to_owned(),
+            rule_id: rule.to_owned(),
+            rule_hash: String::new(),
+            snapshot: snapshot.to_owned(),
+            constraints: None,
+            approval: None,
+            tenant_concurrency: None,
+        }
+    }
+
+    fn shape(names: &[&str]) -> Shape {
+        let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
+        Shape::of(&names).unwrap()
+    }
+
+    #[test]
+    fn only_what_agrees_on_every_field_that_was_read() {
+        let mut cache = Cache::new(100);
+        cache.confirm("s1", at(0));
+        cache.put(
+            &shape(&["topic", "labels.customer"]),
+            &job("job.a", "x"),
+            answer("s1", "r"),
+        );
+        assert_eq!(cache.get(&job("job.a", "x"), at(1)).unwrap().rule_id, "r");
+        assert!(cache.get(&job("job.a", "y"), at(1)).is_none());
+        assert!(cache.get(&job("job.b", "x"), at(1)).is_none());
+        cache.put(&shape(&["topic"]), &job("job.b", "x"), answer("s1", "b"));
+        let found = cache.get(&job("job.b", "z"), at(1)).unwrap();
+        assert_eq!(found.rule_id, "b", "the customer was not read");
+        assert_eq!((found.decided_at, found.confirmed_at), (at(1), at(0)));
+    }
+
+    #[test]
+    fn only_while_the_snapshot_is_confirmed() {
+        let mut cache = Cache::new(100);
+        let (shape, job) = (shape(&["topic"]), job("job.a", "x"));
+        cache.put(&shape, &job, answer("s1", "r"));
+        assert!(cache.get(&job, at(0)).is_none(), "never confirmed");
+        cache.confirm("s1", at(0));
+        cache.put(&shape, &job, answer("s1", "r"));
+        assert!(cache.get(&job, at(1000)).is_some());
+        assert!(cache.get(&job, at(1001)).is_none(), "too long ago");
+        cache.confirm("s1", at(1500));
+        assert!(cache.get(&job, at(2000)).is_some(), "confirmed again");
+        cache.confirm("s0", at(1400));
+        assert!(cache.get(&job, at(2000)).is_some(), "older news");
+        cache.confirm("s2", at(2000));
+        assert!(cache.get(&job, at(2000)).is_none(), "replaced");
+        cache.put(&shape, &job, answer("s1", "r"));
+        assert!(
+            cache.get(&job, at(2000)).is_none(),
+            "an answer that came late"
+        );
+        cache.confirm("s1", at(2100));
+        assert!(cache.get(&job, at(2100)).is_none(), "s1 came back empty");
+    }
+
+    #[test]
+    fn a_field_nobody_knows_is_not_kept() {
+        let names = |n: &str| vec!["topic".to_owned(), n.to_owned()];
+        assert!(Shape::of(&names("moon_phase")).is_none());
+        assert!(Shape::of(&names("labels.moon")).is_some());
+        assert_eq!(shape(&["labels", "labels.a"]), shape(&["labels"]));
+    }
+
+    #[test]
+    fn what_is_used_stays_and_it_never_grows_beyond_its_limit() {
+        let mut cache = Cache::new(100);
+        cache.confirm("s", at(0));
+        let shape = shape(&["topic", "labels.customer"]);
+        let hot = job("job.a", "hot");
+        cache.put(&shape, &hot, answer("s", "r"));
+        for i in 0..1_000 {
+            cache.put(&shape, &job("job.a", &i.to_string()), answer("s", "r"));
+            assert!(cache.get(&hot, at(1)).is_some(), "after {i}");
+            assert!(cache.len() <= 100, "{}", cache.len());
+        }
+        assert!(cache.get(&job("job.a", "0"), at(1)).is_none());
+    }
+
+    #[test]
+    fn values_do_not_run_into_each_other() {
+        let mut cache = Cache::new(100);
+        cache.confirm("s", at(0));
+        let shape = shape(&["risk_tags", "requires"]);
+        let with = |tags: &[&str], requires: &[&str]| {
+            let mut job = job("job.a", "x");
+            let spec = Arc::make_mut(&mut job.spec);
+            spec.risk_tags = tags.iter().map(|t| (*t).to_owned()).collect();
+            spec.requires = requires.iter().map(|t| (*t).to_owned()).collect();
+            job
+        };
+        cache.put(&shape, &with(&["ab"], &["c"]), answer("s", "r"));
+        for other in [
+            with(&["a"], &["bc"]),
+            with(&["ab", "c"], &[]),
+            with(&[], &["ab", "c"]),
+            with(&["a", "b"], &["c"]),
+        ] {
+            assert!(cache.get(&other, at(0)).is_none());
+        }
+    }
+}

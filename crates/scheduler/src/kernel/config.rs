@@ -1,0 +1,201 @@
+//! Where the safety kernel is, and how far it is trusted to be there.
+
+use std::time::Duration;
+
+use airlock_model::breaker;
+use airlock_service::config::duration;
+use serde::{Deserialize, Serialize};
+
+/// What happens to jobs while the kernel cannot be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FailMode {
+    /// They wait.
+    Closed,
+    /// They go through, with a warning and a record.
+    Open,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct KernelConfig {
+    pub url: String,
+    /// A CA certificate (PEM) means TLS; also `SAFETY_KERNEL_TLS_CA`.
+    pub tls_ca: Option<String>,
+    /// Never plain text; also `SAFETY_KERNEL_TLS_REQUIRED`.
+    pub tls_required: bool,
+    /// The name in the kernel's certificate, when it is not the URL's host.
+    pub tls_domain: Option<String>,
+    /// Plain text is allowed; also `SAFETY_KERNEL_INSECURE`.
+    pub insecure: bool,
+    #[serde(with = "duration")]
+    pub timeout: Duration,
+    /// Also `POLICY_CHECK_FAIL_MODE`. Unset: what the policy file says, as the kernel
+    /// last told it; closed before it told anything.
+    pub fail_mode: Option<FailMode>,
+    /// Decisions remembered; 0 turns the cache off.
+    pub cache_entries: usize,
+    pub breaker: BreakerConfig,
+}
+
+/// The circuit breaker's constants.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BreakerConfig {
+    /// Failures in a row that open it.
+    pub fail_budget: u32,
+    #[serde(with = "duration")]
+    pub open_for: Duration,
+    /// Probes while it is half-open.
+    pub half_open_max: u32,
+    /// Successes that close it.
+    pub close_after: u32,
+    /// How long a job waits that finds it open.
+    #[serde(with = "duration")]
+    pub open_delay: Duration,
+}
+
+impl Default for KernelConfig {
+    fn default() -> Self {
+        Self {
+            url: "http://127.0.0.1:50051".to_owned(),
+            tls_ca: None,
+            tls_required: false,
+            tls_domain: None,
+            insecure: false,
+            timeout: Duration::from_secs(2),
+            fail_mode: None,
+            cache_entries: 65_536,
+            breaker: BreakerConfig::default(),
+        }
+    }
+}
+
+impl Default for BreakerConfig {
+    fn default() -> Self {
+        let s = breaker::Settings::default();
+        Self {
+            fail_budget: s.fail_budget,
+            open_for: s.open_for,
+            half_open_max: s.half_open_max,
+            close_after: s.close_after,
+            open_delay: Duration::from_secs(5),
+        }
+    }
+}
+
+impl KernelConfig {
+    /// Everything that is wrong with it.
+    pub fn validate(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let mut check = |sound: bool, problem: &str| {
+            if !sound {
+                problems.push(problem.to_owned());
+            }
+        };
+        check(
+            !(self.tls_required && self.insecure),
+            "kernel.tls_required and kernel.insecure contradict each other; unset one \
+             (SAFETY_KERNEL_TLS_REQUIRED, SAFETY_KERNEL_INSECURE)",
+        );
+        check(
+            !self.tls_required || self.tls_ca.is_some(),
+            "kernel.tls_required needs kernel.tls_ca (SAFETY_KERNEL_TLS_CA)",
+        );
+        check(
+            self.tls_ca.is_some() || self.insecure || self.tls_required,
+            "the connection to the safety kernel has no TLS; give kernel.tls_ca \
+             (SAFETY_KERNEL_TLS_CA), or set SAFETY_KERNEL_INSECURE=true for development",
+        );
+        check(
+            self.tls_ca.is_some() || !self.url.starts_with("https:"),
+            "kernel.url is https, which needs kernel.tls_ca (SAFETY_KERNEL_TLS_CA)",
+        );
+        check(
+            self.timeout >= Duration::from_millis(10),
+            "kernel.timeout must be at least 10ms",
+        );
+        check(
+            self.cache_entries <= 10_000_000,
+            "kernel.cache_entries must be at most 10000000",
+        );
+        let b = &self.breaker;
+        check(
+            b.fail_budget > 0 && b.half_open_max > 0,
+            "kernel.breaker.fail_budget and half_open_max must be at least 1",
+        );
+        check(
+            (1..=b.half_open_max).contains(&b.close_after),
+            "kernel.breaker.close_after must be between 1 and half_open_max, or it never closes",
+        );
+        check(
+            b.open_for >= Duration::from_millis(1) && b.open_delay >= Duration::from_millis(1),
+            "kernel.breaker.open_for and open_delay must be at least 1ms",
+        );
+        problems
+    }
+
+    pub(crate) fn settings(&self) -> breaker::Settings {
+        let b = &self.breaker;
+        breaker::Settings {
+            fail_budget: b.fail_budget,
+            open_for: b.open_for,
+            half_open_max: b.half_open_max,
+            close_after: b.close_after,
+            // A probe answers or times out; twice that and a second is long past.
+            probe_lease: self.timeout * 2 + Duration::from_secs(1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_default_is_the_documents() {
+        let config = KernelConfig::default();
+        let b = config.breaker;
+        assert_eq!(config.timeout, Duration::from_secs(2));
+        assert_eq!(b.fail_budget, 3);
+        assert_eq!(b.open_for, Duration::from_secs(30));
+        assert_eq!(b.half_open_max, 3);
+        assert_eq!(b.close_after, 2);
+        assert_eq!(b.open_delay, Duration::from_secs(5));
+        assert_eq!(config.fail_mode, None);
+        assert!(!config.insecure && !config.tls_required);
+    }
+
+    #[test]
+    fn plain_text_must_be_asked_for_and_never_against_required() {
+        let ok = |change: fn(&mut KernelConfig)| {
+            let mut config = KernelConfig::default();
+            change(&mut config);
+            config.validate()
+        };
+        assert!(ok(|_| ())[0].contains("SAFETY_KERNEL_INSECURE"));
+        assert!(ok(|c| c.insecure = true).is_empty());
+        assert!(ok(|c| c.tls_ca = Some("ca.pem".to_owned())).is_empty());
+        assert!(
+            ok(|c| {
+                c.tls_ca = Some("ca.pem".to_owned());
+                c.tls_required = true;
+            })
+            .is_empty()
+        );
+        assert!(ok(|c| c.tls_required = true)[0].contains("SAFETY_KERNEL_TLS_CA"));
+        let both = ok(|c| {
+            c.tls_ca = Some("ca.pem".to_owned());
+            c.insecure = true;
+            c.tls_required = true;
+        });
+        assert!(both[0].contains("contradict"), "{both:?}");
+        assert!(
+            !ok(|c| {
+                c.insecure = true;
+                c.url = "https://kernel:50051".to_owned();
+            })
+            .is_empty()
+        );
+    }
+}

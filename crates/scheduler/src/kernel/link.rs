@@ -1,0 +1,238 @@
+//! The connection to the kernel: one batched call within one bound.
+//!
+//! Rules that look at a job's input make a second call: first every job is asked about
+//! without its input, then those for which a rule wants to see it are asked about with
+//! it. So a policy without such rules never costs a payload on the wire.
+
+use std::time::Duration;
+
+use airlock_ledger::Ledger;
+use airlock_model::JobId;
+use airlock_model::engine::KnownJob;
+use airlock_proto::own;
+use airlock_proto::own::policy_batch_client::PolicyBatchClient;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+
+use super::Unavailable;
+use super::cache::Answer;
+use super::config::{FailMode, KernelConfig};
+use super::fields::Shape;
+use super::wire;
+use crate::metrics::Metrics;
+
+/// As many as the kernel takes at once.
+pub const MOST_AT_ONCE: usize = 1_000;
+
+/// Inputs in one call, together. One that is larger goes by its size alone.
+const CONTENT_BYTES: usize = 8 * 1024 * 1024;
+
+/// An answer, and which fields it depends on; `None` when it holds for its job alone.
+pub struct Answered {
+    pub answer: Answer,
+    pub shape: Option<Shape>,
+}
+
+/// What a call told.
+pub struct Told {
+    pub answers: Vec<Answered>,
+    pub snapshot: String,
+    pub fail_mode: Option<FailMode>,
+}
+
+pub struct Link {
+    client: PolicyBatchClient<Channel>,
+    ledger: Ledger,
+    timeout: Duration,
+    metrics: Metrics,
+}
+
+impl Link {
+    /// Connects lazily: a kernel that is away is a reason to wait, not to fail.
+    pub async fn new(
+        config: &KernelConfig,
+        ledger: Ledger,
+        metrics: Metrics,
+    ) -> anyhow::Result<Self> {
+        let channel = endpoint(config).await?.connect_lazy();
+        Ok(Self {
+            client: PolicyBatchClient::new(channel).max_decoding_message_size(16 * 1024 * 1024),
+            ledger,
+            timeout: config.timeout,
+            metrics,
+        })
+    }
+
+    /// One answer for each job, in order, or none at all.
+    pub async fn check(&self, jobs: &[&KnownJob]) -> Result<Told, Unavailable> {
+        let within = format!("no answer within {} ms", self.timeout.as_millis());
+        match tokio::time::timeout(self.timeout, self.ask(jobs)).await {
+            Ok(told) => told,
+            Err(_) => Err(Unavailable::Failed(within)),
+        }
+    }
+
+    /// Which policy is in force, within `bound`.
+    pub async fn confirm(&self, bound: Duration) -> Option<(String, Option<FailMode>)> {
+        let mut client = self.client.clone();
+        let call = client.confirm(own::ConfirmRequest {});
+        match tokio::time::timeout(bound, call).await {
+            Ok(Ok(answer)) => {
+                let answer = answer.into_inner();
+                Some((answer.snapshot, wire::fail_mode(answer.fail_mode)))
+            }
+            Ok(Err(_)) | Err(_) => None,
+        }
+    }
+
+    async fn ask(&self, jobs: &[&KnownJob]) -> Result<Told, Unavailable> {
+        let first = self.call(jobs, Vec::new()).await?;
+        let wanted: Vec<usize> = first
+            .content_wanted
+            .iter()
+            .filter_map(|i| usize::try_from(*i).ok())
+            .filter(|i| *i < jobs.len())
+            .collect();
+        let mut told = read(first, jobs.len())?;
+        for chunk in in_calls(&wanted, jobs) {
+            let ids: Vec<JobId> = chunk.iter().map(|i| jobs[*i].id.clone()).collect();
+            let payloads =
+                self.ledger.payloads(&ids).await.map_err(|e| {
+                    Unavailable::Failed(format!("a job's input cannot be read: {e}"))
+                })?;
+            let asked: Vec<&KnownJob> = chunk.iter().map(|i| jobs[*i]).collect();
+            let second = self.call(&asked, payloads).await?;
+            let second = read(second, asked.len())?;
+            // The policy may have changed in between: what counts is the later one.
+            told.snapshot = second.snapshot;
+            told.fail_mode = second.fail_mode;
+            for (i, answered) in chunk.into_iter().zip(second.answers) {
+                told.answers[i] = Answered {
+                    shape: None,
+                    ..answered
+                };
+            }
+        }
+        Ok(told)
+    }
+
+    async fn call(
+        &self,
+        jobs: &[&KnownJob],
+        contents: Vec<(JobId, bytes::Bytes)>,
+    ) -> Result<own::CheckBatchResponse, Unavailable> {
+        let traced = jobs.iter().any(|j| j.traceparent.ends_with("01"));
+        let mut contents: std::collections::HashMap<JobId, bytes::Bytes> =
+            contents.into_iter().collect();
+        let with_content = !contents.is_empty();
+        let request = own::CheckBatchRequest {
+            requests: jobs
+                .iter()
+                .map(|job| {
+                    let mut request = wire::request(job);
+                    if with_content
+                        && let Some(content) = contents.remove(&job.id)
+                        && content.len() <= CONTENT_BYTES
+                    {
+                        request.input_content = content;
+                        request.input_content_type = "application/json".to_owned();
+                    }
+                    request
+                })
+                .collect(),
+            traceparents: if traced {
+                jobs.iter().map(|j| j.traceparent.clone()).collect()
+            } else {
+                Vec::new()
+            },
+        };
+        self.metrics.safety_batches.inc();
+        self.metrics.safety_checks.inc_by(jobs.len() as u64);
+        let mut client = self.client.clone();
+        match client.check_batch(request).await {
+            Ok(answer) => Ok(answer.into_inner()),
+            Err(status) => Err(Unavailable::Failed(format!(
+                "{:?}: {}",
+                status.code(),
+                status.message()
+            ))),
+        }
+    }
+}
+
+/// Splits what is asked about with input, so that no call is too large.
+fn in_calls(wanted: &[usize], jobs: &[&KnownJob]) -> Vec<Vec<usize>> {
+    let mut calls: Vec<Vec<usize>> = Vec::new();
+    let mut bytes = usize::MAX;
+    for i in wanted {
+        let size = usize::try_from(jobs[*i].payload_len).unwrap_or(usize::MAX);
+        if bytes.saturating_add(size) > CONTENT_BYTES {
+            calls.push(Vec::new());
+            bytes = 0;
+        }
+        bytes = bytes.saturating_add(size);
+        if let Some(call) = calls.last_mut() {
+            call.push(*i);
+        }
+    }
+    calls
+}
+
+fn read(answer: own::CheckBatchResponse, asked: usize) -> Result<Told, Unavailable> {
+    let own::CheckBatchResponse {
+        responses,
+        reads,
+        reads_of,
+        snapshot,
+        fail_mode,
+        content_wanted: _,
+    } = answer;
+    if responses.len() != asked {
+        return Err(Unavailable::Failed(format!(
+            "{} answers to {asked} questions",
+            responses.len()
+        )));
+    }
+    let shapes: Vec<Option<Shape>> = reads.iter().map(|r| Shape::of(&r.fields)).collect();
+    let answers = responses
+        .into_iter()
+        .enumerate()
+        .map(|(i, response)| {
+            let place = reads_of.get(i).copied().unwrap_or(0) as usize;
+            let shape = place.checked_sub(1).and_then(|p| shapes.get(p)?.clone());
+            Answered {
+                answer: wire::answer(response),
+                shape,
+            }
+        })
+        .collect();
+    Ok(Told {
+        answers,
+        snapshot,
+        fail_mode: wire::fail_mode(fail_mode),
+    })
+}
+
+async fn endpoint(config: &KernelConfig) -> anyhow::Result<Endpoint> {
+    // For an http URL tonic speaks plain text whatever else it is told, so a CA must
+    // change the scheme.
+    let url = match (&config.tls_ca, config.url.strip_prefix("http://")) {
+        (Some(_), Some(rest)) => format!("https://{rest}"),
+        (Some(_), None) | (None, _) => config.url.clone(),
+    };
+    let endpoint = Endpoint::from_shared(url)?
+        .connect_timeout(config.timeout)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(Duration::from_secs(10))
+        .keep_alive_while_idle(true);
+    let Some(path) = &config.tls_ca else {
+        return Ok(endpoint);
+    };
+    let pem = tokio::fs::read(path)
+        .await
+        .map_err(|e| anyhow::anyhow!("reading the kernel's CA certificate {path}: {e}"))?;
+    let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem));
+    if let Some(domain) = &config.tls_domain {
+        tls = tls.domain_name(domain);
+    }
+    Ok(endpoint.tls_config(tls)?)
+}

@@ -1,0 +1,6 @@
+//! The safety client against the real kernel: killed, hung, slow, and with Redis gone.
+
+mod bed;
+mod breaker;
+mod deciding;
+mod tls;

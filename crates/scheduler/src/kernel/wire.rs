@@ -1,0 +1,220 @@
+//! Between the engine's jobs and the kernel's messages.
+
+use std::sync::Arc;
+
+use airlock_model::engine::KnownJob;
+use airlock_model::job::ActorType;
+use airlock_model::terms::{Budgets, Diff, Sandbox, Toolchain};
+use airlock_model::{ApprovalTerms, Constraints, Decision};
+use airlock_proto::{cap, own};
+
+use super::cache::Answer;
+use super::config::FailMode;
+
+pub fn request(job: &KnownJob) -> cap::PolicyCheckRequest {
+    let spec = &job.spec;
+    let text = |s: &Option<String>| s.clone().unwrap_or_default();
+    cap::PolicyCheckRequest {
+        job_id: job.id.to_string(),
+        topic: spec.topic.as_str().to_owned(),
+        tenant: job.tenant.to_string(),
+        priority: i32::from(spec.priority.code()),
+        budget: spec.budget.as_ref().map(|b| cap::Budget {
+            max_input_tokens: b.max_input_tokens.unwrap_or(0),
+            max_output_tokens: b.max_output_tokens.unwrap_or(0),
+            max_total_tokens: b.max_total_tokens.unwrap_or(0),
+            deadline_ms: b.deadline_ms.unwrap_or(0),
+        }),
+        principal_id: text(&spec.principal_id),
+        labels: spec.labels.clone(),
+        memory_id: text(&spec.memory_id),
+        meta: Some(cap::JobMetadata {
+            tenant_id: job.tenant.to_string(),
+            actor_id: text(&spec.actor_id),
+            actor_type: match spec.actor_type {
+                None => 0,
+                Some(ActorType::Human) => 1,
+                Some(ActorType::Service) => 2,
+            },
+            capability: text(&spec.capability),
+            risk_tags: spec.risk_tags.clone(),
+            requires: spec.requires.clone(),
+            pack_id: text(&spec.pack_id),
+            ..cap::JobMetadata::default()
+        }),
+        input_size_bytes: i64::try_from(job.payload_len).unwrap_or(i64::MAX),
+        ..cap::PolicyCheckRequest::default()
+    }
+}
+
+/// A decision this version does not know is a denial.
+pub fn answer(r: cap::PolicyCheckResponse) -> Answer {
+    use cap::DecisionType as D;
+    let detail = r.airlock.unwrap_or_default();
+    let (decision, reason) = match D::try_from(r.decision) {
+        Ok(D::Allow) => (Decision::Allow, r.reason),
+        Ok(D::AllowWithConstraints) => (Decision::AllowWithConstraints, r.reason),
+        Ok(D::RequireHuman) => (Decision::RequireApproval, r.reason),
+        Ok(D::Throttle) => (Decision::Throttle, r.reason),
+        Ok(D::Deny) => (Decision::Deny, r.reason),
+        Ok(D::Unspecified | D::Quarantine | D::Redact) | Err(_) => (
+            Decision::Deny,
+            format!(
+                "the safety kernel answered with an unknown decision ({})",
+                r.decision
+            ),
+        ),
+    };
+    let approval = match decision {
+        Decision::RequireApproval => detail.approval.map(terms),
+        Decision::Allow
+        | Decision::Deny
+        | Decision::Throttle
+        | Decision::AllowWithConstraints
+        | Decision::FailOpen => None,
+    };
+    Answer {
+        decision,
+        reason,
+        rule_id: r.rule_id,
+        rule_hash: detail.rule_hash,
+        snapshot: r.policy_snapshot,
+        constraints: r.constraints.map(|c| Arc::new(constraints(c))),
+        approval,
+        tenant_concurrency: (detail.tenant_concurrency > 0).then_some(detail.tenant_concurrency),
+    }
+}
+
+fn terms(t: own::ApprovalTerms) -> ApprovalTerms {
+    ApprovalTerms {
+        quorum: t.quorum.max(1),
+        expires_seconds: (t.expires_seconds > 0).then_some(t.expires_seconds),
+        approvers: t.approvers,
+        approver_roles: t.approver_roles,
+    }
+}
+
+fn constraints(c: cap::PolicyConstraints) -> Constraints {
+    Constraints {
+        budgets: c.budgets.map(|b| Budgets {
+            max_runtime_ms: b.max_runtime_ms,
+            max_retries: b.max_retries,
+            max_artifact_bytes: b.max_artifact_bytes,
+            max_concurrent_jobs: b.max_concurrent_jobs,
+        }),
+        sandbox: c.sandbox.map(|s| Sandbox {
+            isolated: s.isolated,
+            network_allowlist: s.network_allowlist,
+            fs_read_only: s.fs_read_only,
+            fs_read_write: s.fs_read_write,
+        }),
+        toolchain: c.toolchain.map(|t| Toolchain {
+            allowed_tools: t.allowed_tools,
+            allowed_commands: t.allowed_commands,
+        }),
+        diff: c.diff.map(|d| Diff {
+            max_files: d.max_files,
+            max_lines: d.max_lines,
+            deny_path_globs: d.deny_path_globs,
+        }),
+        redaction_level: c.redaction_level,
+    }
+}
+
+/// As a dispatch carries them to the worker.
+pub fn for_worker(c: &Constraints) -> cap::PolicyConstraints {
+    cap::PolicyConstraints {
+        budgets: c.budgets.map(|b| cap::BudgetConstraints {
+            max_runtime_ms: b.max_runtime_ms,
+            max_retries: b.max_retries,
+            max_artifact_bytes: b.max_artifact_bytes,
+            max_concurrent_jobs: b.max_concurrent_jobs,
+        }),
+        sandbox: c.sandbox.as_ref().map(|s| cap::SandboxProfile {
+            isolated: s.isolated,
+            network_allowlist: s.network_allowlist.clone(),
+            fs_read_only: s.fs_read_only.clone(),
+            fs_read_write: s.fs_read_write.clone(),
+        }),
+        toolchain: c.toolchain.as_ref().map(|t| cap::ToolchainConstraints {
+            allowed_tools: t.allowed_tools.clone(),
+            allowed_commands: t.allowed_commands.clone(),
+        }),
+        diff: c.diff.as_ref().map(|d| cap::DiffConstraints {
+            max_files: d.max_files,
+            max_lines: d.max_lines,
+            deny_path_globs: d.deny_path_globs.clone(),
+        }),
+        redaction_level: c.redaction_level.clone(),
+    }
+}
+
+/// What the policy file says about an absent kernel; `None` when no policy is loaded.
+pub fn fail_mode(mode: i32) -> Option<FailMode> {
+    match own::FailMode::try_from(mode) {
+        Ok(own::FailMode::Open) => Some(FailMode::Open),
+        Ok(own::FailMode::Closed) => Some(FailMode::Closed),
+        Ok(own::FailMode::Unspecified) | Err(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_decision_nobody_knows_is_a_denial() {
+        for decision in [0, 6, 7, 99, -1] {
+            let answer = answer(cap::PolicyCheckResponse {
+                decision,
+                ..Default::default()
+            });
+            assert_eq!(answer.decision, Decision::Deny);
+            assert!(answer.reason.contains("unknown decision"));
+        }
+    }
+
+    #[test]
+    fn constraints_and_terms_come_through() {
+        let sent = cap::PolicyConstraints {
+            budgets: Some(cap::BudgetConstraints {
+                max_runtime_ms: 5,
+                max_retries: 1,
+                max_artifact_bytes: 2,
+                max_concurrent_jobs: 3,
+            }),
+            sandbox: Some(cap::SandboxProfile {
+                isolated: true,
+                network_allowlist: vec!["a".to_owned()],
+                ..Default::default()
+            }),
+            toolchain: Some(cap::ToolchainConstraints {
+                allowed_tools: vec!["git".to_owned()],
+                ..Default::default()
+            }),
+            diff: Some(cap::DiffConstraints {
+                max_files: 4,
+                ..Default::default()
+            }),
+            redaction_level: "strict".to_owned(),
+        };
+        let answer = answer(cap::PolicyCheckResponse {
+            decision: cap::DecisionType::RequireHuman.into(),
+            constraints: Some(sent.clone()),
+            airlock: Some(own::PolicyDetail {
+                rule_hash: "h".to_owned(),
+                approval: Some(own::ApprovalTerms {
+                    quorum: 2,
+                    expires_seconds: 60,
+                    approvers: vec!["ann".to_owned()],
+                    approver_roles: Vec::new(),
+                }),
+                ..Default::default()
+            }),
+            ..Default::default()
+        });
+        assert_eq!(answer.rule_hash, "h");
+        assert_eq!(answer.approval.unwrap().quorum, 2);
+        assert_eq!(for_worker(&answer.constraints.unwrap()), sent);
+    }
+}

@@ -1,0 +1,81 @@
+//! How long runs took to begin.
+
+use std::collections::HashSet;
+
+use airlock_model::{DispatchId, Timestamp};
+
+use super::Metrics;
+
+/// Runs that were counted when they began and have not ended, at most. Beyond it all are
+/// forgotten, and those that are under way are counted twice.
+const MAX_BEGUN: usize = 200_000;
+
+/// Counts how long runs took to begin, each once: a run's beginning is told when it is
+/// marked in the ledger, and again with its end.
+#[derive(Debug, Default)]
+pub struct Begun(HashSet<DispatchId>);
+
+impl Begun {
+    /// A run is on its way, and has perhaps begun.
+    pub fn going(
+        &mut self,
+        metrics: &Metrics,
+        run: DispatchId,
+        scheduled: Timestamp,
+        started: Option<Timestamp>,
+    ) {
+        if self.0.len() >= MAX_BEGUN {
+            self.0.clear();
+        }
+        if let Some(started) = started
+            && self.0.insert(run)
+        {
+            let waited = started.since(scheduled);
+            metrics.schedule_to_start.observe(waited.as_secs_f64());
+        }
+    }
+
+    /// A run has ended.
+    pub fn over(
+        &mut self,
+        metrics: &Metrics,
+        run: DispatchId,
+        scheduled: Timestamp,
+        started: Option<Timestamp>,
+    ) {
+        self.going(metrics, run, scheduled, started);
+        self.0.remove(&run);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use airlock_service::Metrics as Registry;
+
+    use super::*;
+
+    fn id(n: u32) -> DispatchId {
+        format!("00000000-0000-4000-8000-{n:012}").parse().unwrap()
+    }
+
+    #[test]
+    fn a_run_begins_once_however_often_it_is_told() {
+        let registry = Registry::default();
+        let m = Metrics::new(&registry);
+        let mut begun = Begun::default();
+        let (run, at) = (id(1), Timestamp(1_000_000));
+        begun.going(&m, run, at, None);
+        let started = Some(at + Duration::from_millis(20));
+        begun.going(&m, run, at, started);
+        begun.going(&m, run, at, started);
+        begun.over(&m, run, at, started);
+        begun.over(&m, id(2), at, started);
+        begun.over(&m, id(3), at, None);
+        let text = registry.encode().unwrap();
+        let count = "cordum_scheduler_schedule_to_start_seconds_count 2\n";
+        assert!(text.contains(count), "{text}");
+        assert!(begun.0.is_empty());
+    }
+}

@@ -1,0 +1,187 @@
+//! What whoever deploys a worker may say about it, over what its author said.
+//!
+//! The names are those that services have for the same things, so that one environment
+//! serves both. A name that is set but empty counts as unset. What must stay true: a
+//! value that makes no sense is an error that names the variable, never a default.
+
+use std::time::Duration;
+
+use airlock_bus::{Secret, SecretUrl};
+
+use crate::config::Draft;
+use crate::signing::Source;
+
+/// Applies the environment to a draft.
+pub(crate) fn apply(
+    draft: &mut Draft,
+    environment: impl Fn(&str) -> Option<String>,
+    problems: &mut Vec<String>,
+) {
+    let given = |name: &str| environment(name).filter(|value| !value.is_empty());
+    identity(draft, &given, problems);
+    nats(draft, &given);
+    if let Some(url) = given("REDIS_URL").or_else(|| given("AIRLOCK_REDIS__URL")) {
+        draft.redis.url = SecretUrl::new(url);
+    }
+    if let Some(prefix) = given("AIRLOCK_REDIS__PREFIX") {
+        draft.redis.prefix = prefix;
+    }
+    if let Some(listen) = given("AIRLOCK_WORKER__METRICS_LISTEN") {
+        draft.metrics_listen = Some(listen);
+    }
+    if let Some(path) = given("AIRLOCK_WORKER__PRIVATE_KEY_FILE") {
+        draft.private_key = Some(Source::File(path.into()));
+    }
+    if let Some(path) = given("AIRLOCK_WORKER__SCHEDULER_KEY_FILE") {
+        draft.scheduler_key = Some(Source::File(path.into()));
+    }
+    if let Some(seconds) = given("SCHED_SHUTDOWN_GRACE_SECONDS") {
+        match seconds.parse() {
+            Ok(n @ 1..=3_600) => draft.shutdown_grace = Duration::from_secs(n),
+            Ok(_) | Err(_) => problems.push(format!(
+                "SCHED_SHUTDOWN_GRACE_SECONDS is {seconds:?}, but must be a number from 1 to 3600"
+            )),
+        }
+    }
+}
+
+fn identity(
+    draft: &mut Draft,
+    given: &impl Fn(&str) -> Option<String>,
+    problems: &mut Vec<String>,
+) {
+    if let Some(id) = given("WORKER_ID") {
+        draft.id = id;
+    }
+    if let Some(pool) = given("TASK_QUEUE") {
+        draft.pool = pool;
+    }
+    if let Some(region) = given("AIRLOCK_WORKER__REGION") {
+        draft.region = region;
+    }
+    if let Some(number) = given("AIRLOCK_WORKER__MAX_PARALLEL") {
+        match number.parse() {
+            Ok(n) => draft.max_parallel = n,
+            Err(_) => problems.push(format!(
+                "AIRLOCK_WORKER__MAX_PARALLEL is {number:?}, but must be a number"
+            )),
+        }
+    }
+    // These are added to what the code says: both know something about the machine.
+    if let Some(list) = given("AIRLOCK_WORKER__CAPABILITIES") {
+        let names = list
+            .split(',')
+            .map(str::trim)
+            .filter(|name| !name.is_empty());
+        draft.capabilities.extend(names.map(str::to_owned));
+    }
+    for pair in given("AIRLOCK_WORKER__LABELS")
+        .iter()
+        .flat_map(|list| list.split(','))
+    {
+        match pair.trim().split_once('=') {
+            Some((name, value)) if !name.is_empty() => {
+                draft.labels.insert(name.to_owned(), value.to_owned());
+            }
+            Some(_) | None => problems.push(format!(
+                "AIRLOCK_WORKER__LABELS has {pair:?}, but must be name=value, separated by commas"
+            )),
+        }
+    }
+}
+
+fn nats(draft: &mut Draft, given: &impl Fn(&str) -> Option<String>) {
+    let bus = &mut draft.bus;
+    if let Some(url) = given("NATS_URL").or_else(|| given("AIRLOCK_NATS__URL")) {
+        bus.url = SecretUrl::new(url);
+    }
+    if let Some(path) = given("AIRLOCK_NATS__CREDENTIALS_FILE") {
+        bus.credentials_file = Some(path.into());
+    }
+    if let Some(user) = given("AIRLOCK_NATS__USER") {
+        bus.user = Some(user);
+    }
+    if let Some(password) = given("AIRLOCK_NATS__PASSWORD") {
+        bus.password = Some(Secret::new(password));
+    }
+    if let Some(token) = given("AIRLOCK_NATS__TOKEN") {
+        bus.token = Some(Secret::new(token));
+    }
+    if let Some(path) = given("AIRLOCK_NATS__TLS_CA") {
+        bus.tls_ca = Some(path.into());
+    }
+    if let Some(prefix) = given("AIRLOCK_NATS__STREAM_PREFIX") {
+        bus.stream_prefix = prefix;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Settings;
+
+    fn resolve(environment: &[(&str, &str)]) -> Result<Settings, crate::WorkerError> {
+        let lookup = |name: &str| {
+            let found = environment.iter().find(|(n, _)| *n == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        let draft = Draft::new("demo".to_owned());
+        Settings::resolve(draft, vec!["job.echo".to_owned()], lookup)
+    }
+
+    #[test]
+    fn the_environment_wins() {
+        let settings = resolve(&[
+            ("WORKER_ID", "other"),
+            ("TASK_QUEUE", "gpu"),
+            ("NATS_URL", "nats://u:hush@n:1"),
+            ("AIRLOCK_NATS__TLS_CA", "/ca.pem"),
+            ("AIRLOCK_NATS__TOKEN", "hush"),
+            ("REDIS_URL", "rediss://u:hush@r:1"),
+            ("SCHED_SHUTDOWN_GRACE_SECONDS", "3"),
+            ("AIRLOCK_WORKER__MAX_PARALLEL", "99"),
+            ("AIRLOCK_WORKER__REGION", "eu"),
+            ("AIRLOCK_WORKER__CAPABILITIES", "gpu, net"),
+            ("AIRLOCK_WORKER__LABELS", "disk=ssd,zone=a=b"),
+            ("AIRLOCK_WORKER__METRICS_LISTEN", "127.0.0.1:0"),
+        ])
+        .expect("sound");
+        assert_eq!(
+            (settings.id.as_str(), settings.pool.as_str()),
+            ("other", "gpu")
+        );
+        assert_eq!(settings.bus.url.expose(), "nats://u:hush@n:1");
+        assert_eq!(settings.shutdown_grace, Duration::from_secs(3));
+        assert_eq!(
+            (settings.max_parallel, settings.region.as_str()),
+            (99, "eu")
+        );
+        assert_eq!(settings.capabilities, ["gpu", "net"]);
+        assert_eq!(settings.labels["zone"], "a=b");
+        assert_eq!(settings.metrics_listen.as_deref(), Some("127.0.0.1:0"));
+        assert!(!format!("{settings:?}").contains("hush"));
+    }
+
+    #[test]
+    fn nonsense_names_its_variable() {
+        let error = resolve(&[
+            ("SCHED_SHUTDOWN_GRACE_SECONDS", "soon"),
+            ("AIRLOCK_WORKER__MAX_PARALLEL", "many"),
+            ("AIRLOCK_WORKER__LABELS", "disk"),
+            ("AIRLOCK_NATS__USER", "me"),
+            ("AIRLOCK_WORKER__SCHEDULER_KEY_FILE", "/nonexistent/key.pem"),
+        ])
+        .expect_err("unsound");
+        let text = error.to_string();
+        for part in [
+            "SCHED_SHUTDOWN_GRACE_SECONDS",
+            "AIRLOCK_WORKER__MAX_PARALLEL",
+            "AIRLOCK_WORKER__LABELS",
+            "user and password",
+            "/nonexistent/key.pem",
+        ] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert!(resolve(&[("WORKER_ID", "")]).is_ok(), "empty is unset");
+    }
+}

@@ -1,0 +1,116 @@
+//! From one leader to the next: a new one knows the workers of the last, and one that
+//! is told to stop leaves nothing undone.
+
+use std::time::Duration;
+
+use airlock_client::SubmitRequest;
+use airlock_testkit::{Seen, Service, Stack, eventually};
+use anyhow::{Result, ensure};
+
+use crate::support::{self, ask_scheduler, client};
+
+const WAIT: Duration = Duration::from_secs(60);
+const SNAPSHOT: &str = "sys:workers:snapshot";
+
+/// Workers that say nothing are forgotten after some seconds here, and written down often.
+async fn stack() -> Result<Stack> {
+    Stack::builder()
+        .env_for(Service::Scheduler, "AIRLOCK_SCHEDULER__WORKER_TTL", "10s")
+        .env_for(
+            Service::Scheduler,
+            "AIRLOCK_SCHEDULER__SNAPSHOT_INTERVAL",
+            "200ms",
+        )
+        .start()
+        .await
+}
+
+async fn runs(stack: &Stack) -> Result<()> {
+    let job = client(stack)?
+        .submit_wait(&SubmitRequest::new("job.echo"), WAIT)
+        .await?;
+    ensure!(job.state.to_string() == "SUCCEEDED", "{job:?}");
+    Ok(())
+}
+
+async fn snapshot(stack: &Stack) -> Result<Option<String>> {
+    stack.redis().command(&["GET", SNAPSHOT]).await
+}
+
+async fn known(stack: &Stack, workers: u32) -> Result<()> {
+    let line = format!("cordum_scheduler_workers {workers}\n");
+    eventually(WAIT, &format!("{workers} workers known"), || async {
+        let scrape = ask_scheduler(stack, 0, "/metrics").await?;
+        Ok(Seen::when(scrape.contains(&line), "another number"))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_new_leader_knows_the_workers_of_the_last_one() -> Result<()> {
+    let stack = stack().await?;
+    runs(&stack).await?;
+    let name = stack.worker(0).name().to_owned();
+    eventually(WAIT, "the worker in the snapshot", || async {
+        let text = snapshot(&stack).await?.unwrap_or_default();
+        Ok(Seen::when(text.contains(&name), text))
+    })
+    .await?;
+    // From here on the worker is silent, so what is known of it comes from the snapshot.
+    stack.worker(0).stop()?;
+    stack.scheduler(0).kill9()?;
+    stack.restart_scheduler(0).await?;
+    known(&stack, 1).await?;
+    // It is taken for just seen, and forgotten like any other that says nothing.
+    known(&stack, 0).await?;
+    stack.worker(0).cont()?;
+    known(&stack, 1).await?;
+    runs(&stack).await
+}
+
+#[tokio::test]
+async fn a_corrupt_snapshot_means_a_cold_start() -> Result<()> {
+    let stack = stack().await?;
+    runs(&stack).await?;
+    stack.scheduler(0).kill9()?;
+    stack
+        .redis()
+        .command(&["SET", SNAPSHOT, "nonsense"])
+        .await?;
+    stack.restart_scheduler(0).await?;
+    stack
+        .scheduler(0)
+        .wait_for_log("the worker snapshot is corrupt", WAIT)
+        .await?;
+    runs(&stack).await
+}
+
+#[tokio::test]
+async fn the_words_of_the_documents_are_in_the_log() -> Result<()> {
+    let stack = Stack::builder().schedulers(2).start().await?;
+    let said = |i: usize, words: &str| stack.scheduler(i).log().contains(words);
+    eventually(WAIT, "a leader and a standby", || async {
+        let leads = [0, 1].map(|i| said(i, "acquired leader lease"));
+        let waits = [0, 1].map(|i| said(i, "waiting for leader lease"));
+        Ok(Seen::when(
+            leads != [false; 2] && waits != [false; 2],
+            format!("{leads:?} {waits:?}"),
+        ))
+    })
+    .await
+}
+
+/// Told to stop, a leader lets in what is under way and hands over within its grace.
+#[tokio::test]
+async fn a_leader_that_is_told_to_stop_leaves_in_time_and_loses_nothing() -> Result<()> {
+    let stack = support::stack().start().await?;
+    let ids = support::submit_load(&stack).await?;
+    support::under_way(&stack).await?;
+    stack.scheduler(0).term()?;
+    // Its grace is 8 s; the rest is for a machine that is busy.
+    let status = stack.scheduler(0).wait(Duration::from_secs(30)).await?;
+    ensure!(status.success(), "{status}");
+    stack.restart_scheduler(0).await?;
+    support::all_final(&stack, WAIT * 2).await?;
+    support::check(&stack, &ids).await
+}
