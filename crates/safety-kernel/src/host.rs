@@ -190,13 +190,15 @@ fn follow_file(path: std::path::PathBuf, hint: mpsc::Sender<()>, ctx: &Context) 
 fn follow_bus(config: BusConfig, hint: mpsc::Sender<()>, ctx: &Context) {
     let shutdown = ctx.shutdown.clone();
     ctx.tasks
-        .spawn("follow sys.config.changed", OnFailure::Log, async move {
+        .spawn("follow the configuration", OnFailure::Log, async move {
             let listen = async {
                 let mut wait = Duration::from_millis(200);
                 loop {
                     match listen(&config, &hint).await {
                         Ok(()) => wait = Duration::from_millis(200),
-                        Err(error) => tracing::debug!(%error, "sys.config.changed is not heard"),
+                        Err(error) => {
+                            tracing::debug!(%error, "changes of the configuration are not heard")
+                        }
                     }
                     tokio::time::sleep(wait).await;
                     wait = (wait * 2).min(Duration::from_secs(5));

@@ -44,7 +44,7 @@ async fn one_cell(stack: &Stack, sql: &str) -> Result<String> {
 }
 
 #[tokio::test]
-async fn a_failed_job_is_dead_lettered_and_succeeds_when_it_is_tried_again() -> Result<()> {
+async fn a_failed_job_is_dead_lettered_and_can_be_tried_again() -> Result<()> {
     let stack = Stack::start().await?;
     let client = client(&stack)?;
     let request = SubmitRequest::new("job.fail")

@@ -163,6 +163,7 @@ pub fn result(line: &Line, delivery: &Delivery) -> anyhow::Result<Outgoing> {
     };
     let now = now();
     let identity = request.dispatch.context("a dispatch without its id")?;
+    let msg_id = format!("res-{}", identity.dispatch_id);
     let result = JobResult {
         job_id: request.job_id,
         status: JobStatus::Succeeded.into(),
@@ -181,7 +182,7 @@ pub fn result(line: &Line, delivery: &Delivery) -> anyhow::Result<Outgoing> {
     Ok(Outgoing {
         subject: subjects::JOB_RESULT.to_owned(),
         payload: packet::seal(sender, &envelope.trace_id, now, Payload::JobResult(result)),
-        msg_id: None,
+        msg_id: Some(msg_id),
         traceparent: delivery.traceparent.clone(),
     })
 }

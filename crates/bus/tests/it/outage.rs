@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use airlock_bus::{ConsumerSpec, Outcome, PublishError, StartAt, StreamName, subjects};
+use airlock_bus::{
+    Bus, BusConfig, ConsumerSpec, Outcome, PublishError, StartAt, StreamName, subjects,
+};
 use airlock_model::ids::{Epoch, Shard};
 use airlock_testkit::{Nats, Seen, eventually};
 use tokio::time::timeout;
 
-use crate::{BOUND, Letters, ack, connect, message, publish, reconnected, take, texts};
+use crate::{BOUND, Letters, ack, config, connect, message, publish, reconnected, take, texts};
 
 #[tokio::test]
 async fn a_wiped_server_gets_its_streams_and_consumers_back() -> anyhow::Result<()> {
@@ -76,7 +78,12 @@ async fn a_wiped_server_gets_its_streams_and_consumers_back() -> anyhow::Result<
 #[tokio::test]
 async fn while_nats_is_down_publishing_surely_fails() -> anyhow::Result<()> {
     let nats = Nats::start().await?;
-    let bus = connect(&nats).await?;
+    // What came before the kill is to be there after it.
+    let config = BusConfig {
+        stream_write_behind: false,
+        ..config(&nats)
+    };
+    let bus = Bus::connect(&config, "test").await?;
     publish(&bus, subjects::JOB_SUBMIT, &["before"]).await?;
     nats.kill()?;
     let mut connected = bus.connected();
