@@ -8,7 +8,7 @@ TEST_SERVERS='postgres redis nats'
 # servers and keys of their own.
 forget_dev_env() {
   local name
-  for name in AIRLOCK_URL AIRLOCK_API_KEY AIRLOCK_LISTEN NATS_URL REDIS_URL DATABASE_URL SAFETY_POLICY_PATH; do
+  for name in AIRLOCK_URL AIRLOCK_API_KEY AIRLOCK_APPROVER_KEY AIRLOCK_LISTEN NATS_URL REDIS_URL DATABASE_URL SAFETY_POLICY_PATH; do
     unset "$name"
   done
 }

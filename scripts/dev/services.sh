@@ -74,19 +74,24 @@ who_listens() {
   fi
 }
 
-# The development key is random per checkout and lives in dev.env only.
-choose_key() {
-  [ -z "${AIRLOCK_API_KEY:-}" ] || return 0
-  if [ -f "$DEV_ENV" ]; then
-    AIRLOCK_API_KEY=$(sed -n 's/^AIRLOCK_API_KEY=//p' "$DEV_ENV" | tr -d "'")
-  fi
-  [ -n "${AIRLOCK_API_KEY:-}" ] || AIRLOCK_API_KEY=dev-$(random_word)
+# The development keys are random per checkout and live in dev.env only. There are
+# two, because nobody approves their own job.
+choose_keys() {
+  local name value
+  for name in AIRLOCK_API_KEY AIRLOCK_APPROVER_KEY; do
+    [ -z "${!name:-}" ] || continue
+    value=
+    if [ -f "$DEV_ENV" ]; then
+      value=$(sed -n "s/^$name=//p" "$DEV_ENV" | tr -d "'")
+    fi
+    printf -v "$name" '%s' "${value:-dev-$(random_word)}"
+  done
 }
 
 # Plain NAME=value lines, which dotenv readers understand too (quoted only where
 # a shell needs it), then one that exports them to the reading shell's children.
 write_dev_env() {
-  local name value names='AIRLOCK_URL AIRLOCK_API_KEY NATS_URL REDIS_URL DATABASE_URL'
+  local name value names='AIRLOCK_URL AIRLOCK_API_KEY AIRLOCK_APPROVER_KEY NATS_URL REDIS_URL DATABASE_URL'
   (
     umask 077
     for name in $names; do
@@ -110,7 +115,7 @@ fingerprint() {
       case $word in "$TARGET"/*) ls -ln "$word" ;; *) echo "$word" ;; esac
     done
     printf '%s\n' "$NATS_URL" "$REDIS_URL" "$DATABASE_URL" "$AIRLOCK_API_KEY" \
-      "$SAFETY_POLICY_PATH" "${AIRLOCK_GRPC__LISTEN:-}" "${AIRLOCK_KERNEL__URL:-}"
+      "$AIRLOCK_APPROVER_KEY" "$SAFETY_POLICY_PATH" "${AIRLOCK_GRPC__LISTEN:-}" "${AIRLOCK_KERNEL__URL:-}"
   } | cksum | tr ' ' -
 }
 
@@ -150,10 +155,10 @@ start_separate() {
   scheduler=127.0.0.1:$(own_port scheduler 8181 scheduler)
   # The kernel holds no key, so it is given none.
   AIRLOCK_GRPC__LISTEN=$grpc AIRLOCK_HTTP__LISTEN=$kernel \
-    start_service kernel "$kernel" env -u AIRLOCK_API_KEY "$TARGET/debug/airlock-safety-kernel"
+    start_service kernel "$kernel" env -u AIRLOCK_API_KEY -u AIRLOCK_APPROVER_KEY "$TARGET/debug/airlock-safety-kernel"
   await_ready kernel "$kernel"
   AIRLOCK_KERNEL__URL=http://$grpc AIRLOCK_HTTP__LISTEN=$scheduler \
-    start_service scheduler "$scheduler" env -u AIRLOCK_API_KEY "$TARGET/debug/airlock-scheduler"
+    start_service scheduler "$scheduler" env -u AIRLOCK_API_KEY -u AIRLOCK_APPROVER_KEY "$TARGET/debug/airlock-scheduler"
   AIRLOCK_KERNEL__URL=http://$grpc AIRLOCK_HTTP__LISTEN=$LISTEN \
     start_service gateway "$LISTEN" "$TARGET/debug/airlock-gateway"
   await_ready scheduler "$scheduler"
@@ -164,6 +169,7 @@ start_separate() {
 # A worker talks to the bus and to Redis, never to the ledger.
 start_worker() {
   WORKER_ID=${WORKER_ID:-demo-worker} start_service worker - env -u DATABASE_URL -u AIRLOCK_API_KEY \
+    -u AIRLOCK_APPROVER_KEY \
     "$TARGET/debug/examples/demo-worker"
 }
 
@@ -203,8 +209,8 @@ up() {
   choose_listen "$listen"
   say "starting the servers"
   for server in $SERVERS; do use_server "$server"; done
-  choose_key
-  export AIRLOCK_URL AIRLOCK_API_KEY SAFETY_KERNEL_INSECURE=true
+  choose_keys
+  export AIRLOCK_URL AIRLOCK_API_KEY AIRLOCK_APPROVER_KEY SAFETY_KERNEL_INSECURE=true
   export SAFETY_POLICY_PATH=${SAFETY_POLICY_PATH:-$ROOT/config/safety.yaml}
   write_dev_env
   say "starting the services"

@@ -75,7 +75,7 @@ pub async fn measure(stack: &BenchStack, rate: u32, lasting: Duration) -> anyhow
     let total = usize::try_from(lasting.as_millis() * u128::from(rate) / 1_000)?;
     // A second of the same pace first, so that caches and connections are warm.
     let warm_up = usize::try_from(rate)?;
-    let watch = Watch::new(stack.postgres());
+    let watch = Watch::new(stack.postgres()).await?;
     let before = watch.succeeded().await?;
     let mut progress = Progress::new(PHASE, total + warm_up);
     let finals = Times::default();

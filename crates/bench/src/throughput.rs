@@ -61,7 +61,7 @@ pub async fn measure(
     way: Way,
     total: usize,
 ) -> anyhow::Result<Throughput> {
-    let watch = Watch::new(stack.postgres());
+    let watch = Watch::new(stack.postgres()).await?;
     let mut progress = Progress::new(phase, total);
     let before = watch.succeeded().await?;
     let lanes = match way {

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use airlock_model::JobState;
-use airlock_testkit::Postgres;
+use airlock_testkit::{Postgres, Row, Session};
 use anyhow::{Context, bail, ensure};
+use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
 use crate::progress::Progress;
@@ -20,22 +21,29 @@ const FASTEST_LOOK: Duration = Duration::from_millis(15);
 /// A guess at jobs per second, only to choose when to look next.
 const GUESSED_RATE: u32 = 20_000;
 
-#[derive(Clone, Copy)]
-pub struct Watch<'a> {
-    postgres: &'a Postgres,
+pub struct Watch {
+    /// Kept open: a new connection would cost the server more than the look.
+    session: Mutex<Session>,
 }
 
-impl<'a> Watch<'a> {
-    pub fn new(postgres: &'a Postgres) -> Self {
-        Self { postgres }
+impl Watch {
+    pub async fn new(postgres: &Postgres) -> anyhow::Result<Self> {
+        let mut session = postgres.session().await?;
+        // A planner that has not seen statistics yet would read the whole table.
+        session.query("SET enable_seqscan = off").await?;
+        Ok(Self {
+            session: Mutex::new(session),
+        })
+    }
+
+    async fn ask(&self, sql: &str) -> anyhow::Result<Vec<Row>> {
+        self.session.lock().await.query(sql).await
     }
 
     /// Jobs that are not final.
     pub async fn open(&self) -> anyhow::Result<usize> {
-        // Without the setting, a planner that has not seen statistics yet would read
-        // the whole table.
-        let sql = "SET enable_seqscan = off; SELECT count(*) FROM job_state WHERE open";
-        self.number(sql).await
+        self.number("SELECT count(*) FROM job_state WHERE open")
+            .await
     }
 
     /// Jobs that have succeeded, of all there are.
@@ -48,7 +56,7 @@ impl<'a> Watch<'a> {
     }
 
     async fn number(&self, sql: &str) -> anyhow::Result<usize> {
-        let rows = self.postgres.query(sql).await?;
+        let rows = self.ask(sql).await?;
         let cell = rows.last().and_then(|row| row.first()).cloned().flatten();
         let text = cell.with_context(|| format!("no answer to {sql:?}"))?;
         text.parse().with_context(|| format!("reading {text:?}"))
@@ -58,7 +66,7 @@ impl<'a> Watch<'a> {
     pub async fn summary(&self) -> String {
         let sql = "SELECT state, coalesce(reason_code, ''), coalesce(max(reason), ''), count(*) \
                    FROM job_state GROUP BY 1, 2 ORDER BY 1";
-        let rows = match self.postgres.query(sql).await {
+        let rows = match self.ask(sql).await {
             Ok(rows) => rows,
             Err(error) => return format!("the ledger cannot be asked: {error:#}"),
         };

@@ -109,6 +109,27 @@ impl Bus {
         &self.shared().counters
     }
 
+    /// How its counts are called in a service's metrics, and the gauge beside them.
+    pub const SHOWN: (
+        &'static str,
+        &'static [(&'static str, &'static str)],
+        (&'static str, &'static str),
+    ) = (
+        "cordum_bus",
+        Counters::NAMES,
+        (
+            "connected",
+            "1 while NATS is connected and its streams were looked at",
+        ),
+    );
+
+    /// Reads the counts, in the order of [`Counters::NAMES`], and whether the bus is
+    /// connected, without keeping it open: for a service's metrics.
+    pub fn reading(&self) -> impl Fn() -> (Vec<u64>, bool) + Send + Sync + use<> {
+        let (counters, connected) = (Arc::clone(&self.shared().counters), self.connected());
+        move || (counters.values(), *connected.borrow())
+    }
+
     /// The largest message, headers included, that the server takes.
     pub fn max_payload(&self) -> usize {
         self.shared().client.max_payload()
@@ -202,6 +223,11 @@ async fn options(
     }
     if let Some(ca) = &config.tls_ca {
         options = options.add_root_certificates(ca.clone()).require_tls(true);
+    }
+    if let (Some(cert), Some(key)) = (&config.tls_cert, &config.tls_key) {
+        options = options
+            .add_client_certificate(cert.clone(), key.clone())
+            .require_tls(true);
     }
     Ok(options)
 }

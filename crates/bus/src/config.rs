@@ -20,6 +20,9 @@ pub struct BusConfig {
     pub token: Option<Secret>,
     /// A PEM file with the authority that signed the servers' certificates.
     pub tls_ca: Option<PathBuf>,
+    /// PEM files with our own certificate and its key, for servers that ask for one.
+    pub tls_cert: Option<PathBuf>,
+    pub tls_key: Option<PathBuf>,
     /// Replaces `CORDUM` in the streams' names.
     pub stream_prefix: String,
     /// Streams are transport, not storage: messages older than this are dropped.
@@ -63,6 +66,8 @@ impl Default for BusConfig {
             password: None,
             token: None,
             tls_ca: None,
+            tls_cert: None,
+            tls_key: None,
             stream_prefix: "CORDUM".to_owned(),
             stream_max_age: Duration::from_secs(24 * 3600),
             stream_max_bytes: 1 << 30,
@@ -94,6 +99,10 @@ impl BusConfig {
         check(
             self.user.is_some() == self.password.is_some(),
             "user and password are only of use together",
+        );
+        check(
+            self.tls_cert.is_some() == self.tls_key.is_some(),
+            "tls_cert and tls_key are only of use together",
         );
         let ways = [
             self.credentials_file.is_some(),
@@ -165,11 +174,12 @@ mod tests {
             url: SecretUrl::new(""),
             stream_prefix: "A.B".to_owned(),
             user: Some("me".to_owned()),
+            tls_key: Some("/key.pem".into()),
             max_ack_pending: 1,
             ack_wait: Duration::from_secs(90_000),
             ..BusConfig::default()
         };
-        assert_eq!(config.validate().len(), 5, "{:?}", config.validate());
+        assert_eq!(config.validate().len(), 6, "{:?}", config.validate());
     }
 
     #[test]

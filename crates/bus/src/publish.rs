@@ -153,6 +153,7 @@ impl Bus {
             .count();
         let failed = results.iter().filter(|r| r.is_err()).count();
         let counted = self.counters();
+        counters::add(&counted.published, results.len() - failed);
         counters::add(&counted.publishes_ambiguous, ambiguous);
         counters::add(&counted.publishes_failed, failed - ambiguous);
     }

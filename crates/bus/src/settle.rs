@@ -141,6 +141,7 @@ impl Settler {
             self.bury(poison, dead_letters, &mut told).await;
         }
         counters::add(&self.bus.counters().acks_dropped, told.dropped);
+        counters::add(&self.bus.counters().retried, told.retried);
         if let Err(error) = self.bus.flush().await {
             tracing::debug!(consumer = %self.consumer, %error, "flushing acknowledgements");
         }

@@ -4,12 +4,11 @@ use std::num::NonZeroU32;
 
 use airlock_client::{Approval, ApprovalListRequest, ApprovalPage};
 use clap::{Args, Subcommand};
-use comfy_table::{Table, presets};
 
 use crate::args::Api;
 use crate::exit::Exit;
 use crate::payload;
-use crate::render::{Scene, time};
+use crate::render::{Facts, Scene, table, when};
 use crate::session::{self, Answer, Failure, Session};
 use crate::terminal::{Terminal, one_line};
 
@@ -135,23 +134,15 @@ fn told(session: &Session, approval: &Approval) -> Answer {
     Ok(Exit::Done)
 }
 
-fn when(text: &str, scene: &Scene) -> String {
-    time::read(text)
-        .map(|at| time::relative(at, scene.now))
-        .unwrap_or_default()
-}
-
 fn list(page: &ApprovalPage, scene: &Scene) -> String {
     if page.items.is_empty() {
         return "nothing waits for an approval".to_owned();
     }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header([
+    let header = [
         "JOB", "STATUS", "VOTES", "TOPIC", "TENANT", "RULE", "ASKED", "EXPIRES", "REASON",
-    ]);
-    for a in &page.items {
-        table.add_row([
+    ];
+    let rows = page.items.iter().map(|a| {
+        [
             one_line(&a.job_id),
             one_line(&a.status),
             format!("{}/{}", a.approvals, a.quorum),
@@ -161,33 +152,20 @@ fn list(page: &ApprovalPage, scene: &Scene) -> String {
             when(&a.created_at, scene),
             when(&a.expires_at, scene),
             one_line(&a.reason),
-        ]);
-    }
-    let lines: Vec<String> = table
-        .lines()
-        .map(|line| {
-            line.strip_prefix(' ')
-                .unwrap_or(&line)
-                .trim_end()
-                .to_owned()
-        })
-        .collect();
-    lines.join("\n")
+        ]
+    });
+    table(header, rows)
 }
 
 fn show(a: &Approval, scene: &Scene) -> String {
-    let mut lines = vec![format!(
+    let heading = format!(
         "{}  {}  {}",
         scene.paint.bold(&one_line(&a.job_id)),
         one_line(&a.status),
         scene.paint.state(a.job_state),
-    )];
-    let mut fact = |name: &str, value: String| {
-        if !value.is_empty() {
-            let name = scene.paint.dim(&format!("{name:<10}"));
-            lines.push(format!("  {name} {value}"));
-        }
-    };
+    );
+    let mut facts = Facts::new(heading, scene);
+    let mut fact = |name: &str, value: String| facts.add(name, value);
     fact("topic", one_line(&a.topic));
     fact("tenant", one_line(&a.tenant_id));
     fact(
@@ -241,7 +219,7 @@ fn show(a: &Approval, scene: &Scene) -> String {
         );
         fact("audit", line);
     }
-    lines.join("\n")
+    facts.text()
 }
 
 #[cfg(test)]

@@ -5,11 +5,10 @@ use std::num::NonZeroU32;
 use airlock_client::{BulkOutcome, DeadLetterFilter, DeadLetterPage, WholeLetter};
 use airlock_model::Timestamp;
 use clap::{Args, Subcommand};
-use comfy_table::{Table, presets};
 
 use crate::args::{Api, moment};
 use crate::exit::Exit;
-use crate::render::{Scene, time};
+use crate::render::{Facts, Scene, table, when};
 use crate::session::{self, Answer, Failure, Session};
 use crate::terminal::{Terminal, clean, one_line};
 
@@ -244,24 +243,16 @@ fn sentence(sum: &BulkOutcome, word: &str, done: Option<u64>) -> String {
     text
 }
 
-fn when(text: &str, scene: &Scene) -> String {
-    time::read(text)
-        .map(|at| time::relative(at, scene.now))
-        .unwrap_or_default()
-}
-
 fn list(page: &DeadLetterPage, scene: &Scene) -> String {
     if page.items.is_empty() {
         return "no dead letters".to_owned();
     }
     let text = |value: &Option<String>| one_line(value.as_deref().unwrap_or("-"));
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header([
+    let header = [
         "LETTER", "CODE", "JOB", "TOPIC", "TENANT", "LAST", "TRIES", "WRITTEN", "AGAIN", "REASON",
-    ]);
-    for letter in &page.items {
-        table.add_row([
+    ];
+    let rows = page.items.iter().map(|letter| {
+        [
             letter.id.to_string(),
             one_line(&letter.reason_code),
             text(&letter.job_id),
@@ -272,32 +263,19 @@ fn list(page: &DeadLetterPage, scene: &Scene) -> String {
             when(&letter.created_at, scene),
             text(&letter.retried_as),
             one_line(&letter.reason),
-        ]);
-    }
-    let lines: Vec<String> = table
-        .lines()
-        .map(|line| {
-            line.strip_prefix(' ')
-                .unwrap_or(&line)
-                .trim_end()
-                .to_owned()
-        })
-        .collect();
-    lines.join("\n")
+        ]
+    });
+    table(header, rows)
 }
 
 fn show(letter: &WholeLetter, scene: &Scene) -> String {
-    let mut lines = vec![format!(
+    let heading = format!(
         "{}  {}",
         scene.paint.bold(&format!("letter {}", letter.id)),
         one_line(&letter.reason_code),
-    )];
-    let mut fact = |name: &str, value: Option<String>| {
-        if let Some(value) = value {
-            let name = scene.paint.dim(&format!("{name:<10}"));
-            lines.push(format!("  {name} {value}"));
-        }
-    };
+    );
+    let mut facts = Facts::new(heading, scene);
+    let mut fact = |name: &str, value: Option<String>| facts.add(name, value.unwrap_or_default());
     let text = |value: &Option<String>| value.as_deref().map(one_line);
     fact("reason", Some(one_line(&letter.reason)));
     fact("job", text(&letter.job_id));
@@ -316,7 +294,7 @@ fn show(letter: &WholeLetter, scene: &Scene) -> String {
     let request = letter.request.as_ref().map(|r| clean(r.get()).into_owned());
     fact("request", request);
     fact("packet", text(&letter.packet_base64));
-    lines.join("\n")
+    facts.text()
 }
 
 #[cfg(test)]

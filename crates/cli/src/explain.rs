@@ -102,6 +102,10 @@ fn hint(problem: &Problem, target: &Target) -> Option<String> {
                                 knows"
                 .to_owned(),
         },
+        // Of a job that may be seen, only a vote is refused.
+        403 if problem.job_id.is_some() => "somebody else's key is needed: --api-key KEY (after \
+                                            ./dev up: $AIRLOCK_APPROVER_KEY)"
+            .to_owned(),
         403 => "only an administrator's key may act for another tenant".to_owned(),
         404 => "airlock job list shows the jobs this key may see".to_owned(),
         409 if problem.state.is_none() => {
@@ -181,6 +185,18 @@ mod tests {
         let wrong = explained(problem(401), Some("hunter2")).hint.unwrap();
         assert!(wrong.contains("AIRLOCK_API_KEY"), "{wrong}");
         assert!(!wrong.contains("hunter2"));
+    }
+
+    #[test]
+    fn a_refused_vote_needs_another_key_and_not_another_tenant() {
+        let own = Problem {
+            job_id: Some("j".to_owned()),
+            ..problem(403)
+        };
+        let hint = explained(own, Some("k")).hint.unwrap();
+        assert!(hint.contains("AIRLOCK_APPROVER_KEY"), "{hint}");
+        let tenant = explained(problem(403), Some("k")).hint.unwrap();
+        assert!(tenant.contains("another tenant"), "{tenant}");
     }
 
     #[test]

@@ -36,6 +36,6 @@ pub use policy::{
     Rules, SnapshotPage,
 };
 pub use types::{
-    Budget, CancelResponse, Compensation, Decision, HistoryEntry, Job, JobPage, ListRequest,
-    SubmitRequest, SubmitResponse,
+    Artifact, Budget, CancelResponse, Compensation, ConstraintReport, Decision, HistoryEntry, Job,
+    JobPage, ListRequest, Partial, Progress, SubmitRequest, SubmitResponse,
 };

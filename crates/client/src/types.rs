@@ -122,6 +122,65 @@ pub struct HistoryEntry {
     pub reason: Option<String>,
 }
 
+/// How far a run is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    pub percent: u8,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    pub attempt: u32,
+    pub at: String,
+}
+
+/// What a run had got at some moment. It is not the result.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Partial {
+    pub percent: u8,
+    pub attempt: u32,
+    pub at: String,
+    pub pointer: String,
+    /// In bytes, when it could be looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+    /// Itself, when it is small enough to be kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<Box<RawValue>>,
+    /// The same when it is not JSON.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content_base64: Option<String>,
+}
+
+/// Something a run left behind; its content is where the pointer says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Artifact {
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    pub pointer: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub media_type: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+    /// In hexadecimal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+    pub attempt: u32,
+    pub at: String,
+}
+
+/// What a worker did about one constraint of the policy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConstraintReport {
+    /// By its path: `toolchain.allowed_tools`, say.
+    pub constraint: String,
+    /// `enforced`, `refused` or `unchecked`.
+    pub outcome: String,
+    /// What was refused.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub detail: String,
+}
+
 /// A job as the gateway shows it. In lists without payload, result and history.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Job {
@@ -159,6 +218,9 @@ pub struct Job {
     pub error_code: Option<String>,
     #[serde(default)]
     pub waiting_reason: Option<String>,
+    /// The same for a program, where the scheduler's leader said so.
+    #[serde(default)]
+    pub waiting_code: Option<String>,
     pub attempts: u32,
     #[serde(default)]
     pub max_attempts: Option<u32>,
@@ -176,6 +238,18 @@ pub struct Job {
     pub trace_id: String,
     #[serde(default)]
     pub history: Vec<HistoryEntry>,
+    /// How far its worker last said it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
+    /// What its worker had got so far, the newest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub partials: Vec<Partial>,
+    /// What its runs left behind.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub artifacts: Vec<Artifact>,
+    /// What became of the constraints its last run was under.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub constraint_report: Vec<ConstraintReport>,
 }
 
 /// Which jobs to list. What is absent does not filter.

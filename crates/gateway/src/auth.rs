@@ -21,6 +21,8 @@ const KEY_HEADER: &str = "x-api-key";
 const TENANT_HEADER: &str = "x-tenant-id";
 /// Whose tenant the development key is.
 const DEVELOPMENT_TENANT: &str = "default";
+/// How the second key of development is called.
+const APPROVER: &str = "approver";
 
 struct Key {
     digest: [u8; 32],
@@ -105,15 +107,20 @@ impl Keys {
                 roles: key.roles.clone(),
             });
         }
-        if !config.development_key.is_empty() {
-            keys.push(Key {
-                digest: digest(config.development_key.expose()),
-                name: "development".to_owned(),
-                tenant: TenantId::new(DEVELOPMENT_TENANT)?,
-                role: Role::Admin,
-                principal: None,
-                roles: Vec::new(),
-            });
+        for (key, name, role) in [
+            (&config.development_key, "development", Role::Admin),
+            (&config.approver_key, APPROVER, Role::User),
+        ] {
+            if !key.is_empty() {
+                keys.push(Key {
+                    digest: digest(key.expose()),
+                    name: name.to_owned(),
+                    tenant: TenantId::new(DEVELOPMENT_TENANT)?,
+                    role,
+                    principal: None,
+                    roles: Vec::new(),
+                });
+            }
         }
         Ok(Self(keys))
     }
@@ -204,6 +211,12 @@ pub fn problems(config: &AuthConfig) -> Vec<String> {
     if !config.development_key.is_empty() {
         digests.insert(digest(config.development_key.expose()));
     }
+    if !config.approver_key.is_empty() && !digests.insert(digest(config.approver_key.expose())) {
+        problems.push(
+            "AIRLOCK_APPROVER_KEY is the same key as AIRLOCK_API_KEY: nobody approves their own job"
+                .to_owned(),
+        );
+    }
     for key in &config.keys {
         let name = &key.name;
         if name.is_empty() {
@@ -264,7 +277,7 @@ mod tests {
                 hashed,
                 key("root", "r-key", Role::Admin),
             ],
-            development_key: Secret::default(),
+            ..AuthConfig::default()
         }
     }
 
@@ -318,6 +331,30 @@ mod tests {
         assert_eq!(call(&[("x-api-key", "nope")]), Err(401));
         assert_eq!(call(&[("x-api-key", "")]), Err(401));
         assert_eq!(call(&[("authorization", "Basic a-key")]), Err(401));
+    }
+
+    #[test]
+    fn the_two_keys_of_development_are_two_voices() {
+        let mut config = AuthConfig {
+            development_key: Secret::from("one"),
+            approver_key: Secret::from("two"),
+            ..AuthConfig::default()
+        };
+        assert_eq!(problems(&config), Vec::<String>::new());
+        let keys = Keys::new(&config).unwrap();
+        let who = |key: &str| {
+            let headers = HeaderMap::from_iter([(
+                axum::http::HeaderName::from_static(KEY_HEADER),
+                key.parse().unwrap(),
+            )]);
+            keys.caller(&headers).unwrap()
+        };
+        let (one, two) = (who("one"), who("two"));
+        assert_ne!(one.voter().name(), two.voter().name());
+        assert!(one.admin && !two.admin);
+        assert_eq!(two.scope.unwrap().as_str(), DEVELOPMENT_TENANT);
+        config.approver_key = Secret::from("one");
+        assert_eq!(problems(&config).len(), 1);
     }
 
     #[test]

@@ -190,11 +190,12 @@ impl Committer {
                 .iter()
                 .map(|outcome| *outcome == Outcome::Accepted)
                 .collect();
+            // The jobs are committed; the sooner the scheduler hears, the sooner they run.
+            self.waker.wake(jobs, &accepted);
             for (count, reply) in replies {
                 // A client that is gone needs no answer.
                 let _ = reply.send(outcomes.by_ref().take(count).collect());
             }
-            self.waker.wake(jobs, &accepted);
         }
     }
 

@@ -41,6 +41,9 @@ pub struct AuthConfig {
     /// An administrator's key for development, of the tenant `default`; also
     /// `AIRLOCK_API_KEY`.
     pub development_key: Secret,
+    /// A second key for development, a user's of the same tenant: nobody approves their
+    /// own job, so whoever tries approvals out needs two. Also `AIRLOCK_APPROVER_KEY`.
+    pub approver_key: Secret,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

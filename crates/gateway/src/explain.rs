@@ -185,6 +185,7 @@ mod tests {
                 worker_id: None,
                 reason: None,
             }],
+            report: None,
         }
     }
 

@@ -24,6 +24,7 @@ impl Service for Gateway {
         ("NATS_URL", "nats.url"),
         ("DATABASE_URL", "database.url"),
         ("AIRLOCK_API_KEY", "auth.development_key"),
+        ("AIRLOCK_APPROVER_KEY", "auth.approver_key"),
         ("SAFETY_KERNEL_TLS_CA", "kernel.tls_ca"),
         ("SAFETY_KERNEL_TLS_REQUIRED", "kernel.tls_required"),
         ("SAFETY_KERNEL_INSECURE", "kernel.insecure"),

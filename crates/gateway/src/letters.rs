@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::problem::Problem;
-use crate::query::{DEFAULT_LIMIT, MAX_LIMIT, pairs, parse, time, unknown};
+use crate::query::{DEFAULT_LIMIT, filled, limit, parse, place, time, unknown};
 use crate::view::embed;
 
 const MAX_CODE: usize = 256;
@@ -109,11 +109,7 @@ pub fn listing(uri: &Uri, scope: Option<&TenantId>) -> Result<Listing, Problem> 
         limit: DEFAULT_LIMIT,
     };
     let filter = &mut listing.filter;
-    for (name, value) in pairs(uri)? {
-        // An empty value is a form field left blank.
-        if value.is_empty() {
-            continue;
-        }
+    for (name, value) in filled(uri)? {
         match name.as_str() {
             "job_id" => filter.job_id = Some(parse("job_id", &value)?),
             "topic" => filter.topic = Some(parse("topic", &value)?),
@@ -121,20 +117,8 @@ pub fn listing(uri: &Uri, scope: Option<&TenantId>) -> Result<Listing, Problem> 
             "created_after" => filter.created_after = Some(time("created_after", &value)?),
             "created_before" => filter.created_before = Some(time("created_before", &value)?),
             "retried" => filter.retried = Some(parse("retried", &value)?),
-            "limit" => {
-                listing.limit = value
-                    .parse()
-                    .ok()
-                    .filter(|n| (1..=MAX_LIMIT).contains(n))
-                    .ok_or_else(|| {
-                        Problem::field("limit", format!("must be between 1 and {MAX_LIMIT}"))
-                    })?;
-            }
-            "cursor" => {
-                let text = "is not a cursor that a list gave out";
-                let id = value.parse().map_err(|_| Problem::field("cursor", text))?;
-                listing.before = Some(id);
-            }
+            "limit" => listing.limit = limit(&value)?,
+            "cursor" => listing.before = Some(place(value.parse().ok())?),
             _ => {
                 let known = "job_id, topic, reason_code, created_after, created_before, retried, \
                              limit and cursor";

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use airlock_bus::{Bus, BusConfig};
 use airlock_ledger::{Failure, Ledger, LedgerConfig, LedgerError};
-use airlock_service::{Context, OnFailure};
+use airlock_service::{Context, LinkMetrics, OnFailure};
 use anyhow::Context as _;
 
 use crate::problem::Problem;
@@ -56,12 +56,13 @@ impl Links {
                     kept = links.keep_ledger(&database, &context) => kept,
                 }
             });
+        let counts = LinkMetrics::new(&ctx.metrics, Bus::SHOWN);
         let (links, context) = (self.clone(), ctx.clone());
         ctx.tasks.spawn("nats", OnFailure::StopService, async move {
             let shutdown = context.shutdown.clone();
             tokio::select! {
                 () = shutdown.cancelled() => Ok(()),
-                kept = links.keep_bus(nats, &context) => kept,
+                kept = links.keep_bus(nats, &counts, &context) => kept,
             }
         });
     }
@@ -89,7 +90,12 @@ impl Links {
         }
     }
 
-    async fn keep_bus(&self, config: BusConfig, ctx: &Context) -> anyhow::Result<()> {
+    async fn keep_bus(
+        &self,
+        config: BusConfig,
+        counts: &LinkMetrics,
+        ctx: &Context,
+    ) -> anyhow::Result<()> {
         let bus = loop {
             // It tries for `connect_timeout` by itself.
             match Bus::connect(&config, "airlock-gateway").await {
@@ -101,6 +107,7 @@ impl Links {
             }
             tokio::time::sleep(FIRST_PAUSE).await;
         };
+        counts.follow(bus.reading());
         let mut connected = bus.connected();
         self.bus.get_or_init(|| bus);
         loop {

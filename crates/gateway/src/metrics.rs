@@ -22,6 +22,7 @@ struct Outcome {
 pub struct GatewayMetrics {
     answers: Family<Status, Counter>,
     submissions: Family<Outcome, Counter>,
+    approvals: Family<Outcome, Counter>,
     pub commit_seconds: Histogram,
     pub commit_jobs: Histogram,
     pub wakeups_lost: Counter,
@@ -37,12 +38,21 @@ impl GatewayMetrics {
             "Jobs that shared a commit",
             commit_jobs.clone(),
         );
+        let approvals: Family<Outcome, Counter> = metrics.family(
+            "cordum_gateway_approvals",
+            "Votes on held jobs, by what came of them",
+        );
+        // Each has its series from the beginning.
+        for outcome in ["approved", "rejected", "counted"] {
+            drop(approvals.get_or_create(&Outcome { outcome }));
+        }
         Self {
             answers: metrics.family("cordum_gateway_answers", "HTTP answers, by status"),
             submissions: metrics.family(
                 "cordum_gateway_submissions",
                 "Jobs that reached the ledger's door, by outcome",
             ),
+            approvals,
             commit_seconds: metrics.histogram(
                 "cordum_gateway_commit_seconds",
                 "Time to commit a batch of submissions",
@@ -61,6 +71,11 @@ impl GatewayMetrics {
 
     pub fn answered(&self, status: u16) {
         self.answers.get_or_create(&Status { status }).inc();
+    }
+
+    /// A vote is committed.
+    pub fn voted(&self, outcome: &'static str) {
+        self.approvals.get_or_create(&Outcome { outcome }).inc();
     }
 
     pub fn submitted(&self, outcome: &'static str) {

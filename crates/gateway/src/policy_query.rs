@@ -9,7 +9,7 @@ use axum::http::Uri;
 
 use crate::cursor;
 use crate::problem::Problem;
-use crate::query::{DEFAULT_LIMIT, MAX_LIMIT, pairs, parse, unknown};
+use crate::query::{DEFAULT_LIMIT, filled, limit, parse, place, unknown};
 
 /// What a list of approvals asks for.
 #[derive(Debug)]
@@ -30,10 +30,7 @@ pub fn approvals(uri: &Uri, scope: Option<&TenantId>) -> Result<ApprovalListing,
         after: None,
         limit: DEFAULT_LIMIT,
     };
-    for (name, value) in pairs(uri)? {
-        if value.is_empty() {
-            continue;
-        }
+    for (name, value) in filled(uri)? {
         match name.as_str() {
             "status" if value.eq_ignore_ascii_case("all") => listing.filter.statuses.clear(),
             "status" => {
@@ -47,25 +44,12 @@ pub fn approvals(uri: &Uri, scope: Option<&TenantId>) -> Result<ApprovalListing,
                 return Err(Problem::field("rule_id", "must not contain NUL"));
             }
             "rule_id" => listing.filter.rule_id = Some(value),
-            "limit" => listing.limit = page(&value)?,
-            "cursor" => listing.after = Some(place(&value)?),
+            "limit" => listing.limit = limit(&value)?,
+            "cursor" => listing.after = Some(place(cursor::read(&value))?),
             _ => return Err(unknown(name, "status, topic, rule_id, limit and cursor")),
         }
     }
     Ok(listing)
-}
-
-fn page(value: &str) -> Result<u32, Problem> {
-    value
-        .parse()
-        .ok()
-        .filter(|n| (1..=MAX_LIMIT).contains(n))
-        .ok_or_else(|| Problem::field("limit", format!("must be between 1 and {MAX_LIMIT}")))
-}
-
-fn place(value: &str) -> Result<(Timestamp, JobId), Problem> {
-    let text = "is not a cursor that a list gave out";
-    cursor::read(value).ok_or_else(|| Problem::field("cursor", text))
 }
 
 /// What a list of past decisions asks for.
@@ -87,10 +71,7 @@ pub fn decisions(uri: &Uri, now: Timestamp) -> Result<DecisionListing, Problem> 
         after: None,
         limit: DEFAULT_LIMIT,
     };
-    for (name, value) in pairs(uri)? {
-        if value.is_empty() {
-            continue;
-        }
+    for (name, value) in filled(uri)? {
         match name.as_str() {
             "since" => {
                 listing.since = match Timestamp::parse_rfc3339(&value) {
@@ -99,8 +80,8 @@ pub fn decisions(uri: &Uri, now: Timestamp) -> Result<DecisionListing, Problem> 
                 };
             }
             "input" => listing.input = parse("input", &value)?,
-            "limit" => listing.limit = page(&value)?,
-            "cursor" => listing.after = Some(place(&value)?),
+            "limit" => listing.limit = limit(&value)?,
+            "cursor" => listing.after = Some(place(cursor::read(&value))?),
             _ => return Err(unknown(name, "since, input, limit and cursor")),
         }
     }
@@ -130,10 +111,7 @@ pub struct BundleListing {
 
 pub fn bundles(uri: &Uri) -> Result<BundleListing, Problem> {
     let mut listing = BundleListing::default();
-    for (name, value) in pairs(uri)? {
-        if value.is_empty() {
-            continue;
-        }
+    for (name, value) in filled(uri)? {
         match name.as_str() {
             "name" if value.contains('\0') => {
                 return Err(Problem::field("name", "must not contain NUL"));

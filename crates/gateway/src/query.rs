@@ -14,12 +14,18 @@ use crate::cursor;
 use crate::problem::Problem;
 
 pub(crate) const DEFAULT_LIMIT: u32 = 100;
-pub(crate) const MAX_LIMIT: u32 = 1_000;
+const MAX_LIMIT: u32 = 1_000;
 
 pub(crate) fn pairs(uri: &Uri) -> Result<Vec<(String, String)>, Problem> {
     let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri)
         .map_err(|e| Problem::field("query", e.body_text()))?;
     Ok(pairs)
+}
+
+/// Without those that have no value: a form field left blank.
+pub(crate) fn filled(uri: &Uri) -> Result<impl Iterator<Item = (String, String)>, Problem> {
+    let pairs = pairs(uri)?;
+    Ok(pairs.into_iter().filter(|(_, value)| !value.is_empty()))
 }
 
 pub(crate) fn unknown(name: String, known: &str) -> Problem {
@@ -75,11 +81,7 @@ pub fn listing(uri: &Uri, scope: Option<&TenantId>) -> Result<Listing, Problem> 
         limit: DEFAULT_LIMIT,
     };
     let filter = &mut listing.filter;
-    for (name, value) in pairs(uri)? {
-        // An empty value is a form field left blank.
-        if value.is_empty() {
-            continue;
-        }
+    for (name, value) in filled(uri)? {
         match name.as_str() {
             "state" => {
                 for state in value.split(',') {
@@ -93,20 +95,8 @@ pub fn listing(uri: &Uri, scope: Option<&TenantId>) -> Result<Listing, Problem> 
             "workflow_id" => filter.workflow_id = Some(value),
             "created_after" => filter.created_after = Some(time("created_after", &value)?),
             "created_before" => filter.created_before = Some(time("created_before", &value)?),
-            "limit" => {
-                listing.limit = value
-                    .parse()
-                    .ok()
-                    .filter(|n| (1..=MAX_LIMIT).contains(n))
-                    .ok_or_else(|| {
-                        Problem::field("limit", format!("must be between 1 and {MAX_LIMIT}"))
-                    })?;
-            }
-            "cursor" => {
-                let text = "is not a cursor that a list gave out";
-                let place = cursor::read(&value).ok_or_else(|| Problem::field("cursor", text))?;
-                listing.after = Some(place);
-            }
+            "limit" => listing.limit = limit(&value)?,
+            "cursor" => listing.after = Some(place(cursor::read(&value))?),
             _ => {
                 let known = "state, topic, workflow_id, created_after, created_before, limit \
                              and cursor";
@@ -115,6 +105,20 @@ pub fn listing(uri: &Uri, scope: Option<&TenantId>) -> Result<Listing, Problem> 
         }
     }
     Ok(listing)
+}
+
+/// How many lines a page may have.
+pub(crate) fn limit(value: &str) -> Result<u32, Problem> {
+    value
+        .parse()
+        .ok()
+        .filter(|n| (1..=MAX_LIMIT).contains(n))
+        .ok_or_else(|| Problem::field("limit", format!("must be between 1 and {MAX_LIMIT}")))
+}
+
+/// Where a page begins, unless its text could not be read.
+pub(crate) fn place<T>(read: Option<T>) -> Result<T, Problem> {
+    read.ok_or_else(|| Problem::field("cursor", "is not a cursor that a list gave out"))
 }
 
 pub(crate) fn parse<T: FromStr<Err: ToString>>(field: &str, value: &str) -> Result<T, Problem> {

@@ -14,6 +14,10 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+mod report;
+
+use report::ShownReport;
+
 #[derive(Debug, Serialize)]
 pub struct Shown<'a> {
     job_id: &'a str,
@@ -47,6 +51,9 @@ pub struct Shown<'a> {
     /// Why it has not ended, in plain words.
     #[serde(skip_serializing_if = "Option::is_none")]
     waiting_reason: Option<String>,
+    /// The same for a program, where the scheduler's leader said so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waiting_code: Option<String>,
     attempts: u32,
     max_attempts: Option<u32>,
     worker_id: Option<&'a str>,
@@ -58,6 +65,8 @@ pub struct Shown<'a> {
     trace_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     history: Option<Vec<ShownStep<'a>>>,
+    #[serde(flatten)]
+    report: Option<ShownReport<'a>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -119,6 +128,7 @@ pub fn show(job: &JobView, detail: Detail, now: Timestamp) -> Shown<'_> {
         failure_reason: job.reason.as_deref().filter(|_| failed),
         error_code: job.reason_code.as_deref().filter(|_| failed),
         waiting_reason: waiting_reason(job, now),
+        waiting_code: None,
         attempts: job.attempt,
         max_attempts: spec.max_attempts,
         worker_id: job.worker_id.as_deref(),
@@ -135,6 +145,15 @@ pub fn show(job: &JobView, detail: Detail, now: Timestamp) -> Shown<'_> {
         finished_at: job.finished_at.map(Timestamp::to_rfc3339),
         trace_id: &job.trace_id,
         history: (detail != Detail::Line).then(|| job.history.iter().map(step).collect()),
+        report: job.report.as_deref().map(|r| report::show(r, job.state)),
+    }
+}
+
+impl Shown<'_> {
+    /// What the leader says it waits for is newer than what the row says.
+    pub fn waits_for(&mut self, code: String, words: String) {
+        self.waiting_code = Some(code);
+        self.waiting_reason = Some(words);
     }
 }
 
@@ -219,6 +238,7 @@ mod tests {
             result_ptr: None,
             result_missing: false,
             history: Vec::new(),
+            report: None,
         }
     }
 

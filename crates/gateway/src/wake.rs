@@ -4,17 +4,15 @@
 //! no wake-up announced, so nothing here is repeated and no client waits for it: a
 //! wake-up that is lost costs time and is counted.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use airlock_bus::subjects::Subject;
 use airlock_bus::{Bus, Outgoing, subjects};
 use airlock_ledger::{Approval, NewJob};
 use airlock_model::{Due, Timestamp};
 use airlock_proto::cap::bus_packet::Payload;
-use airlock_proto::cap::{AlertSeverity, JobCancel, JobRequest, SystemAlert};
-use airlock_proto::packet;
+use airlock_proto::cap::{AlertSeverity, JobCancel, SystemAlert};
+use airlock_proto::{own, packet};
 use airlock_service::{Context, OnFailure, Supervisor};
 use bytes::Bytes;
 use tokio::sync::Semaphore;
@@ -59,15 +57,28 @@ impl Waker {
         };
         let waker = self.clone();
         self.tasks.spawn("wake", OnFailure::Log, async move {
-            let messages = jobs.iter().map(|job| submit_message(job, now)).collect();
-            let results = bus.publish_all(messages).await;
-            let lost = results.iter().filter(|r| r.is_err()).count();
-            if let Some(Err(error)) = results.iter().find(|r| r.is_err()) {
-                tracing::debug!(%error, lost, "wake-ups lost");
-            }
-            waker.lost(lost);
+            waker.announce(&bus, &jobs, now).await;
             drop(permit);
         });
+    }
+
+    /// What was committed together is announced together: a message costs the bus and
+    /// every reader the same whether it names one job or hundreds.
+    async fn announce(&self, bus: &Bus, jobs: &[NewJob], now: Timestamp) {
+        let chunks = jobs.chunks(packet::WAKE_JOBS);
+        let messages = chunks.clone().map(|jobs| {
+            let ids = jobs.iter().map(|job| job.job_id.to_string()).collect();
+            wake_message(ids, &jobs[0].trace_id, now)
+        });
+        let results = bus.publish_all(messages.collect()).await;
+        let mut lost = 0;
+        for (jobs, result) in chunks.zip(results) {
+            if let Err(error) = result {
+                tracing::debug!(%error, jobs = jobs.len(), "a wake-up is lost");
+                lost += jobs.len();
+            }
+        }
+        self.lost(lost);
     }
 
     /// Tells workers and schedulers of a cancellation that is committed.
@@ -87,20 +98,8 @@ impl Waker {
             self.lost(1);
             return;
         };
-        let request = JobRequest {
-            job_id: approval.job_id.as_str().to_owned(),
-            topic: approval.spec.topic.as_str().to_owned(),
-            priority: i32::from(approval.spec.priority.code()),
-            tenant_id: approval.tenant.as_str().to_owned(),
-            ..JobRequest::default()
-        };
-        let payload = Payload::JobRequest(request);
-        let message = Outgoing {
-            subject: subjects::JOB_SUBMIT.to_owned(),
-            payload: packet::seal(SENDER, &approval.trace_id, now(), payload),
-            msg_id: None,
-            traceparent: Some(approval.traceparent.clone()),
-        };
+        let id = approval.job_id.to_string();
+        let message = wake_message(vec![id], &approval.trace_id, now());
         let waker = self.clone();
         self.tasks.spawn("approved", OnFailure::Log, async move {
             if let Err(error) = bus.publish(message).await {
@@ -110,72 +109,29 @@ impl Waker {
         });
     }
 
-    /// Tells whoever collects the audit trail; the ledger has it already.
-    pub fn audit(&self, kind: &'static str, approval: &Approval) {
-        let details = [
-            ("kind", kind.to_owned()),
-            ("job_id", approval.job_id.to_string()),
-            ("tenant_id", approval.tenant.to_string()),
-            ("rule_id", approval.rule_id.clone()),
-            ("round", approval.round.to_string()),
-            ("status", approval.status.as_str().to_owned()),
-            (
-                "reason",
-                approval.decided_reason.clone().unwrap_or_default(),
-            ),
-        ];
-        self.tell(kind, &approval.trace_id, details.map(own_key).into(), false);
-    }
-
-    /// Tells the kernels to look at the bundles again, and the audit trail of it.
+    /// Tells the kernels to look at the bundles again. The audit trail, which the
+    /// transaction wrote, is told by the scheduler.
     pub fn policy_changed(&self, kind: &'static str, name: &str, version: u64) {
+        let Some(bus) = self.links.bus() else { return };
+        let trace_id = crate::trace::fresh_id();
         let details = [
             ("kind", kind.to_owned()),
             ("name", name.to_owned()),
             ("version", version.to_string()),
         ];
-        self.tell(
-            kind,
-            &crate::trace::fresh_id(),
-            details.map(own_key).into(),
-            true,
-        );
-    }
-
-    fn tell(
-        &self,
-        kind: &'static str,
-        trace_id: &str,
-        details: BTreeMap<String, String>,
-        config: bool,
-    ) {
-        let Some(bus) = self.links.bus() else { return };
         let alert = SystemAlert {
             message: kind.to_owned(),
             severity: AlertSeverity::Info.into(),
             source_component: SENDER.to_owned(),
-            trace_id: trace_id.to_owned(),
-            details,
+            trace_id: trace_id.clone(),
+            details: details.map(|(k, v)| (k.to_owned(), v)).into(),
             ..SystemAlert::default()
         };
-        let packet = packet::seal(SENDER, trace_id, now(), Payload::Alert(alert));
-        self.tasks.spawn("audit", OnFailure::Log, async move {
-            if config
-                && let Err(error) = bus
-                    .send(subjects::CONFIG_CHANGED, packet.clone(), None)
-                    .await
-            {
+        let packet = packet::seal(SENDER, &trace_id, now(), Payload::Alert(alert));
+        self.tasks.spawn("policy", OnFailure::Log, async move {
+            if let Err(error) = bus.send(subjects::CONFIG_CHANGED, packet, None).await {
                 // The kernels look by themselves every few seconds.
                 tracing::debug!(%error, "a change of the policy was not announced");
-            }
-            let message = Outgoing {
-                subject: Subject::Audit(kind.to_owned()).to_string(),
-                payload: packet,
-                msg_id: None,
-                traceparent: None,
-            };
-            if let Err(error) = bus.publish(message).await {
-                tracing::debug!(%error, kind, "the audit trail was not told; the ledger has it");
             }
         });
     }
@@ -185,10 +141,6 @@ impl Waker {
             .wakeups_lost
             .inc_by(u64::try_from(count).unwrap_or(u64::MAX));
     }
-}
-
-fn own_key((key, value): (&str, String)) -> (String, String) {
-    (key.to_owned(), value)
 }
 
 async fn send_cancel(bus: &Bus, job_id: &str, packet: Bytes) {
@@ -207,23 +159,15 @@ fn is_due(job: &NewJob, now: Timestamp) -> bool {
     }
 }
 
-/// Only what identifies the job: the scheduler reads the rest from the ledger.
-fn submit_message(job: &NewJob, now: Timestamp) -> Outgoing {
-    let request = JobRequest {
-        job_id: job.job_id.as_str().to_owned(),
-        topic: job.spec.topic.as_str().to_owned(),
-        priority: i32::from(job.spec.priority.code()),
-        tenant_id: job.tenant.as_str().to_owned(),
-        principal_id: job.spec.principal_id.clone().unwrap_or_default(),
-        workflow_id: job.spec.workflow_id.clone().unwrap_or_default(),
-        ..JobRequest::default()
-    };
+/// Only which jobs: the scheduler reads the rest from the ledger. A wake-up may come
+/// twice, so it needs no place in the stream's memory of ids.
+fn wake_message(job_ids: Vec<String>, trace_id: &str, now: Timestamp) -> Outgoing {
+    let wake = Payload::Wake(own::Wake { job_ids });
     Outgoing {
         subject: subjects::JOB_SUBMIT.to_owned(),
-        payload: packet::seal(SENDER, &job.trace_id, now, Payload::JobRequest(request)),
-        // A wake-up may come twice, so it needs no place in the stream's memory of ids.
+        payload: packet::seal(SENDER, trace_id, now, wake),
         msg_id: None,
-        traceparent: Some(job.traceparent.clone()),
+        traceparent: None,
     }
 }
 

@@ -94,6 +94,22 @@ impl SharedBreaker {
         })
     }
 
+    /// What all replicas agree on, without asking for leave. Our own breaker follows, so
+    /// that a replica that begins knows what the others found out. `None` without Redis.
+    pub async fn look(&self, now: Timestamp) -> Option<Circuit> {
+        let (inner, keys) = (&self.guard.inner, self.keys());
+        let script = &inner.scripts.breaker_look;
+        let call = script.evalsha_with_reload(&inner.client, keys, self.args(0));
+        let answer: Vec<i64> = self.guard.ask(inner.config.op_timeout, call).await.ok()?;
+        let (_, shared) = read(&answer, now);
+        let mut local = self.lock();
+        // What was opened without Redis is still to be told to the others.
+        if !local.unshared {
+            local.breaker.adopt(shared);
+        }
+        Some(shared)
+    }
+
     pub async fn succeeded(&self, permit: Permit) {
         let Permit { by } = permit;
         self.lock().breaker.succeeded();

@@ -1,5 +1,6 @@
 //! How to reach Redis, and how long anybody waits for it.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use airlock_bus::{SecretUrl, duration};
@@ -13,6 +14,12 @@ use crate::keys;
 pub struct GuardConfig {
     /// `redis://[user:password@]host:port[/database]`, `rediss://` for TLS.
     pub url: SecretUrl,
+    /// A PEM file with the authority that signed the server's certificate; without it,
+    /// the machine's authorities are trusted.
+    pub tls_ca: Option<PathBuf>,
+    /// PEM files with our own certificate and its key, for servers that ask for one.
+    pub tls_cert: Option<PathBuf>,
+    pub tls_key: Option<PathBuf>,
     /// Replaces `cordum` in the keys that begin with it.
     pub prefix: String,
     /// The longest any operation may take.
@@ -38,6 +45,9 @@ impl Default for GuardConfig {
     fn default() -> Self {
         Self {
             url: SecretUrl::new("redis://127.0.0.1:6379"),
+            tls_ca: None,
+            tls_cert: None,
+            tls_key: None,
             prefix: "cordum".to_owned(),
             op_timeout: Duration::from_secs(2),
             hot_timeout: Duration::from_millis(500),
@@ -63,6 +73,15 @@ impl GuardConfig {
                 problems.push(problem.to_owned());
             }
         };
+        check(
+            self.tls_cert.is_some() == self.tls_key.is_some(),
+            "tls_cert and tls_key are only of use together",
+        );
+        check(
+            (self.tls_ca.is_none() && self.tls_cert.is_none())
+                || self.url.expose().starts_with("rediss"),
+            "tls_ca and tls_cert need a url that begins with rediss://",
+        );
         let sound_prefix = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         check(
             (1..=64).contains(&self.prefix.len()) && self.prefix.chars().all(sound_prefix),
@@ -129,5 +148,10 @@ mod tests {
         assert_eq!(problems.len(), 4, "{problems:?}");
         assert!(!format!("{problems:?}{config:?}").contains("hush"));
         assert!(serde_json::from_str::<GuardConfig>(r#"{"ttl": "1s"}"#).is_err());
+        let unsure = GuardConfig {
+            tls_cert: Some("/cert.pem".into()),
+            ..GuardConfig::default()
+        };
+        assert_eq!(unsure.validate().len(), 2, "{:?}", unsure.validate());
     }
 }

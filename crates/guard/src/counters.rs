@@ -2,46 +2,21 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Rising counts, kept for as long as the [`Guard`](crate::Guard) lives.
-#[derive(Debug, Default)]
-pub struct Counters {
-    pub(crate) went_local: AtomicU64,
-    pub(crate) answered_locally: AtomicU64,
-    pub(crate) duplicates: AtomicU64,
-    pub(crate) locks_busy: AtomicU64,
-    pub(crate) renewals_failed: AtomicU64,
-    pub(crate) renewals_abandoned: AtomicU64,
-}
-
-/// The counts at one moment.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct CountersSnapshot {
+airlock_bus::counters! {
     /// Times Redis failed and the local mode began.
-    pub went_local: u64,
+    went_local,
     /// Calls that were not put to Redis because of the local mode.
-    pub answered_locally: u64,
+    answered_locally,
     /// Messages found to be processed already.
-    pub duplicates: u64,
+    duplicates,
     /// Job locks that somebody else held.
-    pub locks_busy: u64,
+    locks_busy,
+    /// Job locks that were renewed.
+    renewals,
     /// Job locks that could not be renewed once.
-    pub renewals_failed: u64,
+    renewals_failed,
     /// Job locks left to expire after too many failures in a row.
-    pub renewals_abandoned: u64,
-}
-
-impl Counters {
-    pub fn snapshot(&self) -> CountersSnapshot {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        CountersSnapshot {
-            went_local: read(&self.went_local),
-            answered_locally: read(&self.answered_locally),
-            duplicates: read(&self.duplicates),
-            locks_busy: read(&self.locks_busy),
-            renewals_failed: read(&self.renewals_failed),
-            renewals_abandoned: read(&self.renewals_abandoned),
-        }
-    }
+    renewals_abandoned,
 }
 
 pub(crate) fn add(counter: &AtomicU64, n: usize) {

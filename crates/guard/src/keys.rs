@@ -161,6 +161,12 @@ pub fn partial(job: &JobId, n: u32) -> String {
     format!("res:{job}:partial:{n}")
 }
 
+/// Whether a key is where the worker of this very job leaves what it makes.
+pub fn is_of_job(job: &JobId, key: &str) -> bool {
+    key.strip_prefix(result(job).as_str())
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+}
+
 /// An artifact of a worker's; never ours to expire.
 pub fn artifact(id: &str) -> String {
     format!("art:{id}")
@@ -268,6 +274,11 @@ mod tests {
             assert_eq!(parse_pointer(&pointer(key)), Some(key));
         }
         assert!(is_context("ctx:j1") && is_staging("res:j1") && is_staging("art:x"));
+        let job = JobId::new("j1").expect("a job id");
+        assert!(is_of_job(&job, &result(&job)) && is_of_job(&job, &partial(&job, 3)));
+        for other in ["res:j12", "res:j", "ctx:j1", "art:j1"] {
+            assert!(!is_of_job(&job, other), "{other}");
+        }
         for other in [
             "ctx:",
             "res:",

@@ -22,6 +22,7 @@ mod named;
 mod payloads;
 mod scripts;
 mod snapshot;
+mod tls;
 mod velocity;
 
 pub use breaker::{Permit, SharedBreaker};
@@ -32,4 +33,5 @@ pub use link::{Guard, GuardError, Mode};
 pub use locks::JobLocks;
 pub use messages::MessageGuard;
 pub use named::NamedLock;
+pub use payloads::Head;
 pub use velocity::{Counted, Velocity, VelocityCheck};

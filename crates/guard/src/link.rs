@@ -23,6 +23,7 @@ use crate::counters::{self, Counters};
 use crate::keys::Keys;
 use crate::local::LocalLocks;
 use crate::scripts::Scripts;
+use crate::tls;
 
 /// Whether Redis is asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,7 +77,7 @@ pub(crate) struct Inner {
     pub config: GuardConfig,
     pub keys: Keys,
     pub scripts: Scripts,
-    pub counters: Counters,
+    pub counters: Arc<Counters>,
     mode: watch::Sender<Mode>,
     local: Mutex<LocalLocks>,
     tasks: Mutex<Vec<AbortHandle>>,
@@ -117,7 +118,7 @@ impl Guard {
                 config: config.clone(),
                 keys: Keys::new(config.prefix.clone()),
                 scripts: Scripts::default(),
-                counters: Counters::default(),
+                counters: Arc::default(),
                 mode: watch::Sender::new(Mode::Local {
                     since: now(),
                     reason: "connecting".to_owned(),
@@ -156,6 +157,24 @@ impl Guard {
 
     pub fn counters(&self) -> &Counters {
         &self.inner.counters
+    }
+
+    /// How its counts are called in a service's metrics, and the gauge beside them.
+    pub const SHOWN: (
+        &'static str,
+        &'static [(&'static str, &'static str)],
+        (&'static str, &'static str),
+    ) = (
+        "cordum_guard",
+        Counters::NAMES,
+        ("shared", "1 while Redis is asked, 0 in the local mode"),
+    );
+
+    /// Reads the counts, in the order of [`Counters::NAMES`], and whether Redis is asked,
+    /// without keeping the connection: for a service's metrics.
+    pub fn reading(&self) -> impl Fn() -> (Vec<u64>, bool) + Send + Sync + use<> {
+        let (counters, mode) = (Arc::clone(&self.inner.counters), self.mode());
+        move || (counters.values(), !mode.borrow().is_local())
     }
 
     pub(crate) fn local(&self) -> MutexGuard<'_, LocalLocks> {
@@ -226,6 +245,9 @@ fn build(config: &GuardConfig) -> Result<Client, GuardError> {
     let mut fred_config = Config::from_url(config.url.expose()).map_err(wrong)?;
     // Otherwise a Redis that is not there at the start would end the client for good.
     fred_config.fail_fast = false;
+    if let Some(tls) = tls::of(config)? {
+        fred_config.tls = Some(tls);
+    }
     let mut builder = Builder::from_config(fred_config);
     let delay = u32::try_from(config.ping_interval.as_millis() / 2).unwrap_or(250);
     let mut policy = ReconnectPolicy::new_constant(0, delay.max(10));

@@ -23,9 +23,9 @@ use crate::local::Holder;
 use crate::messages::millis;
 use crate::scripts::CHUNK;
 
-/// A busy lock is tried again after this long, so often. Whoever else changes a job holds
-/// its lock for one write; what takes longer is left to the ledger's compare-and-set.
-const BUSY_RETRY: (Duration, u32) = (Duration::from_millis(10), 20);
+/// How often a busy lock is tried again while it is waited for. Whoever else changes a job
+/// holds its lock for one write.
+const BUSY_POLL: Duration = Duration::from_millis(10);
 
 /// The locks of one leader. Clones are not needed: share it in an `Arc`.
 pub struct JobLocks {
@@ -91,16 +91,18 @@ impl JobLocks {
         self.begin_batch(&[], jobs).await.1
     }
 
-    /// Tries again, for a short time, to get the locks that were busy. Says how many
-    /// still are; the caller goes on in any case.
-    pub async fn wait_for_busy(&self, jobs: &[JobId], locked: &[bool]) -> usize {
+    /// Tries again, for so long, to get the locks that were busy. Says how many still
+    /// are; the caller goes on in any case, and the ledger's compare-and-set decides.
+    pub async fn wait_for_busy(&self, jobs: &[JobId], locked: &[bool], most: Duration) -> usize {
+        let until = Instant::now() + most;
         let busy = jobs.iter().zip(locked).filter(|(_, locked)| !**locked);
         let mut busy: Vec<JobId> = busy.map(|(job, _)| job.clone()).collect();
-        for _ in 0..BUSY_RETRY.1 {
-            if busy.is_empty() {
+        while !busy.is_empty() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
                 break;
             }
-            tokio::time::sleep(BUSY_RETRY.0).await;
+            tokio::time::sleep(BUSY_POLL.min(left)).await;
             let mut locked = self.lock(&busy).await.into_iter();
             busy.retain(|_| !locked.next().unwrap_or(true));
         }
@@ -197,7 +199,7 @@ async fn renew_chunk(guard: &Guard, holder: &Holder, jobs: &[JobId]) -> Vec<bool
 
 fn note_renewals(guard: &Guard, held: &Held, jobs: &[JobId], renewed: &[bool]) {
     let most = guard.inner.config.max_renewal_failures;
-    let mut failed = 0;
+    let (mut good, mut failed) = (0, 0);
     let mut abandoned = Vec::new();
     let mut held = held.map();
     for (job, renewed) in jobs.iter().zip(renewed) {
@@ -207,6 +209,7 @@ fn note_renewals(guard: &Guard, held: &Held, jobs: &[JobId], renewed: &[bool]) {
         };
         if *renewed {
             *strikes = 0;
+            good += 1;
             continue;
         }
         failed += 1;
@@ -215,6 +218,7 @@ fn note_renewals(guard: &Guard, held: &Held, jobs: &[JobId], renewed: &[bool]) {
             abandoned.push(job.as_str());
         }
     }
+    counters::add(&guard.inner.counters.renewals, good);
     counters::add(&guard.inner.counters.renewals_failed, failed);
     counters::add(&guard.inner.counters.renewals_abandoned, abandoned.len());
     if let Some(first) = abandoned.first() {

@@ -14,6 +14,9 @@ use crate::link::{Guard, GuardError};
 /// Payloads are large; so many go in one piece.
 const CHUNK: usize = 100;
 
+/// How large a value is, and how it begins.
+pub type Head = Option<(u64, Bytes)>;
+
 impl Guard {
     /// Writes jobs' inputs where workers of the agent protocol look for them.
     pub async fn put_context(
@@ -67,6 +70,34 @@ impl Guard {
                 .client
                 .mget::<Vec<Option<Bytes>>, _>(chunk.to_vec());
             found.extend(self.ask(self.inner.config.op_timeout, call).await?);
+        }
+        Ok(found)
+    }
+
+    /// The size of each value and its content, up to `most` bytes of it; `None` for what
+    /// is not there, is empty or is no text of bytes at all.
+    pub async fn heads(&self, keys: &[String], most: usize) -> Result<Vec<Head>, GuardError> {
+        let mut found = Vec::with_capacity(keys.len());
+        for chunk in keys.chunks(CHUNK) {
+            let pipeline = self.inner.client.pipeline();
+            let call = async {
+                for key in chunk {
+                    let _: () = pipeline.strlen(key).await?;
+                    let _: () = pipeline.getrange(key, 0, most.saturating_sub(1)).await?;
+                }
+                Ok(pipeline.try_all::<Value>().await)
+            };
+            let answers = self.ask(self.inner.config.op_timeout, call).await?;
+            // A connection that broke in between answers nothing at all; the rest is gone.
+            let mut answers = answers.into_iter();
+            for _ in chunk {
+                let size = answers.next().and_then(Result::ok).and_then(|v| v.as_u64());
+                let content = answers
+                    .next()
+                    .and_then(Result::ok)
+                    .and_then(Value::into_bytes);
+                found.push(size.filter(|size| *size > 0).zip(content));
+            }
         }
         Ok(found)
     }

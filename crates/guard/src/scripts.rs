@@ -25,22 +25,19 @@ if n > 0 then
     end
   end
 end
-if #KEYS > 2 * n then
-  local epoch, mine = tonumber(ARGV[4]), ARGV[5]
-  local held = redis.call('MGET', unpack(KEYS, 2 * n + 1, #KEYS))
-  for i, holder in ipairs(held) do
-    local free = not holder or holder == mine
-    if not free then
-      local other = tonumber(string.match(holder, '^(%d+):'))
-      free = other and other < epoch
-    end
-    if free then
-      redis.call('SET', KEYS[2 * n + i], mine, 'PX', ARGV[3])
-      out[#out + 1] = 1
+local mine, ttl = ARGV[5], ARGV[3]
+for i = 2 * n + 1, #KEYS do
+  local ours = 1
+  if not redis.call('SET', KEYS[i], mine, 'NX', 'PX', ttl) then
+    local holder = redis.call('GET', KEYS[i])
+    local other = holder ~= mine and tonumber(string.match(holder, '^(%d+):'))
+    if holder == mine or other and other < tonumber(ARGV[4]) then
+      redis.call('SET', KEYS[i], mine, 'PX', ttl)
     else
-      out[#out + 1] = 0
+      ours = 0
     end
   end
+  out[#out + 1] = ours
 end
 return out
 ";
@@ -137,6 +134,15 @@ return {1, 2, probes + 1, successes}
 "
 );
 
+/// The same answer, and nothing changes by it.
+const BREAKER_LOOK: &str = breaker!(
+    r"
+if not till then return {1, 0, tonumber(redis.call('GET', KEYS[1]) or '0'), 0} end
+if now < till then return {0, 1, till - now, 0} end
+return {1, 2, tonumber(c[2]), tonumber(c[3])}
+"
+);
+
 const BREAKER_SUCCEEDED: &str = breaker!(
     r"
 if not till then return redis.call('DEL', KEYS[1]) end
@@ -193,6 +199,7 @@ pub(crate) struct Scripts {
     pub snapshot: Script,
     pub count: Script,
     pub breaker_admit: Script,
+    pub breaker_look: Script,
     pub breaker_succeeded: Script,
     pub breaker_failed: Script,
     pub velocity: Script,
@@ -207,6 +214,7 @@ impl Default for Scripts {
             snapshot: Script::from_lua(SNAPSHOT),
             count: Script::from_lua(COUNT),
             breaker_admit: Script::from_lua(BREAKER_ADMIT),
+            breaker_look: Script::from_lua(BREAKER_LOOK),
             breaker_succeeded: Script::from_lua(BREAKER_SUCCEEDED),
             breaker_failed: Script::from_lua(BREAKER_FAILED),
             velocity: Script::from_lua(VELOCITY),

@@ -12,7 +12,8 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 
 use crate::Ledger;
-use crate::error::LedgerError;
+use crate::error::{LedgerError, corrupt};
+use crate::page;
 use crate::ts::Ts;
 
 /// How long a request waits for people when its rule does not say.
@@ -256,10 +257,7 @@ impl Ledger {
         );
         let statuses: Option<Vec<i16>> = (!filter.statuses.is_empty())
             .then(|| filter.statuses.iter().map(|s| s.code()).collect());
-        let (at, id) = match &after {
-            Some((at, id)) => (Some(Ts(*at)), id.as_str()),
-            None => (None, ""),
-        };
+        let (at, id) = page::behind(after.as_ref());
         let rows = self
             .bounded("listing approvals", async {
                 sqlx::query(sqlx::AssertSqlSafe(sql))
@@ -269,24 +267,17 @@ impl Ledger {
                     .bind(filter.rule_id.as_deref())
                     .bind(at)
                     .bind(id)
-                    .bind(i64::from(limit) + 1)
+                    .bind(page::asked(limit))
                     .fetch_all(&self.pool)
                     .await
             })
             .await?;
         let mut approvals: Vec<Approval> = rows.iter().map(read).collect::<Result<_, _>>()?;
-        let more = approvals.len() > limit as usize;
-        approvals.truncate(limit as usize);
-        let next = approvals
-            .last()
-            .filter(|_| more)
-            .map(|a| (a.requested_at, a.job_id.clone()));
+        let next = page::cut(&mut approvals, limit, |a| {
+            (a.requested_at, a.job_id.clone())
+        });
         Ok(ApprovalPage { approvals, next })
     }
-}
-
-fn corrupt(e: impl std::fmt::Display) -> LedgerError {
-    LedgerError::Corrupt(e.to_string())
 }
 
 fn json(bytes: Option<Vec<u8>>) -> Result<Option<serde_json::Value>, LedgerError> {

@@ -120,6 +120,19 @@ impl Ledger {
         Ok(done.rows_affected())
     }
 
+    /// How many requests wait for somebody.
+    pub async fn pending_approvals(&self, shard: Shard) -> Result<u64, LedgerError> {
+        let count: i64 = self
+            .bounded("counting approvals", async {
+                sqlx::query_scalar("SELECT count(*) FROM approval WHERE shard = $1 AND status = 1")
+                    .bind(shard.0 as i16)
+                    .fetch_one(&self.pool)
+                    .await
+            })
+            .await?;
+        Ok(u64::try_from(count).unwrap_or(0))
+    }
+
     /// Held jobs that were last judged by another policy than `snapshot`, in the order
     /// of their ids.
     pub async fn held_under_other(

@@ -1,6 +1,8 @@
-//! The audit trail: who did what, and when. Written in the transaction of the deed.
+//! The audit trail: who did what, and when. Written in the transaction of the deed, and
+//! read behind its writers by whoever tells it on.
 
-use airlock_model::{JobId, TenantId, Timestamp};
+use airlock_model::{Epoch, JobId, TenantId, Timestamp};
+use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
 use crate::Ledger;
@@ -30,6 +32,35 @@ pub struct AuditEntry {
     pub detail: serde_json::Value,
 }
 
+/// A place in the trail; see [`ChangePosition`](crate::ChangePosition) for the order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct AuditPosition {
+    pub xid: i64,
+    pub id: i64,
+}
+
+const COLUMNS: &str = "xid, id, at, kind, tenant, actor, job_id, detail";
+
+fn read(row: &PgRow) -> Result<(AuditPosition, AuditEntry), sqlx::Error> {
+    let at: Ts = row.try_get("at")?;
+    let detail: Vec<u8> = row.try_get("detail")?;
+    let id = row.try_get("id")?;
+    let position = AuditPosition {
+        xid: row.try_get("xid")?,
+        id,
+    };
+    let entry = AuditEntry {
+        id,
+        at: at.0,
+        kind: row.try_get("kind")?,
+        tenant: row.try_get("tenant")?,
+        actor: row.try_get("actor")?,
+        job_id: row.try_get("job_id")?,
+        detail: serde_json::from_slice(&detail).unwrap_or_default(),
+    };
+    Ok((position, entry))
+}
+
 pub(crate) async fn insert(
     conn: &mut PgConnection,
     entry: &NewAudit<'_>,
@@ -56,35 +87,91 @@ impl Ledger {
         job: &JobId,
         limit: u32,
     ) -> Result<Vec<AuditEntry>, LedgerError> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM audit_log
+             WHERE job_id = $1 AND ($2::text IS NULL OR tenant = $2) ORDER BY id LIMIT $3"
+        );
         let rows = self
             .bounded("reading the audit trail", async {
-                sqlx::query(
-                    "SELECT id, at, kind, tenant, actor, job_id, detail FROM audit_log
-                     WHERE job_id = $1 AND ($2::text IS NULL OR tenant = $2)
-                     ORDER BY id LIMIT $3",
-                )
-                .bind(job.as_str())
-                .bind(tenant.map(TenantId::as_str))
-                .bind(i64::from(limit))
-                .fetch_all(&self.pool)
-                .await
+                sqlx::query(sqlx::AssertSqlSafe(sql))
+                    .bind(job.as_str())
+                    .bind(tenant.map(TenantId::as_str))
+                    .bind(i64::from(limit))
+                    .fetch_all(&self.pool)
+                    .await
+            })
+            .await?;
+        let entries = rows.iter().map(|row| Ok(read(row)?.1));
+        entries
+            .collect::<Result<_, sqlx::Error>>()
+            .doing("reading the audit trail")
+    }
+
+    /// What was written after `after` and can no longer be preceded by anything.
+    pub async fn audit_after(
+        &self,
+        after: AuditPosition,
+        limit: u32,
+    ) -> Result<Vec<(AuditPosition, AuditEntry)>, LedgerError> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM audit_log
+             WHERE (xid, id) > ($1, $2)
+               AND xid < pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+             ORDER BY xid, id LIMIT $3"
+        );
+        let rows = self
+            .bounded("reading the audit trail", async {
+                sqlx::query(sqlx::AssertSqlSafe(sql))
+                    .bind(after.xid)
+                    .bind(after.id)
+                    .bind(i64::from(limit))
+                    .fetch_all(&self.pool)
+                    .await
             })
             .await?;
         rows.iter()
-            .map(|row| {
-                let at: Ts = row.try_get("at")?;
-                let detail: Vec<u8> = row.try_get("detail")?;
-                Ok(AuditEntry {
-                    id: row.try_get("id")?,
-                    at: at.0,
-                    kind: row.try_get("kind")?,
-                    tenant: row.try_get("tenant")?,
-                    actor: row.try_get("actor")?,
-                    job_id: row.try_get("job_id")?,
-                    detail: serde_json::from_slice(&detail).unwrap_or_default(),
-                })
-            })
+            .map(read)
             .collect::<Result<_, sqlx::Error>>()
             .doing("reading the audit trail")
+    }
+
+    /// How far the trail has been told, by any leader before.
+    pub async fn audit_cursor(&self) -> Result<AuditPosition, LedgerError> {
+        let row: Option<(i64, i64)> = self
+            .bounded("reading the audit cursor", async {
+                sqlx::query_as("SELECT xid, id FROM audit_cursor")
+                    .fetch_optional(&self.pool)
+                    .await
+            })
+            .await?;
+        Ok(
+            row.map_or_else(AuditPosition::default, |(xid, id)| AuditPosition {
+                xid,
+                id,
+            }),
+        )
+    }
+
+    /// Moves the cursor forward, if `epoch` still leads the first shard; never back.
+    pub async fn advance_audit_cursor(
+        &self,
+        epoch: Epoch,
+        to: AuditPosition,
+    ) -> Result<(), LedgerError> {
+        self.bounded("moving the audit cursor", async {
+            sqlx::query(
+                "INSERT INTO audit_cursor (xid, id)
+                 SELECT $2, $3 FROM leadership WHERE shard = 0 AND epoch = $1
+                 ON CONFLICT (one) DO UPDATE SET xid = excluded.xid, id = excluded.id
+                 WHERE (audit_cursor.xid, audit_cursor.id) < (excluded.xid, excluded.id)",
+            )
+            .bind(epoch.0 as i64)
+            .bind(to.xid)
+            .bind(to.id)
+            .execute(&self.pool)
+            .await
+        })
+        .await?;
+        Ok(())
     }
 }

@@ -98,6 +98,11 @@ impl LedgerError {
     }
 }
 
+/// What is stored cannot be read.
+pub(crate) fn corrupt(e: impl std::fmt::Display) -> LedgerError {
+    LedgerError::Corrupt(e.to_string())
+}
+
 /// Adds what was being done to a database error.
 pub(crate) trait Doing<T> {
     fn doing(self, doing: &'static str) -> Result<T, LedgerError>;

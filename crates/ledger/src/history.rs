@@ -28,6 +28,9 @@ pub(crate) const COLUMNS: &str = "past.attempts, past.workers, past.scheduled, p
      past.running, past.ended, past.outcomes, past.reasons, asked.held, asked.back, asked.why, \
      asked.said";
 
+/// How many [`COLUMNS`] there are.
+pub(crate) const WIDTH: usize = 12;
+
 /// Where [`COLUMNS`] come from; `r` is the job's request row.
 pub(crate) const JOIN: &str = "CROSS JOIN LATERAL (\
      SELECT array_agg(attempt) AS attempts, array_agg(worker_id) AS workers, \

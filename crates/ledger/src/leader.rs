@@ -14,12 +14,13 @@ use std::time::Duration;
 
 use airlock_model::{Epoch, JobId, Shard, Verdict};
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{Connection, PgConnection};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::commit::{Assign, Commit, Finish, Mark, Refuse, Requeue, StrayResult, Written};
 use crate::error::{Doing, LedgerError};
 use crate::letters::NewDeadLetter;
+use crate::lines::open;
 use crate::ts::Ts;
 use crate::{ChangePosition, Ledger, approvals_hold, letters};
 
@@ -44,7 +45,11 @@ impl std::fmt::Debug for LeaderWriter {
     }
 }
 
+// What a move answers is one list of places in its input, from 1 on: every id again would
+// cost more to send and to read than the look-up of its row.
+
 const ASSIGN: &str = r#"
+WITH done AS (
 UPDATE job_state s SET state = 2, attempt = u.attempt, epoch = $2, dispatch_id = u.dispatch_id,
     worker_id = u.worker_id, incarnation = u.incarnation, decision = u.decision,
     rule_id = u.rule_id, policy_snapshot = u.snapshot, decision_reason = u.reason,
@@ -53,15 +58,17 @@ UPDATE job_state s SET state = 2, attempt = u.attempt, epoch = $2, dispatch_id =
     not_before = NULL, reason_code = NULL, reason = NULL
 FROM unnest($3::text[], $4::int[], $5::uuid[], $6::text[], $7::text[], $8::smallint[],
             $9::text[], $10::text[], $11::text[], $12::timestamptz[], $13::timestamptz[],
-            $14::text[], $15::bytea[])
+            $14::text[], $15::bytea[]) WITH ORDINALITY
   AS u(job_id, attempt, dispatch_id, worker_id, incarnation, decision, rule_id, snapshot,
-       reason, decided_at, at, rule_hash, constraints)
+       reason, decided_at, at, rule_hash, constraints, number)
 WHERE s.job_id = u.job_id AND s.shard = $1 AND s.state = 1 AND s.attempt = u.attempt - 1
-RETURNING s.job_id"#;
+RETURNING u.number
+)
+SELECT coalesce(array_agg(number), '{}') FROM done"#;
 
 // A round that only assigns, which is every round of an idle system, goes in one
-// statement instead of three: the fence is locked by the statement that needs it, and an
-// empty answer of the fence is one row without a job.
+// statement instead of three: the fence is locked by the statement that needs it, and a
+// fence that does not hold answers nothing.
 const ASSIGN_ALONE: &str = r#"
 WITH fence AS MATERIALIZED (
     SELECT 1 FROM leadership WHERE shard = $1 AND epoch = $2 FOR SHARE
@@ -74,15 +81,14 @@ UPDATE job_state s SET state = 2, attempt = u.attempt, epoch = $2, dispatch_id =
     not_before = NULL, reason_code = NULL, reason = NULL
 FROM fence, unnest($3::text[], $4::int[], $5::uuid[], $6::text[], $7::text[], $8::smallint[],
             $9::text[], $10::text[], $11::text[], $12::timestamptz[], $13::timestamptz[],
-            $14::text[], $15::bytea[])
+            $14::text[], $15::bytea[]) WITH ORDINALITY
   AS u(job_id, attempt, dispatch_id, worker_id, incarnation, decision, rule_id, snapshot,
-       reason, decided_at, at, rule_hash, constraints)
+       reason, decided_at, at, rule_hash, constraints, number)
 WHERE s.job_id = u.job_id AND s.shard = $1 AND s.state = 1 AND s.attempt = u.attempt - 1
-RETURNING s.job_id
+RETURNING u.number
 )
-SELECT job_id FROM done
-UNION ALL
-SELECT NULL WHERE NOT EXISTS (SELECT 1 FROM fence)"#;
+SELECT CASE WHEN EXISTS (SELECT 1 FROM fence)
+       THEN coalesce((SELECT array_agg(number) FROM done), '{}') END"#;
 
 const REFUSE: &str = r#"
 UPDATE job_state s SET state = u.state, open = (u.state = 5), epoch = $2,
@@ -107,6 +113,7 @@ RETURNING s.job_id"#;
 // A run that began was on the wire before, whatever came first to our ears; and so the
 // history has no gap.
 const FINISH: &str = r#"
+WITH done AS (
 UPDATE job_state s SET state = u.state, open = false, epoch = $2,
     dispatched_at = coalesce(u.dispatched_at, s.dispatched_at, u.running_at),
     running_at = coalesce(u.running_at, s.running_at), finished_at = u.at,
@@ -114,11 +121,14 @@ UPDATE job_state s SET state = u.state, open = false, epoch = $2,
     result_ptr = u.result_ptr, result_missing = u.result_missing
 FROM unnest($3::text[], $4::uuid[], $5::smallint[], $6::timestamptz[], $7::timestamptz[],
             $8::timestamptz[], $9::text[], $10::text[], $11::bytea[], $12::text[], $13::bool[])
+     WITH ORDINALITY
   AS u(job_id, dispatch_id, state, dispatched_at, running_at, at, reason_code, reason, result,
-       result_ptr, result_missing)
+       result_ptr, result_missing, number)
 WHERE s.job_id = u.job_id AND s.shard = $1 AND s.dispatch_id = u.dispatch_id
   AND s.state IN (2, 3, 4)
-RETURNING s.job_id"#;
+RETURNING u.number
+)
+SELECT coalesce(array_agg(number), '{}') FROM done"#;
 
 // The row is locked before its run is written down: a cancel that comes in between would
 // otherwise leave a past run in the history of a job that was never queued again.
@@ -191,29 +201,6 @@ impl Ledger {
             op_timeout: self.op_timeout,
             broken: false,
         })
-    }
-}
-
-/// Plans are pinned to index look-ups: a plan made while the table was empty would
-/// otherwise scan it for ever, and one made for the arrays at hand (custom) walks the
-/// table and searches the arrays, which is quadratic. A leader that hangs in a transaction is ended by the
-/// server, so that it holds up nobody.
-async fn open(options: &PgConnectOptions, limit: Duration) -> Result<PgConnection, LedgerError> {
-    let options = options.clone().options([
-        ("plan_cache_mode", "force_generic_plan"),
-        ("enable_seqscan", "off"),
-        ("enable_hashjoin", "off"),
-        ("enable_mergejoin", "off"),
-        ("jit", "off"),
-        ("idle_in_transaction_session_timeout", "5s"),
-        ("lock_timeout", "5s"),
-    ]);
-    match tokio::time::timeout(limit, PgConnection::connect_with(&options)).await {
-        Ok(conn) => conn.doing("opening the leader's connection"),
-        Err(_) => Err(LedgerError::Timeout {
-            doing: "opening the leader's connection",
-            limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
-        }),
     }
 }
 
@@ -363,7 +350,21 @@ fn ids(rows: Vec<String>) -> Result<HashSet<JobId>, LedgerError> {
         .collect()
 }
 
-/// By either statement; a row without a job is a fence that did not hold.
+/// The jobs at these places of the statement's input, counted from 1.
+fn picked<T>(
+    numbers: &[i64],
+    input: &[&T],
+    key: impl Fn(&T) -> &JobId,
+) -> Result<HashSet<JobId>, LedgerError> {
+    let pick = |n: &i64| {
+        let at = usize::try_from(*n).ok()?.checked_sub(1)?;
+        Some(key(input.get(at)?).clone())
+    };
+    let picked = numbers.iter().map(pick).collect::<Option<_>>();
+    picked.ok_or_else(|| LedgerError::Corrupt("a move answered for a job not in it".to_owned()))
+}
+
+/// By either statement; no answer is a fence that did not hold.
 async fn assign(
     tx: &mut PgConnection,
     statement: &'static str,
@@ -372,7 +373,7 @@ async fn assign(
     items: &[Assign],
 ) -> Result<Option<HashSet<JobId>>, LedgerError> {
     let v = sorted(items, |x| &x.job_id);
-    let rows: Vec<Option<String>> = sqlx::query_scalar(statement)
+    let done: Option<Vec<i64>> = sqlx::query_scalar(statement)
         .bind(shard)
         .bind(epoch)
         .bind(col(&v, |x| x.job_id.as_str()))
@@ -388,12 +389,10 @@ async fn assign(
         .bind(col(&v, |x| Ts(x.at)))
         .bind(col(&v, |x| rule_hash(&x.verdict)))
         .bind(col(&v, |x| constraints(&x.verdict)))
-        .fetch_all(&mut *tx)
+        .fetch_one(&mut *tx)
         .await
         .doing("assigning jobs")?;
-    rows.into_iter()
-        .collect::<Option<Vec<String>>>()
-        .map(ids)
+    done.map(|numbers| picked(&numbers, &v, |x| &x.job_id))
         .transpose()
 }
 
@@ -432,7 +431,7 @@ async fn finish(
     items: &[Finish],
 ) -> Result<HashSet<JobId>, LedgerError> {
     let v = sorted(items, |x| &x.job_id);
-    let rows = sqlx::query_scalar(FINISH)
+    let done: Vec<i64> = sqlx::query_scalar(FINISH)
         .bind(shard)
         .bind(epoch)
         .bind(col(&v, |x| x.job_id.as_str()))
@@ -450,10 +449,10 @@ async fn finish(
         .bind(col(&v, |x| x.result.as_deref()))
         .bind(col(&v, |x| x.result_ptr.as_deref()))
         .bind(col(&v, |x| x.result_missing))
-        .fetch_all(&mut *tx)
+        .fetch_one(&mut *tx)
         .await
         .doing("finishing jobs")?;
-    ids(rows)
+    picked(&done, &v, |x| &x.job_id)
 }
 
 async fn requeue(

@@ -191,3 +191,31 @@ impl LeaseConnection {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use airlock_testkit::Postgres;
+
+    use crate::{Ledger, LedgerConfig};
+
+    /// It is the server that has to notice a leader whose machine is gone, so it is the
+    /// server's keepalives that are set, for this session, whatever its own settings say.
+    #[tokio::test]
+    async fn the_server_looks_often_whether_the_holder_of_the_lock_is_there() -> anyhow::Result<()>
+    {
+        let postgres = Postgres::start().await?;
+        let ledger = Ledger::connect(&LedgerConfig::at(&postgres.url()), "test").await?;
+        let mut lease = ledger.lease_connection("a").await?;
+        let mut told = Vec::new();
+        for setting in ["idle", "interval", "count"] {
+            let sql = format!("SHOW tcp_keepalives_{setting}");
+            let value: String = sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
+                .fetch_one(&mut lease.conn)
+                .await?;
+            told.push(value);
+        }
+        // Gone for good after 5 + 3 × 2 seconds of silence.
+        assert_eq!(told, ["5", "2", "3"]);
+        Ok(())
+    }
+}

@@ -52,6 +52,8 @@ pub struct WholeLetter {
     pub spec: Option<JobSpec>,
     pub payload: Option<Bytes>,
     pub trace_id: Option<String>,
+    /// When the job was due, while its row is still there.
+    pub due_at: Option<Timestamp>,
     /// The message as it came, for what could not be read.
     pub packet: Option<Bytes>,
 }
@@ -86,7 +88,8 @@ LEFT JOIN job_request r ON r.job_id = u.job_id"#;
 const COLUMNS: &str = "d.id, d.job_id, d.tenant, d.topic, d.reason_code, d.reason, d.last_state, \
      d.attempts, d.subject, d.created_at, d.retried_as, d.retried_at";
 
-const REQUEST: &str = "d.spec, d.payload, d.trace_id, d.packet";
+const REQUEST: &str = "d.spec, d.payload, d.trace_id, d.packet, \
+     (SELECT s.due_at FROM job_state s WHERE s.job_id = d.job_id)";
 
 /// The filter's conditions on `d`; it takes the parameters 1 to 8.
 const CONDITIONS: &str = "($1::text IS NULL OR d.tenant = $1) \
@@ -328,5 +331,9 @@ fn whole(r: &PgRow) -> Result<WholeLetter, LedgerError> {
         payload: bytes(13)?.map(Bytes::from),
         trace_id: r.try_get(14).doing("reading a dead letter")?,
         packet: bytes(15)?.map(Bytes::from),
+        due_at: r
+            .try_get::<Option<Ts>, _>(16)
+            .doing("reading a dead letter")?
+            .map(|t| t.0),
     })
 }

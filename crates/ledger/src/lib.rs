@@ -23,11 +23,16 @@ mod history;
 mod leader;
 mod lease;
 mod letters;
+mod lines;
 mod migrate;
+mod page;
 mod query;
 mod recover;
+mod reports;
+mod reports_write;
 mod retention;
 mod second;
+mod settings;
 mod stale;
 mod submit;
 mod ts;
@@ -44,7 +49,7 @@ pub use approvals::{
 pub use approvals_rules::{Refusal, Voter, may_vote};
 pub use approvals_sweep::{HeldJob, Rejudged};
 pub use approvals_vote::{NewVote, VoteOutcome};
-pub use audit::AuditEntry;
+pub use audit::{AuditEntry, AuditPosition};
 pub use bundles::{Bundle, KEPT_BUNDLES, NewBundle, RolledBack};
 pub use cancel::{CancelOutcome, CancelRequest};
 pub use changes::{Change, ChangePosition};
@@ -58,8 +63,13 @@ pub use lease::{LeaderInfo, LeaseConnection};
 pub use letters::{DeadLetter, LetterFilter, NewDeadLetter, WholeLetter};
 pub use query::{JobFilter, JobPage, JobView};
 pub use recover::{LoadedJob, OpenJob};
+pub use reports::{
+    Artifact, ConstraintOutcome, ConstraintReport, JobReport, KEPT_ARTIFACTS, KEPT_PARTIALS,
+    NewReport, Partial, Progress,
+};
 pub use retention::{Sweep, Swept, id_floor};
 pub use second::{Retried, retry_key};
+pub use settings::Fact;
 pub use stale::StaleAfter;
 pub use submit::{NewJob, Submitted};
 
@@ -69,6 +79,7 @@ use error::Doing;
 #[derive(Clone)]
 pub struct Ledger {
     pool: PgPool,
+    lines: lines::Lines,
     options: PgConnectOptions,
     op_timeout: Duration,
 }
@@ -97,6 +108,7 @@ impl Ledger {
             .doing("connecting to Postgres")?;
         Ok(Self {
             pool,
+            lines: lines::Lines::new(&options, config.op_timeout()),
             options,
             op_timeout: config.op_timeout(),
         })
@@ -121,6 +133,7 @@ impl Ledger {
 
     /// Ends all connections of this handle.
     pub async fn close(&self) {
+        self.lines.close().await;
         self.pool.close().await;
     }
 

@@ -10,6 +10,9 @@ const MIGRATIONS: &[(i32, &str)] = &[
     (1, include_str!("../migrations/0001_jobs.sql")),
     (2, include_str!("../migrations/0002_operations.sql")),
     (3, include_str!("../migrations/0003_approvals.sql")),
+    (4, include_str!("../migrations/0004_audit_order.sql")),
+    (5, include_str!("../migrations/0005_reports.sql")),
+    (6, include_str!("../migrations/0006_failed_tasks.sql")),
 ];
 
 /// Every service migrates on start; this lock lets one do it while the others wait.

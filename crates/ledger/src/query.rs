@@ -6,8 +6,10 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 
 use crate::Ledger;
-use crate::error::{Doing, LedgerError};
+use crate::error::{Doing, LedgerError, corrupt};
 use crate::history::{self, HistoryEntry};
+use crate::page;
+use crate::reports::{self, JobReport};
 use crate::ts::Ts;
 
 /// A job as a person sees it.
@@ -39,6 +41,8 @@ pub struct JobView {
     pub result_missing: bool,
     /// Oldest first. Empty in lists.
     pub history: Vec<HistoryEntry>,
+    /// What its worker said of it, if anything. None in lists.
+    pub report: Option<Box<JobReport>>,
 }
 
 /// Which jobs to list. Empty fields do not filter.
@@ -81,11 +85,13 @@ impl Ledger {
         id: &JobId,
     ) -> Result<Option<JobView>, LedgerError> {
         let sql = format!(
-            "SELECT {COLUMNS}, r.payload, s.result, {} \
-             FROM job_request r JOIN job_state s USING (job_id) {} \
+            "SELECT {COLUMNS}, r.payload, s.result, {}, {} \
+             FROM job_request r JOIN job_state s USING (job_id) {} {} \
              WHERE r.job_id = $1 AND ($2::text IS NULL OR r.tenant = $2)",
             history::COLUMNS,
+            reports::COLUMNS,
             history::JOIN,
+            reports::JOIN,
         );
         let row = self
             .bounded("reading a job", async {
@@ -113,6 +119,10 @@ impl Ledger {
             running: ts(&row, 20)?,
         };
         view.history = history::read(&view, times, &row, 28)?;
+        if let Some((mut report, more)) = reports::read(&row, 28 + history::WIDTH)? {
+            self.complete_report(id, more, &mut report).await?;
+            view.report = Some(Box::new(report));
+        }
         Ok(Some(view))
     }
 
@@ -136,10 +146,7 @@ impl Ledger {
         );
         let states: Option<Vec<i16>> =
             (!filter.states.is_empty()).then(|| filter.states.iter().map(|s| s.code()).collect());
-        let (after_at, after_id) = match &after {
-            Some((at, id)) => (Some(Ts(*at)), id.as_str()),
-            None => (None, ""),
-        };
+        let (after_at, after_id) = page::behind(after.as_ref());
         let rows = self
             .bounded("listing jobs", async {
                 sqlx::query(sqlx::AssertSqlSafe(sql))
@@ -151,24 +158,15 @@ impl Ledger {
                     .bind(after_at)
                     .bind(after_id)
                     .bind(filter.workflow_id.as_deref())
-                    .bind(i64::from(limit) + 1)
+                    .bind(page::asked(limit))
                     .fetch_all(&self.pool)
                     .await
             })
             .await?;
         let mut jobs: Vec<JobView> = rows.iter().map(read).collect::<Result<_, _>>()?;
-        let more = jobs.len() > limit as usize;
-        jobs.truncate(limit as usize);
-        let next = jobs
-            .last()
-            .filter(|_| more)
-            .map(|j| (j.created_at, j.job_id.clone()));
+        let next = page::cut(&mut jobs, limit, |j| (j.created_at, j.job_id.clone()));
         Ok(JobPage { jobs, next })
     }
-}
-
-fn corrupt(e: impl std::fmt::Display) -> LedgerError {
-    LedgerError::Corrupt(e.to_string())
 }
 
 fn ts(row: &PgRow, i: usize) -> Result<Option<Timestamp>, LedgerError> {
@@ -210,5 +208,6 @@ fn read(row: &PgRow) -> Result<JobView, LedgerError> {
         result_ptr: maybe(24)?,
         result_missing: row.try_get(25).map_err(corrupt)?,
         history: Vec::new(),
+        report: None,
     })
 }

@@ -13,7 +13,7 @@ use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
 use crate::Ledger;
-use crate::error::LedgerError;
+use crate::error::{LedgerError, corrupt};
 use crate::ts::Ts;
 
 /// A job with what the scheduler decides on.
@@ -87,13 +87,12 @@ impl Ledger {
         inline_limit: usize,
     ) -> Result<Vec<LoadedJob>, LedgerError> {
         let ids: Vec<&str> = ids.iter().map(JobId::as_str).collect();
+        let inline = i32::try_from(inline_limit).unwrap_or(i32::MAX);
         let rows = self
-            .bounded("loading jobs", async {
-                sqlx::query(BY_ID)
-                    .bind(&ids)
-                    .bind(i32::try_from(inline_limit).unwrap_or(i32::MAX))
-                    .fetch_all(&self.pool)
-                    .await
+            .lines
+            .run("loading jobs", async |line| {
+                let query = sqlx::query(BY_ID).bind(&ids).bind(inline);
+                query.fetch_all(line).await
             })
             .await?;
         Ok(readable(&rows))
@@ -242,10 +241,6 @@ impl Ledger {
             .map(|id| JobId::new(id).map_err(corrupt))
             .collect()
     }
-}
-
-fn corrupt(e: impl std::fmt::Display) -> LedgerError {
-    LedgerError::Corrupt(e.to_string())
 }
 
 /// What can be read of these; the rest is said out loud, and ended by the reconciler.

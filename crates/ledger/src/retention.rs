@@ -59,6 +59,12 @@ WITH page AS MATERIALIZED (
     DELETE FROM job_retry WHERE job_id = ANY(ARRAY(SELECT job_id FROM gone))
 ), due AS (
     DELETE FROM job_due WHERE job_id = ANY(ARRAY(SELECT job_id FROM gone))
+), report AS (
+    DELETE FROM job_report WHERE job_id = ANY(ARRAY(SELECT job_id FROM gone))
+), partial AS (
+    DELETE FROM job_partial WHERE job_id = ANY(ARRAY(SELECT job_id FROM gone))
+), artifact AS (
+    DELETE FROM job_artifact WHERE job_id = ANY(ARRAY(SELECT job_id FROM gone))
 )
 SELECT (SELECT count(*) FROM page), (SELECT count(*) FROM gone),
        (SELECT job_id FROM page ORDER BY job_id DESC LIMIT 1)"#;
@@ -79,9 +85,14 @@ WITH page AS MATERIALIZED (
     UPDATE job_request SET payload = NULL
     WHERE job_id = ANY(ARRAY(SELECT job_id FROM old)) AND payload IS NOT NULL
     RETURNING job_id
+), partial AS (
+    UPDATE job_partial SET content = NULL
+    WHERE job_id = ANY(ARRAY(SELECT job_id FROM old)) AND content IS NOT NULL
+    RETURNING job_id
 )
 SELECT (SELECT count(*) FROM page),
-       (SELECT count(*) FROM (SELECT job_id FROM result UNION SELECT job_id FROM payload) AS t),
+       (SELECT count(*) FROM (SELECT job_id FROM result UNION SELECT job_id FROM payload
+                             UNION SELECT job_id FROM partial) AS t),
        (SELECT job_id FROM page ORDER BY job_id DESC LIMIT 1)"#;
 
 // A job's past runs go when the job has ended, so that no history loses its beginning

@@ -51,24 +51,58 @@ fn bounded(ms: i64) -> i64 {
 
 /// One unnest column per field; a struct of columns so that binding reads as a list.
 #[derive(Default)]
-pub(crate) struct Columns {
-    job_id: Vec<String>,
-    tenant: Vec<String>,
-    topic: Vec<String>,
+pub(crate) struct Columns<'a> {
+    job_id: Vec<&'a str>,
+    tenant: Vec<&'a str>,
+    topic: Vec<&'a str>,
     priority: Vec<i16>,
     shard: Vec<i16>,
-    idempotency_key: Vec<Option<String>>,
-    job_hash: Vec<Vec<u8>>,
+    idempotency_key: Vec<Option<&'a str>>,
+    job_hash: Vec<&'a [u8]>,
     spec: Vec<Vec<u8>>,
-    payload: Vec<Option<Vec<u8>>>,
-    trace_id: Vec<String>,
-    traceparent: Vec<String>,
+    payload: Vec<Option<&'a [u8]>>,
+    trace_id: Vec<&'a str>,
+    traceparent: Vec<&'a str>,
     max_attempts: Vec<Option<i16>>,
     due_at: Vec<Option<Ts>>,
     delay_ms: Vec<Option<i64>>,
     deadline_ms: Vec<Option<i64>>,
-    submitted_by: Vec<Option<String>>,
+    submitted_by: Vec<Option<&'a str>>,
 }
+
+// Jobs that can hardly be known: their ids are new, they have no key, and they are due.
+// "On conflict" would look into each unique index twice, write each row in two steps and
+// answer with every id, which costs a third of the whole.
+const INSERT_NEW: &str = r#"
+WITH input AS MATERIALIZED (
+    SELECT *, statement_timestamp() AS at
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::smallint[], $5::smallint[],
+                $6::bytea[], $7::bytea[], $8::bytea[], $9::text[], $10::text[], $11::smallint[],
+                $12::bigint[], $13::text[])
+      AS t(job_id, tenant, topic, priority, shard, job_hash, spec, payload,
+           trace_id, traceparent, max_attempts, deadline_ms, submitted_by)
+), request AS (
+    INSERT INTO job_request (job_id, tenant, topic, priority, shard, job_hash, spec, payload,
+                             trace_id, traceparent, max_attempts, submitted_by, created_at)
+    SELECT job_id, tenant, topic, priority, shard, job_hash, spec, payload,
+           trace_id, traceparent, max_attempts, submitted_by, at
+    FROM input
+), state AS (
+    INSERT INTO job_state (job_id, shard, deadline_at)
+    SELECT job_id, shard, at + deadline_ms * interval '1 millisecond' FROM input
+)
+SELECT statement_timestamp()"#;
+
+// The same for one job: without arrays, the server does it in half the time.
+const INSERT_ONE: &str = r#"
+WITH request AS (
+    INSERT INTO job_request (job_id, tenant, topic, priority, shard, job_hash, spec, payload,
+                             trace_id, traceparent, max_attempts, submitted_by, created_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $13, statement_timestamp())
+)
+INSERT INTO job_state (job_id, shard, deadline_at)
+VALUES ($1, $5, statement_timestamp() + $12::bigint * interval '1 millisecond')
+RETURNING statement_timestamp()"#;
 
 // The due time and the deadline count from the database's clock. A job that is due
 // already has no row in job_due.
@@ -123,6 +157,15 @@ impl Ledger {
         order.sort_by(|a, b| a.job_id.cmp(&b.job_id));
         order.dedup_by(|later, first| later.job_id == first.job_id);
         let c = Columns::of(order)?;
+        if c.job_id.len() == jobs.len()
+            && c.are_new()
+            && let Some(at) = self
+                .lines
+                .run("accepting jobs", async |line| c.insert_new(line).await)
+                .await?
+        {
+            return Ok(vec![Submitted::Accepted { at }; jobs.len()]);
+        }
         let rows = self
             .bounded("accepting jobs", async { c.insert(&self.pool).await })
             .await?;
@@ -217,14 +260,72 @@ fn judge(job: &NewJob, existing: &[Existing]) -> Result<Submitted, LedgerError> 
     })
 }
 
-impl Columns {
+impl<'a> Columns<'a> {
     /// In the order of the jobs, which must be that of their ids.
-    pub(crate) fn of<'a>(jobs: impl IntoIterator<Item = &'a NewJob>) -> Result<Self, LedgerError> {
+    pub(crate) fn of(jobs: impl IntoIterator<Item = &'a NewJob>) -> Result<Self, LedgerError> {
         let mut columns = Self::default();
         for job in jobs {
             columns.push(job)?;
         }
         Ok(columns)
+    }
+
+    /// Whether nothing here names what may be there already, or waits for its time.
+    fn are_new(&self) -> bool {
+        self.idempotency_key.iter().all(Option::is_none)
+            && self.due_at.iter().all(Option::is_none)
+            && self.delay_ms.iter().all(Option::is_none)
+    }
+
+    /// When they were accepted, or `None` when one of them is known after all: then none
+    /// was.
+    async fn insert_new<'e>(
+        &self,
+        to: impl sqlx::PgExecutor<'e>,
+    ) -> Result<Option<Timestamp>, sqlx::Error> {
+        let inserted = match self.job_id.as_slice() {
+            [id] => {
+                sqlx::query_scalar(INSERT_ONE)
+                    .bind(id)
+                    .bind(self.tenant[0])
+                    .bind(self.topic[0])
+                    .bind(self.priority[0])
+                    .bind(self.shard[0])
+                    .bind(self.job_hash[0])
+                    .bind(&self.spec[0])
+                    .bind(self.payload[0])
+                    .bind(self.trace_id[0])
+                    .bind(self.traceparent[0])
+                    .bind(self.max_attempts[0])
+                    .bind(self.deadline_ms[0])
+                    .bind(self.submitted_by[0])
+                    .fetch_one(to)
+                    .await
+            }
+            _ => {
+                sqlx::query_scalar(INSERT_NEW)
+                    .bind(&self.job_id)
+                    .bind(&self.tenant)
+                    .bind(&self.topic)
+                    .bind(&self.priority)
+                    .bind(&self.shard)
+                    .bind(&self.job_hash)
+                    .bind(&self.spec)
+                    .bind(&self.payload)
+                    .bind(&self.trace_id)
+                    .bind(&self.traceparent)
+                    .bind(&self.max_attempts)
+                    .bind(&self.deadline_ms)
+                    .bind(&self.submitted_by)
+                    .fetch_one(to)
+                    .await
+            }
+        };
+        match inserted {
+            Ok(Ts(at)) => Ok(Some(at)),
+            Err(sqlx::Error::Database(e)) if e.is_unique_violation() => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
     /// The id and the time of each job that was accepted; known ones are left out.
@@ -253,21 +354,21 @@ impl Columns {
             .await
     }
 
-    fn push(&mut self, job: &NewJob) -> Result<(), LedgerError> {
+    fn push(&mut self, job: &'a NewJob) -> Result<(), LedgerError> {
         let spec = serde_json::to_vec(&job.spec)
             .map_err(|e| LedgerError::Corrupt(format!("job {}: {e}", job.job_id)))?;
-        self.job_id.push(job.job_id.as_str().to_owned());
-        self.tenant.push(job.tenant.as_str().to_owned());
-        self.topic.push(job.spec.topic.as_str().to_owned());
+        self.job_id.push(job.job_id.as_str());
+        self.tenant.push(job.tenant.as_str());
+        self.topic.push(job.spec.topic.as_str());
         self.priority.push(job.spec.priority.code());
         self.shard.push(job.shard.0 as i16);
-        self.idempotency_key.push(job.idempotency_key.clone());
-        self.job_hash.push(job.hash.0.to_vec());
+        self.idempotency_key.push(job.idempotency_key.as_deref());
+        self.job_hash.push(&job.hash.0);
         self.spec.push(spec);
-        self.payload.push(job.payload.as_ref().map(|p| p.to_vec()));
-        self.submitted_by.push(job.submitted_by.clone());
-        self.trace_id.push(job.trace_id.clone());
-        self.traceparent.push(job.traceparent.clone());
+        self.payload.push(job.payload.as_deref());
+        self.submitted_by.push(job.submitted_by.as_deref());
+        self.trace_id.push(&job.trace_id);
+        self.traceparent.push(&job.traceparent);
         self.max_attempts
             .push(job.spec.max_attempts.map(|n| n as i16));
         let (at, after) = match job.spec.due {

@@ -12,6 +12,9 @@ use crate::ids::{JobId, PoolName, TenantId, WorkerId};
 use crate::routing::WaitReason;
 use crate::time::Timestamp;
 
+/// The code of a job that is before the kernel.
+pub const CHECKING: &str = "safety_check";
+
 /// What the leader is asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Question {
@@ -55,6 +58,9 @@ pub enum Standing {
     /// To be asked about again at a time.
     Sleeping {
         reason: String,
+        /// The same in words, where more can be said than the reason.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        detail: String,
         since: Timestamp,
         until: Timestamp,
     },
@@ -73,6 +79,23 @@ pub enum Standing {
 }
 
 impl Standing {
+    /// What a job that is PENDING waits for: the code and the words. `None` when that is
+    /// not known here, or when it does not wait.
+    pub fn waits_for(&self) -> Option<(String, String)> {
+        match self {
+            Self::Checking { .. } => Some((
+                CHECKING.to_owned(),
+                "the safety kernel is being asked".to_owned(),
+            )),
+            Self::Waiting { reason, detail, .. } => Some((reason.clone(), detail.clone())),
+            Self::Sleeping { reason, detail, .. } => {
+                let words = sleeping_words(reason, detail).to_owned();
+                Some((reason.clone(), words))
+            }
+            Self::Unknown | Self::Held { .. } | Self::Assigned { .. } => None,
+        }
+    }
+
     /// One sentence for a person, at `now`.
     pub fn sentence(&self, now: Timestamp) -> String {
         match self {
@@ -110,12 +133,13 @@ impl Standing {
             }
             Self::Sleeping {
                 reason,
+                detail,
                 since,
                 until,
             } => format!(
                 "It waits {}: {}; next in {}.",
                 ago("since", now, *since),
-                sleeping_words(reason),
+                sleeping_words(reason, detail),
                 words(until.since(now))
             ),
             Self::Held { since } => {
@@ -150,7 +174,10 @@ impl Standing {
     }
 }
 
-fn sleeping_words(reason: &str) -> &str {
+fn sleeping_words<'a>(reason: &'a str, detail: &'a str) -> &'a str {
+    if !detail.is_empty() {
+        return detail;
+    }
     match reason {
         "throttled" => "the policy asks to slow down",
         "safety_unavailable" => "the safety kernel cannot be asked",
@@ -212,6 +239,31 @@ mod tests {
         let text = serde_json::to_string(&answer).unwrap();
         assert!(text.contains("\"standing\":\"waiting\""), "{text}");
         assert_eq!(serde_json::from_str::<Answer>(&text).unwrap(), answer);
+    }
+
+    #[test]
+    fn a_sleeping_job_says_what_it_was_told_or_what_its_reason_means() {
+        let sleeping = |reason: &str, detail: &str| Standing::Sleeping {
+            reason: reason.to_owned(),
+            detail: detail.to_owned(),
+            since: Timestamp(0),
+            until: Timestamp::from_millis(5_000),
+        };
+        let open = sleeping("safety_unavailable", "safety kernel circuit open");
+        let (code, words) = open.waits_for().unwrap();
+        assert_eq!(code, "safety_unavailable");
+        assert_eq!(words, "safety kernel circuit open");
+        let text = open.sentence(Timestamp(0));
+        assert!(
+            text.contains("safety kernel circuit open; next in 5 s"),
+            "{text}"
+        );
+        let (_, words) = sleeping("throttled", "").waits_for().unwrap();
+        assert_eq!(words, "the policy asks to slow down");
+        let held = Standing::Held {
+            since: Timestamp(0),
+        };
+        assert_eq!(held.waits_for(), None);
     }
 
     #[test]

@@ -1,13 +1,17 @@
 //! What was asked for: the immutable part of a job, and the decision made about it.
 
+mod decision;
+mod retry;
+
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::ids::Topic;
-use crate::terms::{ApprovalTerms, Constraints};
 use crate::time::{Millis, Timestamp};
+
+pub use decision::{Decision, Verdict};
+pub use retry::RetryPlan;
 
 /// Labels that only Airlock itself may set. A client that could send them could
 /// approve its own job or pass for a compensation.
@@ -133,58 +137,6 @@ pub struct Budget {
     /// The job must have ended this many milliseconds after acceptance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<i64>,
-}
-
-/// How a job that fails is tried again, where that differs from the scheduler's own way.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RetryPlan {
-    /// The pauses before the second run, the third and so on; the last one repeats.
-    /// Empty: the scheduler's backoff.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub delays_ms: Vec<Millis>,
-    /// A plain failure is tried again too, not only one the worker calls retryable.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub on_failed: bool,
-    /// A run without a sign of life for this long is given up and tried again; without
-    /// it, silence ends the job.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub visibility_ms: Option<Millis>,
-}
-
-impl RetryPlan {
-    /// The pause after run `attempt` (the first is 1); `None` leaves it to the scheduler.
-    pub fn delay(&self, attempt: u32) -> Option<std::time::Duration> {
-        let at = usize::try_from(attempt.saturating_sub(1)).unwrap_or(usize::MAX);
-        let ms = self.delays_ms.get(at).or(self.delays_ms.last())?;
-        Some(std::time::Duration::from_millis(*ms))
-    }
-
-    fn validate(&self) -> Result<(), FieldError> {
-        if self.delays_ms.len() > limits::RETRY_DELAYS {
-            let most = limits::RETRY_DELAYS;
-            let message = format!(
-                "{} pauses; at most {most} are allowed",
-                self.delays_ms.len()
-            );
-            return Err(FieldError::new("retry.delays_ms", message));
-        }
-        if let Some(ms) = self
-            .delays_ms
-            .iter()
-            .find(|ms| **ms > limits::MAX_TIMEOUT_MS)
-        {
-            let message = format!("{ms} is more than {}", limits::MAX_TIMEOUT_MS);
-            return Err(FieldError::new("retry.delays_ms", message));
-        }
-        if let Some(ms) = self.visibility_ms
-            && !(1..=limits::MAX_TIMEOUT_MS).contains(&ms)
-        {
-            let message = format!("{ms} is not between 1 and {}", limits::MAX_TIMEOUT_MS);
-            return Err(FieldError::new("retry.visibility_ms", message));
-        }
-        Ok(())
-    }
 }
 
 /// How to undo a job that succeeded. What is absent is taken from the job itself.
@@ -453,100 +405,6 @@ fn check_map(field: &str, map: &BTreeMap<String, String>) -> Result<(), FieldErr
     Ok(())
 }
 
-/// What the policy said.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-#[repr(i16)]
-pub enum Decision {
-    Allow = 1,
-    Deny = 2,
-    RequireApproval = 3,
-    Throttle = 4,
-    AllowWithConstraints = 5,
-    /// The kernel could not be asked and the fail mode is open.
-    FailOpen = 20,
-}
-
-impl Decision {
-    pub const fn code(self) -> i16 {
-        self as i16
-    }
-
-    pub fn from_code(code: i16) -> Option<Self> {
-        [
-            Self::Allow,
-            Self::Deny,
-            Self::RequireApproval,
-            Self::Throttle,
-            Self::AllowWithConstraints,
-            Self::FailOpen,
-        ]
-        .into_iter()
-        .find(|d| d.code() == code)
-    }
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Allow => "ALLOW",
-            Self::Deny => "DENY",
-            Self::RequireApproval => "REQUIRE_APPROVAL",
-            Self::Throttle => "THROTTLE",
-            Self::AllowWithConstraints => "ALLOW_WITH_CONSTRAINTS",
-            Self::FailOpen => "FAIL_OPEN",
-        }
-    }
-
-    /// Whether a job may be dispatched on it.
-    pub const fn allows(self) -> bool {
-        match self {
-            Self::Allow | Self::AllowWithConstraints | Self::FailOpen => true,
-            Self::Deny | Self::RequireApproval | Self::Throttle => false,
-        }
-    }
-}
-
-/// A decision with everything that explains it; what the ledger records.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verdict {
-    pub decision: Decision,
-    pub reason: String,
-    pub rule_id: String,
-    pub snapshot: String,
-    pub decided_at: Timestamp,
-    /// The snapshot was in force at this moment or later. When it was asked, for an
-    /// answer of the kernel; before that, for one from the cache.
-    pub confirmed_at: Timestamp,
-    /// The deciding rule's content; empty when no rule decided.
-    pub rule_hash: String,
-    /// What the job must keep to; of a held job, once it is approved.
-    pub constraints: Option<Arc<Constraints>>,
-    /// How the job may be let go, when a rule holds it.
-    pub approval: Option<ApprovalTerms>,
-    /// The round of the approval that turned a hold into an allow.
-    pub approved: Option<u32>,
-    /// How many jobs the policy lets this tenant have in flight.
-    pub tenant_concurrency: Option<u32>,
-}
-
-/// A denial of nobody, to be filled in: what is forgotten must not allow.
-impl Default for Verdict {
-    fn default() -> Self {
-        Self {
-            decision: Decision::Deny,
-            reason: String::new(),
-            rule_id: String::new(),
-            snapshot: String::new(),
-            decided_at: Timestamp(0),
-            confirmed_at: Timestamp(0),
-            rule_hash: String::new(),
-            constraints: None,
-            approval: None,
-            approved: None,
-            tenant_concurrency: None,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -570,31 +428,6 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_plan_names_each_pause_and_repeats_the_last() {
-        let plan = RetryPlan {
-            delays_ms: vec![1, 5, 15],
-            ..RetryPlan::default()
-        };
-        let pauses: Vec<u128> = (1..=5)
-            .filter_map(|n| plan.delay(n))
-            .map(|d| d.as_millis())
-            .collect();
-        assert_eq!(pauses, [1, 5, 15, 15, 15]);
-        assert_eq!(RetryPlan::default().delay(1), None);
-        let mut s = spec();
-        s.retry = Some(RetryPlan {
-            visibility_ms: Some(0),
-            ..RetryPlan::default()
-        });
-        assert_eq!(s.validate().unwrap_err().field, "retry.visibility_ms");
-        s.retry = Some(RetryPlan {
-            delays_ms: vec![0; 100],
-            ..RetryPlan::default()
-        });
-        assert_eq!(s.validate().unwrap_err().field, "retry.delays_ms");
-    }
-
-    #[test]
     fn limits_name_the_field() {
         let mut s = spec();
         s.risk_tags = vec!["x".repeat(129)];
@@ -608,18 +441,5 @@ mod tests {
         let mut s = spec();
         s.principal_id = Some("a\0b".into());
         assert_eq!(s.validate().unwrap_err().field, "principal_id");
-    }
-
-    #[test]
-    fn only_allowing_decisions_allow() {
-        assert!(Decision::Allow.allows() && Decision::AllowWithConstraints.allows());
-        for d in [
-            Decision::Deny,
-            Decision::RequireApproval,
-            Decision::Throttle,
-        ] {
-            assert!(!d.allows());
-            assert_eq!(Decision::from_code(d.code()), Some(d));
-        }
     }
 }

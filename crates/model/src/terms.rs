@@ -30,9 +30,13 @@ pub struct Constraints {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Budgets {
+    #[serde(skip_serializing_if = "none")]
     pub max_runtime_ms: i64,
+    #[serde(skip_serializing_if = "none")]
     pub max_retries: i32,
+    #[serde(skip_serializing_if = "none")]
     pub max_artifact_bytes: i64,
+    #[serde(skip_serializing_if = "none")]
     pub max_concurrent_jobs: i32,
 }
 
@@ -40,43 +44,99 @@ pub struct Budgets {
 #[serde(default, deny_unknown_fields)]
 pub struct Sandbox {
     pub isolated: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub network_allowlist: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fs_read_only: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fs_read_write: Vec<String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Toolchain {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allowed_tools: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allowed_commands: Vec<String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Diff {
+    #[serde(skip_serializing_if = "none")]
     pub max_files: i32,
+    #[serde(skip_serializing_if = "none")]
     pub max_lines: i32,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deny_path_globs: Vec<String>,
 }
 
 /// How a job that is held may be let go.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ApprovalTerms {
     /// How many different people must agree.
     pub quorum: u32,
+    /// Counted from when the job was held. `None`: as the installation has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_seconds: Option<u64>,
-    /// Both lists empty: anyone entitled to approve.
+    /// Principals who may. With `approver_roles` empty too: anyone entitled to approve.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub approvers: Vec<String>,
+    /// Roles whose holders may.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub approver_roles: Vec<String>,
+}
+
+impl Default for ApprovalTerms {
+    fn default() -> Self {
+        Self {
+            quorum: 1,
+            expires_seconds: None,
+            approvers: Vec::new(),
+            approver_roles: Vec::new(),
+        }
+    }
 }
 
 /// Allowed by both. A list that would allow nothing names this, which nothing is
 /// called: an empty one would mean that everything is allowed.
 pub const NOTHING: &str = "(nothing)";
 
+/// A number that limits nothing.
+fn none<T: Default + PartialEq>(n: &T) -> bool {
+    *n == T::default()
+}
+
 impl Constraints {
+    /// Whether nothing is bounded at all.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The first bound that makes no sense, in words that name it.
+    pub fn fault(&self) -> Option<String> {
+        let budgets = self.budgets.unwrap_or_default();
+        let (files, lines) = self
+            .diff
+            .as_ref()
+            .map_or((0, 0), |d| (d.max_files, d.max_lines));
+        let numbers = [
+            ("budgets.max_runtime_ms", budgets.max_runtime_ms),
+            ("budgets.max_retries", i64::from(budgets.max_retries)),
+            ("budgets.max_artifact_bytes", budgets.max_artifact_bytes),
+            (
+                "budgets.max_concurrent_jobs",
+                i64::from(budgets.max_concurrent_jobs),
+            ),
+            ("diff.max_files", i64::from(files)),
+            ("diff.max_lines", i64::from(lines)),
+        ];
+        let below = numbers.iter().find(|(_, value)| *value < 0);
+        below.map(|(name, value)| format!("{name}: {value} is below zero"))
+    }
+
     /// Both sets of constraints at once: the smaller number, what both lists allow, and
     /// everything that either denies.
     #[must_use]
@@ -244,6 +304,24 @@ mod tests {
         assert_eq!(narrowed.redaction_level, "strict");
         assert_eq!(rule.narrow(&Constraints::default()), rule);
         assert_eq!(Constraints::default().narrow(&rule), rule);
+    }
+
+    #[test]
+    fn a_bound_below_zero_is_named() {
+        let mut c = Constraints {
+            diff: Some(Diff {
+                max_lines: -1,
+                ..Diff::default()
+            }),
+            ..Constraints::default()
+        };
+        assert_eq!(
+            c.fault().as_deref(),
+            Some("diff.max_lines: -1 is below zero")
+        );
+        c.diff = None;
+        assert_eq!(c.fault(), None);
+        assert!(c.is_empty());
     }
 
     #[test]

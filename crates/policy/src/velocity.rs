@@ -87,10 +87,12 @@ impl Counters for KnownCounts {
 pub(crate) enum KeyPart {
     Field(Field),
     Label(Box<str>),
+    /// Every label with its value: jobs that are labelled alike are counted together.
+    AllLabels,
 }
 
 impl KeyPart {
-    /// The parts that can be named; `labels.<name>` beside them.
+    /// The parts that can be named; `labels.<name>` and `labels` beside them.
     pub(crate) const WORDS: [(&'static str, Field); 10] = [
         ("tenant", Field::Tenant),
         ("topic", Field::Topic),
@@ -108,6 +110,9 @@ impl KeyPart {
         let word = word.trim();
         if let Some(label) = word.strip_prefix("labels.").filter(|l| !l.is_empty()) {
             return Some(Self::Label(label.into()));
+        }
+        if word == "labels" {
+            return Some(Self::AllLabels);
         }
         let found = Self::WORDS.iter().find(|(w, _)| *w == word)?;
         Some(Self::Field(found.1))
@@ -155,6 +160,13 @@ impl Velocity {
                     }
                     None => add(""),
                 },
+                KeyPart::AllLabels => {
+                    add(&request.labels.len().to_string());
+                    for (name, value) in request.labels {
+                        add(name);
+                        add(&fold(value));
+                    }
+                }
             }
         }
         let digest = hash.finalize();
@@ -171,6 +183,7 @@ impl Velocity {
             match part {
                 KeyPart::Field(field) => reads.add(*field),
                 KeyPart::Label(name) => reads.add_label(name),
+                KeyPart::AllLabels => reads.add_all_labels(),
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The wire: the Cordum Agent Protocol's messages ([`cap`]), Airlock's own
 //! ([`own`]), the envelope
-//! both travel in ([`packet`]), its signature ([`signing`]) and the trace context beside it
-//! ([`trace`]).
+//! both travel in ([`packet`]), its signature ([`signing`]), the trace context beside it
+//! ([`trace`]), and the terms of a decision ([`terms`]).
 //!
 //! Everything on the bus is a [`cap::BusPacket`]. [`packet::seal`] makes one that any
 //! CAP peer accepts and [`packet::open`] holds what we receive to the same rules, so
@@ -16,6 +16,7 @@
 
 pub mod packet;
 pub mod signing;
+pub mod terms;
 pub mod trace;
 
 pub mod cordum {

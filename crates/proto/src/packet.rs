@@ -10,6 +10,9 @@ use crate::cap::{BusPacket, JobPriority, JobStatus, bus_packet::Payload};
 /// The version of the protocol we speak.
 pub const PROTOCOL_VERSION: i32 = 1;
 
+/// How many jobs one wake-up names at most.
+pub const WAKE_JOBS: usize = 500;
+
 /// Why a packet is refused. Peers drop such packets silently; we dead-letter them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PacketError {
@@ -120,7 +123,13 @@ fn check(sender: &str, payload: &Payload) -> Result<(), PacketError> {
             need("job_cancel.requested_by", &c.requested_by)
         }
         Payload::WorkerInventory(i) => same("worker_inventory.worker_id", &i.worker_id, sender),
-        Payload::Alert(_)
+        Payload::Wake(w) if w.job_ids.is_empty() => Err(PacketError::Missing("wake.job_ids")),
+        Payload::Wake(w) if w.job_ids.len() > WAKE_JOBS => {
+            let count = format!("{} jobs ({WAKE_JOBS} at most)", w.job_ids.len());
+            Err(invalid("wake.job_ids", count))
+        }
+        Payload::Wake(_)
+        | Payload::Alert(_)
         | Payload::WorkerHandshakeChallengeRequest(_)
         | Payload::WorkerHandshakeChallenge(_)
         | Payload::WorkerHandshakeAuthenticate(_)
@@ -152,6 +161,7 @@ pub fn from_proto(t: &prost_types::Timestamp) -> Timestamp {
 mod tests {
     use super::*;
     use crate::cap::{Heartbeat, JobRequest, JobResult};
+    use crate::own::Wake;
 
     fn request() -> JobRequest {
         JobRequest {
@@ -190,6 +200,10 @@ mod tests {
             Payload::JobRequest(JobRequest {
                 step_index: -1,
                 ..request()
+            }),
+            Payload::Wake(Wake::default()),
+            Payload::Wake(Wake {
+                job_ids: vec!["j".into(); WAKE_JOBS + 1],
             }),
             Payload::JobResult(JobResult {
                 job_id: "j".into(),

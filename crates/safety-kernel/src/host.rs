@@ -8,7 +8,7 @@ use airlock_bus::{Bus, BusConfig, subjects};
 use airlock_guard::{Guard, Mode, Velocity};
 use airlock_policy::signature::PublicKey;
 use airlock_service::watch::watch_file;
-use airlock_service::{Context, OnFailure, Service, Status};
+use airlock_service::{Context, LinkMetrics, OnFailure, Service, Status};
 use anyhow::Context as _;
 use tokio::sync::mpsc;
 
@@ -65,8 +65,11 @@ impl Prepared {
             Some(redis) => Some(Guard::connect(redis).await?),
             None => None,
         };
+        let on_bus = LinkMetrics::new(&ctx.metrics, Bus::SHOWN);
+        let on_redis = LinkMetrics::new(&ctx.metrics, Guard::SHOWN);
         if let Some(guard) = &guard {
             tell_of_redis(guard, &ctx);
+            on_redis.follow(guard.reading());
         }
         let velocity = Arc::new(Velocity::new(guard));
         let judge = Judge::new(policies.clone(), velocity, metrics.clone());
@@ -80,7 +83,7 @@ impl Prepared {
             follow_file(signature_path(file), hint.clone(), &ctx);
         }
         if let Some(nats) = &config.nats {
-            follow_bus(nats.clone(), hint, &ctx);
+            follow_bus(nats.clone(), hint, on_bus, &ctx);
         }
         let trust = Trust {
             keys: config
@@ -187,14 +190,14 @@ fn follow_file(path: std::path::PathBuf, hint: mpsc::Sender<()>, ctx: &Context) 
 
 /// Each `sys.config.changed` is a hint to look. Without NATS the ledger is still asked
 /// now and then.
-fn follow_bus(config: BusConfig, hint: mpsc::Sender<()>, ctx: &Context) {
+fn follow_bus(config: BusConfig, hint: mpsc::Sender<()>, counts: LinkMetrics, ctx: &Context) {
     let shutdown = ctx.shutdown.clone();
     ctx.tasks
         .spawn("follow the configuration", OnFailure::Log, async move {
             let listen = async {
                 let mut wait = Duration::from_millis(200);
                 loop {
-                    match listen(&config, &hint).await {
+                    match listen(&config, &hint, &counts).await {
                         Ok(()) => wait = Duration::from_millis(200),
                         Err(error) => {
                             tracing::debug!(%error, "changes of the configuration are not heard")
@@ -211,8 +214,13 @@ fn follow_bus(config: BusConfig, hint: mpsc::Sender<()>, ctx: &Context) {
         });
 }
 
-async fn listen(config: &BusConfig, hint: &mpsc::Sender<()>) -> anyhow::Result<()> {
+async fn listen(
+    config: &BusConfig,
+    hint: &mpsc::Sender<()>,
+    counts: &LinkMetrics,
+) -> anyhow::Result<()> {
     let bus = Bus::connect(config, "safety-kernel").await?;
+    counts.follow(bus.reading());
     let mut changes = bus.subscribe(subjects::CONFIG_CHANGED, None).await?;
     let mut connected = bus.connected();
     // What was said before we listened, or while NATS was away, is lost: look.

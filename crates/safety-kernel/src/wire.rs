@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use airlock_policy::{Budget, Constraints, Content, Decision, Evaluation, Request};
+use airlock_policy::{Budget, Content, Decision, Evaluation, Request};
 use airlock_proto::{cap, own};
 
 use crate::judge::{CountedBy, Judged};
@@ -175,7 +175,7 @@ fn by_policy(e: &Evaluation, counted_by: CountedBy) -> cap::PolicyCheckResponse 
         reason: format!("{}{counted}", e.reason),
         policy_snapshot: e.snapshot.to_string(),
         rule_id: e.rule_id.as_deref().unwrap_or_default().to_owned(),
-        constraints: e.constraints.as_deref().map(constraints),
+        constraints: e.constraints.as_deref().map(Into::into),
         approval_required: e.decision == Decision::RequireApproval,
         remediations: e
             .remediations
@@ -192,12 +192,7 @@ fn by_policy(e: &Evaluation, counted_by: CountedBy) -> cap::PolicyCheckResponse 
             .collect(),
         airlock: Some(own::PolicyDetail {
             rule_hash: e.rule_hash.as_deref().unwrap_or_default().to_owned(),
-            approval: e.approval.as_deref().map(|a| own::ApprovalTerms {
-                quorum: a.quorum,
-                expires_seconds: a.expires_seconds.unwrap_or(0),
-                approvers: a.approvers.clone(),
-                approver_roles: a.approver_roles.clone(),
-            }),
+            approval: e.approval.as_deref().map(Into::into),
             shadows: e
                 .shadows
                 .iter()
@@ -213,33 +208,6 @@ fn by_policy(e: &Evaluation, counted_by: CountedBy) -> cap::PolicyCheckResponse 
             explanation: String::new(),
         }),
         ..Default::default()
-    }
-}
-
-fn constraints(c: &Constraints) -> cap::PolicyConstraints {
-    cap::PolicyConstraints {
-        budgets: c.budgets.as_ref().map(|b| cap::BudgetConstraints {
-            max_runtime_ms: b.max_runtime_ms,
-            max_retries: b.max_retries,
-            max_artifact_bytes: b.max_artifact_bytes,
-            max_concurrent_jobs: b.max_concurrent_jobs,
-        }),
-        sandbox: c.sandbox.as_ref().map(|s| cap::SandboxProfile {
-            isolated: s.isolated,
-            network_allowlist: s.network_allowlist.clone(),
-            fs_read_only: s.fs_read_only.clone(),
-            fs_read_write: s.fs_read_write.clone(),
-        }),
-        toolchain: c.toolchain.as_ref().map(|t| cap::ToolchainConstraints {
-            allowed_tools: t.allowed_tools.clone(),
-            allowed_commands: t.allowed_commands.clone(),
-        }),
-        diff: c.diff.as_ref().map(|d| cap::DiffConstraints {
-            max_files: d.max_files,
-            max_lines: d.max_lines,
-            deny_path_globs: d.deny_path_globs.clone(),
-        }),
-        redaction_level: c.redaction_level.clone(),
     }
 }
 

@@ -14,6 +14,7 @@ use airlock_model::engine::Input;
 use airlock_model::{JobId, JobState};
 
 use crate::intake;
+use crate::metrics::ByOutcome;
 use crate::term::{Term, random};
 
 const POLL: Duration = Duration::from_millis(500);
@@ -21,6 +22,8 @@ const POLL: Duration = Duration::from_millis(500);
 const PAGE: u32 = 200;
 /// How many polls pass between looks for requests whose jobs ended otherwise.
 const WITHDRAW_EVERY: u32 = 20;
+/// How many polls pass between counts of what is pending.
+const COUNT_EVERY: u32 = 4;
 /// How many polls pass between questions to the kernel which policy is in force.
 const ASK_EVERY: u32 = 2;
 
@@ -38,10 +41,20 @@ pub async fn look_after(term: Arc<Term>) -> anyhow::Result<()> {
         if let Err(error) = expire(&term).await {
             tracing::warn!(%error, "looking for expired approvals");
         }
-        if polls.is_multiple_of(WITHDRAW_EVERY)
-            && let Err(error) = term.ledger.withdraw_approvals(term.shard).await
-        {
-            tracing::warn!(%error, "closing approvals of jobs that ended");
+        if polls.is_multiple_of(WITHDRAW_EVERY) {
+            match term.ledger.withdraw_approvals(term.shard).await {
+                Ok(closed) => ended(&term, "withdrawn", closed),
+                Err(error) => tracing::warn!(%error, "closing approvals of jobs that ended"),
+            }
+        }
+        if polls.is_multiple_of(COUNT_EVERY) {
+            match term.ledger.pending_approvals(term.shard).await {
+                Ok(pending) => {
+                    let pending = i64::try_from(pending).unwrap_or(i64::MAX);
+                    term.metrics.approvals_pending.set(pending);
+                }
+                Err(error) => tracing::warn!(%error, "counting approvals"),
+            }
         }
         if polls.is_multiple_of(ASK_EVERY)
             && let Some(snapshot) = term.kernel.snapshot().await
@@ -56,9 +69,18 @@ pub async fn look_after(term: Arc<Term>) -> anyhow::Result<()> {
     }
 }
 
+/// Counts requests that ended without a vote.
+fn ended(term: &Term, outcome: &'static str, count: u64) {
+    if count > 0 {
+        let by = ByOutcome { outcome };
+        term.metrics.approvals.get_or_create(&by).inc_by(count);
+    }
+}
+
 async fn expire(term: &Term) -> Result<(), LedgerError> {
     loop {
         let expired = term.ledger.expire_approvals(term.shard, PAGE).await?;
+        ended(term, "expired", expired.len() as u64);
         for job in &expired {
             tracing::info!(%job, "nobody approved it in time; denied");
         }
@@ -123,11 +145,16 @@ async fn rejudge_page(
         match term.ledger.rejudge(held, &verdict).await? {
             Rejudged::Kept => {}
             Rejudged::Nothing => whole &= verdict.decision != airlock_model::Decision::Throttle,
-            Rejudged::Denied => tracing::info!(job = %job.id, "held; the new policy denies it"),
+            Rejudged::Denied => {
+                ended(term, "denied", 1);
+                tracing::info!(job = %job.id, "held; the new policy denies it");
+            }
             Rejudged::AskedAnew => {
+                ended(term, "superseded", 1);
                 tracing::info!(job = %job.id, rule = %verdict.rule_id, "held; asked anew");
             }
             Rejudged::Released => {
+                ended(term, "released", 1);
                 tracing::info!(job = %job.id, "held; the new policy asks nobody");
                 intake::take_up(term, std::slice::from_ref(&job.id)).await?;
             }

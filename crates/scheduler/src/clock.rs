@@ -37,3 +37,31 @@ impl Clock {
         base.0 + base.1.elapsed()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use airlock_ledger::LedgerConfig;
+    use airlock_testkit::Postgres;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_jump_of_the_ledgers_clock_never_turns_ours_back() -> anyhow::Result<()> {
+        let postgres = Postgres::start().await?;
+        let ledger = Ledger::connect(&LedgerConfig::at(&postgres.url()), "test").await?;
+        let jump = Duration::from_secs(600);
+        let theirs = ledger.ping().await?;
+        // The ledger's clock went ten minutes ahead: ours follows.
+        let clock = Clock(Arc::new(Mutex::new((theirs - jump, Instant::now()))));
+        assert!(clock.now() < theirs);
+        clock.sync(&ledger).await?;
+        assert!(clock.now() >= theirs);
+        // It went back: ours goes on from where it is, so nothing comes due twice.
+        let clock = Clock(Arc::new(Mutex::new((theirs + jump, Instant::now()))));
+        clock.sync(&ledger).await?;
+        assert!(clock.now() >= theirs + jump);
+        Ok(())
+    }
+}

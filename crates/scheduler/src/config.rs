@@ -93,6 +93,12 @@ pub struct SchedulerConfig {
     pub retry_delay_no_workers: Duration,
     #[serde(with = "duration")]
     pub retry_delay_publish: Duration,
+    /// How long a job's lock that another holds is waited for; then the ledger decides.
+    #[serde(with = "duration")]
+    pub retry_delay_busy: Duration,
+    /// When a message comes again after trouble with a store.
+    #[serde(with = "duration")]
+    pub retry_delay_store: Duration,
     #[serde(with = "duration")]
     pub safety_throttle_delay: Duration,
     /// The replayer's tick.
@@ -109,6 +115,9 @@ pub struct SchedulerConfig {
     pub inline_bytes: usize,
     /// Results larger than this fail the job.
     pub max_result_bytes: usize,
+    /// Partial results up to this size are kept in the ledger; of larger ones only that
+    /// they were there. 0: no content is kept.
+    pub partial_bytes: usize,
     /// How long a job's input stays where CAP workers read it.
     #[serde(with = "duration")]
     pub context_ttl: Duration,
@@ -144,6 +153,8 @@ impl Default for SchedulerConfig {
             backoff_jitter: e.backoff.jitter,
             retry_delay_no_workers: e.retry_delay_no_workers,
             retry_delay_publish: e.retry_delay_publish,
+            retry_delay_busy: Duration::from_millis(500),
+            retry_delay_store: Duration::from_secs(1),
             safety_throttle_delay: e.throttle_delay,
             replay_interval: Duration::from_secs(30),
             pending_age: Duration::from_secs(120),
@@ -151,6 +162,7 @@ impl Default for SchedulerConfig {
             batch: 500,
             inline_bytes: 256 * 1024,
             max_result_bytes: 8 * 1024 * 1024,
+            partial_bytes: 64 * 1024,
             context_ttl: Duration::from_secs(24 * 3600),
             max_context_bytes: 1 << 20,
             shared_worker_ids: vec!["cap-runtime".to_owned(), "cap-worker".to_owned()],
@@ -248,6 +260,16 @@ impl ServiceConfig for Config {
         }
         if s.backoff_base > s.backoff_max {
             problems.push("scheduler.backoff_base is longer than backoff_max".to_owned());
+        }
+        // A batch waits with its locks, and a message with its consumer: neither may be
+        // held up for long by a setting.
+        if s.retry_delay_busy > Duration::from_secs(10) {
+            problems.push("scheduler.retry_delay_busy must be at most 10s".to_owned());
+        }
+        if s.retry_delay_store < Duration::from_millis(10)
+            || s.retry_delay_store > Duration::from_secs(60)
+        {
+            problems.push("scheduler.retry_delay_store must be between 10ms and 60s".to_owned());
         }
         if s.inline_bytes > 900_000 {
             problems.push(

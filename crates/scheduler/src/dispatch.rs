@@ -170,7 +170,7 @@ fn outgoing_of(term: &Term, now: Timestamp, d: &Dispatch, payload: Option<Bytes>
                 .map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(0)),
             deadline_ms: job.deadline_at.map_or(0, Timestamp::as_millis),
             max_attempts: i32::try_from(a.terms.max_attempts).unwrap_or(0),
-            constraints: a.constraints.as_deref().map(crate::kernel::for_worker),
+            constraints: a.constraints.as_deref().map(Into::into),
         }),
         ..cap::JobRequest::default()
     };

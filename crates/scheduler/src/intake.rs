@@ -1,25 +1,26 @@
 //! Jobs come in: from the bus, from their due time, from the replayer, from the engine
 //! asking again. All are read from the ledger and put to the kernel in batches.
 //!
-//! A submission on the bus is a wake-up: what counts is the row. Only when there is no
-//! row (a client of the agent protocol submits on the bus alone) is the packet itself
-//! accepted, under the same rules as REST.
+//! A submission on the bus is a wake-up: what counts is the row. The gateway's names all
+//! jobs of one transaction. A client of the agent protocol submits on the bus alone: when
+//! there is no row, the packet itself is accepted, under the same rules as REST.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use airlock_bus::{Consumer, Delivery, Outcome, Settler};
-use airlock_ledger::LoadedJob;
+use airlock_ledger::{LedgerError, LoadedJob};
 use airlock_model::engine::{Input, KnownJob};
 use airlock_model::{JobId, JobState};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{packet, trace};
 use bytes::Bytes;
+use futures::StreamExt;
 use tokio::sync::mpsc;
 
 use crate::accept;
 use crate::metrics::by_topic;
-use crate::reader::{RETRY_STORE, each_batch, store_delay};
+use crate::reader::{PARALLEL, each_batch, store_delay};
 use crate::term::{Batch, Done, Term, random};
 
 /// Reads submissions until the term is over.
@@ -30,77 +31,123 @@ pub async fn submissions(term: Arc<Term>, consumer: Consumer) -> anyhow::Result<
     .await
 }
 
-async fn take_submissions(term: &Term, settler: Settler, deliveries: Vec<Delivery>) {
-    let mut good = Vec::with_capacity(deliveries.len());
-    let mut bad = Vec::new();
-    for delivery in deliveries {
-        match packet::open(delivery.payload.clone()) {
-            Ok((envelope, Payload::JobRequest(request))) => match JobId::new(&request.job_id) {
-                Ok(id) => good.push((delivery, id, envelope, request)),
-                Err(e) => bad.push((
-                    delivery,
-                    Outcome::Poison {
-                        reason: e.to_string(),
-                    },
-                )),
-            },
-            Ok(_) => {
-                let reason = "not a job request".to_owned();
-                bad.push((delivery, Outcome::Poison { reason }));
+/// What one message on the submit subject says.
+enum Word {
+    /// These are in the ledger.
+    Wake(Vec<JobId>),
+    /// This job, which may be in the ledger or not.
+    Offer(JobId, Box<accept::Offer>),
+}
+
+impl Word {
+    fn of(delivery: &Delivery) -> Result<Self, String> {
+        let raw = &delivery.payload;
+        match packet::open(raw.clone()).map_err(|e| e.to_string())? {
+            (_, Payload::Wake(wake)) => {
+                let ids = wake.job_ids.into_iter().map(JobId::new);
+                let ids = ids.collect::<Result<_, _>>().map_err(|e| e.to_string())?;
+                Ok(Self::Wake(ids))
             }
-            Err(e) => bad.push((
-                delivery,
-                Outcome::Poison {
-                    reason: e.to_string(),
-                },
-            )),
+            (envelope, Payload::JobRequest(request)) => {
+                let id = JobId::new(&request.job_id).map_err(|e| e.to_string())?;
+                let offer = accept::Offer {
+                    envelope,
+                    request,
+                    raw: raw.clone(),
+                };
+                Ok(Self::Offer(id, Box::new(offer)))
+            }
+            _ => Err("not a job request".to_owned()),
+        }
+    }
+
+    fn jobs(&self) -> &[JobId] {
+        match self {
+            Self::Wake(ids) => ids,
+            Self::Offer(id, _) => std::slice::from_ref(id),
+        }
+    }
+}
+
+/// Messages that are taken in together.
+type Group = Vec<(Delivery, Word)>;
+
+async fn take_submissions(term: &Term, settler: Settler, deliveries: Vec<Delivery>) {
+    let mut bad = Vec::new();
+    let mut good = Vec::with_capacity(deliveries.len());
+    for delivery in deliveries {
+        match Word::of(&delivery) {
+            Ok(word) => good.push((delivery, word)),
+            Err(reason) => bad.push((delivery, Outcome::Poison { reason })),
         }
     }
     if !bad.is_empty() {
         settler.settle(bad, &term.letters).await;
     }
-    if good.is_empty() {
-        return;
+    let groups = grouped(good, term.config.scheduler.batch, |(_, word)| {
+        word.jobs().len()
+    });
+    futures::stream::iter(groups)
+        .for_each_concurrent(PARALLEL, |group| take_group(term, &settler, group))
+        .await;
+}
+
+/// Neighbours together up to `limit` jobs; a message is never split.
+fn grouped<T>(items: Vec<T>, limit: usize, weight: fn(&T) -> usize) -> Vec<Vec<T>> {
+    let mut groups: Vec<Vec<T>> = Vec::new();
+    let mut room = 0;
+    for item in items {
+        let weight = weight(&item);
+        match groups.last_mut() {
+            Some(group) if weight <= room => {
+                room -= weight;
+                group.push(item);
+            }
+            _ => {
+                room = limit.saturating_sub(weight);
+                groups.push(vec![item]);
+            }
+        }
     }
-    let keys: Vec<_> = good.iter().map(|(d, ..)| d.key()).collect();
-    let ids: Vec<JobId> = good.iter().map(|(_, id, ..)| id.clone()).collect();
-    // Both stores are asked at once: the guard only saves work, it decides nothing.
-    let inline = term.config.scheduler.inline_bytes;
-    let (seen, loaded) = tokio::join!(term.begin(&keys, &ids), term.ledger.load(&ids, inline));
-    let mut loaded = match loaded {
-        Ok(loaded) => loaded,
+    groups
+}
+
+async fn take_group(term: &Term, settler: &Settler, group: Group) {
+    let keys: Vec<_> = group.iter().map(|(d, _)| d.key()).collect();
+    let ids: Vec<JobId> = group
+        .iter()
+        .flat_map(|(_, word)| word.jobs())
+        .cloned()
+        .collect();
+    // Both stores are asked at once, and the kernel too: the guard only saves work, it
+    // decides nothing, and the locks are for what is written.
+    let (seen, judged) = tokio::join!(term.begin(&keys, &ids), load_and_judge(term, &ids));
+    let (stored, mut batch) = match judged {
+        Ok(judged) => judged,
         Err(error) => {
             tracing::warn!(%error, jobs = ids.len(), "submissions wait for the ledger");
             term.locks.unlock(&ids).await;
-            let again = good
+            let again = group
                 .into_iter()
-                .map(|(d, ..)| (d, Outcome::Retry(RETRY_STORE)));
+                .map(|(d, _)| (d, Outcome::Retry(term.config.scheduler.retry_delay_store)));
             settler.settle(again.collect(), &term.letters).await;
             return;
         }
     };
-    let stored: HashSet<JobId> = loaded.iter().map(|job| job.job_id.clone()).collect();
-    let mut fresh = Vec::with_capacity(good.len());
+    let mut fresh = Vec::with_capacity(group.len());
     let mut offers = Vec::new();
-    for ((delivery, id, envelope, request), seen) in good.into_iter().zip(seen) {
-        if seen || stored.contains(&id) {
-            fresh.push(delivery);
-            continue;
+    for ((delivery, word), seen) in group.into_iter().zip(seen) {
+        match word {
+            Word::Offer(id, offer) if !seen && !stored.contains(&id) => {
+                offers.push((delivery, offer));
+            }
+            Word::Offer(..) | Word::Wake(_) => fresh.push(delivery),
         }
-        let raw = delivery.payload.clone();
-        offers.push((
-            delivery,
-            accept::Offer {
-                envelope,
-                request,
-                raw,
-            },
-        ));
     }
     if !offers.is_empty() {
-        let asked: Vec<_> = offers.iter().map(|(_, offer)| offer).collect();
+        let asked: Vec<_> = offers.iter().map(|(_, offer)| &**offer).collect();
         let (outcomes, accepted) = accept::accept(term, &asked).await;
-        loaded.extend(accepted);
+        batch.join(judge(term, accepted).await);
         let mut not_done = Vec::new();
         for ((delivery, offer), outcome) in offers.into_iter().zip(outcomes) {
             match outcome {
@@ -111,7 +158,8 @@ async fn take_submissions(term: &Term, settler: Settler, deliveries: Vec<Deliver
                 Err(accept::Refused::Later(error)) => {
                     let job = &offer.request.job_id;
                     tracing::warn!(%error, job, "a submission waits for a store");
-                    let again = Outcome::Retry(store_delay(delivery.deliveries));
+                    let base = term.config.scheduler.retry_delay_store;
+                    let again = Outcome::Retry(store_delay(base, delivery.deliveries));
                     not_done.push((delivery, again));
                 }
             }
@@ -120,18 +168,34 @@ async fn take_submissions(term: &Term, settler: Settler, deliveries: Vec<Deliver
             settler.settle(not_done, &term.letters).await;
         }
     }
-    let done = Done {
-        settler,
+    batch.done = Some(Done {
+        settler: settler.clone(),
         // Only these are done: what comes again must not be taken for seen then.
         keys: fresh.iter().map(Delivery::key).collect(),
         deliveries: fresh,
         jobs: ids,
-    };
-    decide(term, loaded, Some(done)).await;
+    });
+    term.hand_in(batch).await;
+}
+
+async fn load_and_judge(
+    term: &Term,
+    ids: &[JobId],
+) -> Result<(HashSet<JobId>, Batch), LedgerError> {
+    let inline = term.config.scheduler.inline_bytes;
+    let loaded = term.ledger.load(ids, inline).await?;
+    let stored = loaded.iter().map(|job| job.job_id.clone()).collect();
+    Ok((stored, judge(term, loaded).await))
 }
 
 /// Puts what is PENDING and due to the kernel and hands the answers to the core.
-pub async fn decide(term: &Term, loaded: Vec<LoadedJob>, done: Option<Done>) {
+pub async fn decide(term: &Term, loaded: Vec<LoadedJob>) {
+    let batch = judge(term, loaded).await;
+    term.hand_in(batch).await;
+}
+
+/// What the kernel says to those that are PENDING and due.
+async fn judge(term: &Term, loaded: Vec<LoadedJob>) -> Batch {
     let now = term.clock.now();
     let mut payloads: Vec<(JobId, Bytes)> = Vec::new();
     let mut jobs = Vec::with_capacity(loaded.len());
@@ -146,14 +210,11 @@ pub async fn decide(term: &Term, loaded: Vec<LoadedJob>, done: Option<Done>) {
         }
         jobs.push(known(job));
     }
-    let inputs = ask(term, jobs).await;
-    let batch = Batch {
-        inputs,
+    Batch {
+        inputs: ask(term, jobs).await,
         payloads,
-        done,
         ..Batch::default()
-    };
-    term.hand_in(batch).await;
+    }
 }
 
 async fn ask(term: &Term, mut jobs: Vec<KnownJob>) -> Vec<Input> {
@@ -218,11 +279,26 @@ pub async fn rechecks(
 }
 
 /// Takes jobs up by id: due ones and forgotten ones.
-pub async fn take_up(term: &Term, ids: &[JobId]) -> Result<usize, airlock_ledger::LedgerError> {
+pub async fn take_up(term: &Term, ids: &[JobId]) -> Result<usize, LedgerError> {
     let inline = term.config.scheduler.inline_bytes;
     for chunk in ids.chunks(term.config.scheduler.batch) {
         let loaded = term.ledger.load(chunk, inline).await?;
-        decide(term, loaded, None).await;
+        decide(term, loaded).await;
     }
     Ok(ids.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_hold_neighbours_up_to_the_limit_and_split_nothing() {
+        let groups = grouped(vec![3, 4, 3, 1, 12, 10, 1], 10, |n| *n);
+        assert_eq!(
+            groups,
+            [vec![3, 4, 3], vec![1], vec![12], vec![10], vec![1]]
+        );
+        assert!(grouped(Vec::<usize>::new(), 10, |n| *n).is_empty());
+    }
 }

@@ -13,27 +13,31 @@ mod link;
 mod tests;
 mod wire;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use airlock_guard::{Guard, SharedBreaker};
-use airlock_ledger::Ledger;
+use airlock_ledger::{Fact, Ledger};
 use airlock_model::backoff::Backoff;
 use airlock_model::breaker::Circuit;
 use airlock_model::engine::{Input, KnownJob};
 use airlock_model::routing::WaitReason;
 use airlock_model::{Decision, JobId, Timestamp, Verdict};
 
+use tokio_util::sync::CancellationToken;
+
 use cache::Cache;
 pub use config::{BreakerConfig, FailMode, KernelConfig};
 use link::{Link, MOST_AT_ONCE, Told};
-pub use wire::for_worker;
 
 use crate::clock::Clock;
 use crate::metrics::{Metrics, by_topic};
 
 /// A confirmation that takes longer says too little about now.
 const CONFIRM_WITHIN: Duration = Duration::from_millis(500);
+
+/// How often every replica looks at the circuit they share.
+const WATCH_POLL: Duration = Duration::from_millis(500);
 
 pub struct Kernel {
     link: Link,
@@ -48,8 +52,10 @@ pub struct Kernel {
 /// What earlier answers told.
 struct Known {
     cache: Cache,
-    /// The policy file's, while the kernel was last there.
+    /// The policy file's, as the kernel last told it, to this leader or one before.
     fail_mode: Option<FailMode>,
+    /// The one that the ledger keeps for the next leader.
+    kept: Option<FailMode>,
     /// Calls that failed in a row.
     failures: u32,
 }
@@ -62,14 +68,20 @@ impl Kernel {
         clock: Clock,
         metrics: Metrics,
     ) -> anyhow::Result<Self> {
+        let breaker = guard.breaker(guard.keys().safety_failures(), config.settings());
+        // A leader that begins while the circuit is open sends nothing through it.
+        breaker.look(clock.now()).await;
+        let heard = ledger.remembered(Fact::PolicyFailMode).await?;
+        let heard = heard.as_deref().and_then(FailMode::read);
         Ok(Self {
             link: Link::new(config, ledger.clone(), metrics.clone()).await?,
-            breaker: guard.breaker(guard.keys().safety_failures(), config.settings()),
+            breaker,
             ledger: ledger.clone(),
             config: config.clone(),
             known: Mutex::new(Known {
                 cache: Cache::new(config.cache_entries),
-                fail_mode: None,
+                fail_mode: heard,
+                kept: heard,
                 failures: 0,
             }),
             clock,
@@ -129,7 +141,28 @@ impl Kernel {
         let asked_at = self.clock.now();
         let (snapshot, fail_mode) = self.link.confirm(CONFIRM_WITHIN).await?;
         self.told(&snapshot, fail_mode, asked_at);
+        self.keep_fail_mode().await;
         Some(snapshot)
+    }
+
+    /// Writes down what the file says about an absent kernel, when that is new. Done
+    /// where the policy in force is asked for anyway, away from the way of the jobs.
+    async fn keep_fail_mode(&self) {
+        let new = {
+            let known = self.lock();
+            known.fail_mode.filter(|_| known.fail_mode != known.kept)
+        };
+        let Some(mode) = new else { return };
+        match self
+            .ledger
+            .remember(Fact::PolicyFailMode, mode.as_str())
+            .await
+        {
+            Ok(()) => self.lock().kept = Some(mode),
+            Err(error) => {
+                tracing::warn!(%error, mode = mode.as_str(), "the policy's fail mode is not kept yet");
+            }
+        }
     }
 
     fn remembered(&self, jobs: &[KnownJob]) -> Vec<Option<Verdict>> {
@@ -146,11 +179,7 @@ impl Kernel {
         let answer = self.ask_if_closed(jobs).await;
         self.metrics
             .safety_circuit
-            .set(match self.breaker.circuit() {
-                Circuit::Closed { .. } => 0,
-                Circuit::HalfOpen { .. } => 1,
-                Circuit::Open { .. } => 2,
-            });
+            .set(shown(self.breaker.circuit()));
         answer
     }
 
@@ -297,11 +326,13 @@ impl Kernel {
             }
         };
         tracing::warn!(jobs = jobs.len(), %why, delay_ms = delay.as_millis() as u64, "safety kernel unavailable; jobs wait");
+        let detail: Arc<str> = why.in_short().into();
         jobs.into_iter()
             .map(|job| Input::Undecided {
                 job: Box::new(job),
                 delay,
                 reason: WaitReason::SafetyUnavailable,
+                detail: detail.clone(),
             })
             .collect()
     }
@@ -320,6 +351,36 @@ impl Kernel {
     }
 }
 
+/// As the gauge has it.
+fn shown(circuit: Circuit) -> i64 {
+    match circuit {
+        Circuit::Closed { .. } => 0,
+        Circuit::HalfOpen { .. } => 1,
+        Circuit::Open { .. } => 2,
+    }
+}
+
+/// Shows the circuit that all replicas share on this one, whether it leads or not. Without
+/// Redis only a leader has one, and shows it itself.
+pub async fn watch_circuit(
+    config: KernelConfig,
+    guard: Guard,
+    metrics: Metrics,
+    over: CancellationToken,
+) {
+    let breaker = guard.breaker(guard.keys().safety_failures(), config.settings());
+    loop {
+        // Times do not matter to what is shown.
+        if let Some(circuit) = breaker.look(Timestamp(0)).await {
+            metrics.safety_circuit.set(shown(circuit));
+        }
+        tokio::select! {
+            () = over.cancelled() => return,
+            () = tokio::time::sleep(WATCH_POLL) => {}
+        }
+    }
+}
+
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 enum Unavailable {
@@ -332,6 +393,16 @@ enum Unavailable {
 }
 
 impl Unavailable {
+    /// For whoever asks what a job waits for: without the names of hosts, which are in
+    /// the log.
+    const fn in_short(&self) -> &'static str {
+        match self {
+            Self::CircuitOpen => "safety kernel circuit open",
+            Self::Failed(_) => "safety kernel unreachable",
+            Self::Approvals(_) => "the approvals cannot be read",
+        }
+    }
+
     /// Only the kernel's absence is what the fail mode speaks of.
     fn is_the_kernels(&self) -> bool {
         match self {

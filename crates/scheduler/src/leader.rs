@@ -17,12 +17,13 @@ use crate::config::Config;
 use crate::core::{Core, ask_inventory, reloaded};
 use crate::kernel::Kernel;
 use crate::metrics::{Begun, Metrics};
+use crate::reports::{self, Reports};
 use crate::signatures::Signatures;
 use crate::term::{Letters, Term, random};
 use crate::waiting::{LaneMetrics, Placement};
 use crate::{
-    Stores, approvals, explain, intake, listen, reconciler, replayer, results, retention, snapshot,
-    upkeep, waiting,
+    Stores, approvals, audit, explain, intake, listen, reconciler, replayer, results, retention,
+    snapshot, upkeep, waiting,
 };
 
 /// Open jobs read at once on take-over.
@@ -66,6 +67,7 @@ pub async fn lead(
         clock: clock.clone(),
         metrics: metrics.clone(),
         letters: Letters(stores.ledger.clone()),
+        reports: Reports::default(),
         signatures: Signatures::load(&config.bus, metrics)?,
         sender: match &config.bus.sender_id {
             Some(fixed) => fixed.clone(),
@@ -106,6 +108,7 @@ pub async fn lead(
     parts.spawn(intake::rechecks(term.clone(), undecided));
     parts.spawn(intake::submissions(term.clone(), submit));
     parts.spawn(results::results(term.clone(), result));
+    parts.spawn(reports::keep(term.clone()));
     parts.spawn(upkeep::due(term.clone()));
     parts.spawn(replayer::replay(term.clone()));
     parts.spawn(reconciler::reconcile(term.clone()));
@@ -115,6 +118,7 @@ pub async fn lead(
     parts.spawn(upkeep::clock(term.clone()));
     parts.spawn(upkeep::snapshots(term.clone()));
     parts.spawn(approvals::look_after(term.clone()));
+    parts.spawn(audit::tell(term.clone()));
     parts.spawn(placement.follow(term.clone()));
     parts.spawn(explain::answer(term.clone()));
     parts.spawn(waiting::count(term.clone(), lanes));

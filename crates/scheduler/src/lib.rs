@@ -8,6 +8,7 @@
 
 mod accept;
 mod approvals;
+mod audit;
 mod clock;
 mod config;
 mod core;
@@ -26,6 +27,7 @@ mod pools_file;
 mod reader;
 mod reconciler;
 mod replayer;
+mod reports;
 mod results;
 mod retention;
 mod shared_ids;
@@ -47,7 +49,7 @@ use airlock_election::Elector;
 use airlock_guard::Guard;
 use airlock_ledger::Ledger;
 use airlock_model::Shard;
-use airlock_service::{Context, OnFailure, Service};
+use airlock_service::{Context, LinkMetrics, OnFailure, Service};
 use axum::Json;
 use axum::routing::get;
 use serde_json::json;
@@ -86,6 +88,16 @@ impl Service for Scheduler {
         let shard = Shard(0);
         mount_leader(&ctx, &stores.ledger, &instance, shard);
         count_tasks(&ctx, &metrics);
+        ctx.tasks.spawn(
+            "watch-circuit",
+            OnFailure::Log,
+            kernel::watch_circuit(
+                config.kernel.clone(),
+                stores.guard.clone(),
+                metrics.clone(),
+                ctx.shutdown.clone(),
+            ),
+        );
         ctx.health.ok("standby");
         ctx.health.declare_ready();
         let mut elector = Elector::new(
@@ -125,6 +137,9 @@ pub(crate) struct Stores {
 
 /// Waits for the ledger and the bus: a service that starts before its stores is normal.
 async fn connect(config: &Config, ctx: &Context) -> anyhow::Result<Option<Stores>> {
+    // Before anything answers, so that the names are there from the beginning.
+    let on_bus = LinkMetrics::new(&ctx.metrics, Bus::SHOWN);
+    let on_redis = LinkMetrics::new(&ctx.metrics, Guard::SHOWN);
     let ledger = retry(ctx, "ledger", || async {
         let ledger = Ledger::connect(&config.database, "scheduler").await?;
         ledger.migrate().await?;
@@ -140,6 +155,8 @@ async fn connect(config: &Config, ctx: &Context) -> anyhow::Result<Option<Stores
         return Ok(None);
     };
     let guard = Guard::connect(&config.redis).await?;
+    on_bus.follow(bus.reading());
+    on_redis.follow(guard.reading());
     Ok(Some(Stores { ledger, bus, guard }))
 }
 

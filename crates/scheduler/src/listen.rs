@@ -14,6 +14,7 @@ use airlock_model::{DispatchId, Incarnation, JobId, JobState, PoolName, Timestam
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{cap, packet};
 
+use crate::reports;
 use crate::shared_ids::SharedIds;
 use crate::term::{Batch, Term};
 
@@ -94,6 +95,9 @@ async fn read(
                     // Who may not be believed was counted and logged.
                     let raw = &message.payload;
                     if term.signatures.check(&envelope.sender_id, raw).is_ok() {
+                        if let Payload::JobProgress(progress) = &payload {
+                            reports::hear(&term, &envelope, progress);
+                        }
                         inputs.extend(understand(&ears, &envelope, payload, term.clock.now()));
                     }
                 }
@@ -136,7 +140,8 @@ fn understand(
         | Payload::WorkerHandshakeResult(_)
         | Payload::JobEvents(_)
         | Payload::WorkerControl(_)
-        | Payload::DeadLetter(_) => None,
+        | Payload::DeadLetter(_)
+        | Payload::Wake(_) => None,
     }
 }
 
@@ -281,12 +286,11 @@ fn heartbeat(ears: &Ears, h: cap::Heartbeat, now: Timestamp) -> Option<Input> {
 /// A worker that knows only the agent protocol may say whose run it is by the trace id of
 /// the packet the run came with.
 fn progress(envelope: &cap::BusPacket, p: cap::JobProgress) -> Option<Input> {
+    let dispatch = reports::run_of(envelope, &p).to_owned();
     Some(Input::Started {
         job: JobId::new(p.job_id).ok()?,
         worker: WorkerId::new(&envelope.sender_id).ok()?,
-        dispatch: p
-            .dispatch
-            .map_or_else(|| envelope.trace_id.clone(), |d| d.dispatch_id),
+        dispatch,
         at: p
             .airlock
             .map(|d| Timestamp(d.started_at_us))

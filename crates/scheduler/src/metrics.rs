@@ -50,6 +50,11 @@ pub struct ByState {
     pub state: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ByOutcome {
+    pub outcome: &'static str,
+}
+
 /// Counters of the specification, with its names.
 #[derive(Debug, Clone)]
 pub struct Metrics {
@@ -65,10 +70,14 @@ pub struct Metrics {
     pub schedule_to_start: Histogram,
     pub stale_jobs: Family<ByState, Gauge>,
     pub retention_removed: Family<ByWhat, Counter>,
+    pub worker_reports: Family<ByWhat, Counter>,
     pub safety_checks: Counter,
     pub safety_batches: Counter,
     pub decision_cache_hits: Counter,
     pub safety_circuit: Gauge,
+    pub approvals_pending: Gauge,
+    /// Requests that ended by no vote; votes are the gateway's.
+    pub approvals: Family<ByOutcome, Counter>,
     pub commits: Counter,
     pub committed: Counter,
     pub waiting: Gauge,
@@ -104,10 +113,13 @@ impl Metrics {
             ),
             stale_jobs: Family::default(),
             retention_removed: Family::default(),
+            worker_reports: Family::default(),
             safety_checks: Counter::default(),
             safety_batches: Counter::default(),
             decision_cache_hits: Counter::default(),
             safety_circuit: Gauge::default(),
+            approvals_pending: Gauge::default(),
+            approvals: Family::default(),
             commits: Counter::default(),
             committed: Counter::default(),
             waiting: Gauge::default(),
@@ -161,6 +173,11 @@ impl Metrics {
                 m.retention_removed.clone(),
             );
             r.register(
+                name("worker_reports"),
+                "What workers said of their runs beside the result, by what became of it",
+                m.worker_reports.clone(),
+            );
+            r.register(
                 name("stale_jobs"),
                 "Jobs past their time that the reconciler found in its last round, by state",
                 m.stale_jobs.clone(),
@@ -184,6 +201,16 @@ impl Metrics {
                 name("safety_circuit"),
                 "The breaker before the kernel: 0 closed, 1 half-open, 2 open",
                 m.safety_circuit.clone(),
+            );
+            r.register(
+                name("approvals_pending"),
+                "Jobs held for somebody's word",
+                m.approvals_pending.clone(),
+            );
+            r.register(
+                name("approvals"),
+                "Requests for approval that ended without a vote, by outcome",
+                m.approvals.clone(),
             );
             r.register(name("commits"), "Leader's transactions", m.commits.clone());
             r.register(
@@ -220,6 +247,12 @@ impl Metrics {
             );
         });
         m.found_stale([]);
+        for outcome in ["expired", "denied", "superseded", "released", "withdrawn"] {
+            drop(m.approvals.get_or_create(&ByOutcome { outcome }));
+        }
+        for what in ["kept", "not_believed", "dropped"] {
+            drop(m.worker_reports.get_or_create(&ByWhat { what }));
+        }
         m
     }
 }
@@ -256,6 +289,14 @@ impl Metrics {
             self.retention_removed
                 .get_or_create_owned(&ByWhat { what })
                 .inc_by(rows);
+        }
+    }
+
+    /// So many words of workers were `kept`, `not_believed` or `dropped`.
+    pub fn reports(&self, what: &'static str, words: u64) {
+        if words > 0 {
+            let by = ByWhat { what };
+            self.worker_reports.get_or_create_owned(&by).inc_by(words);
         }
     }
 

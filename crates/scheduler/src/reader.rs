@@ -9,15 +9,13 @@ use tokio::sync::Semaphore;
 use crate::term::Term;
 
 /// Batches under way at once: one is with the kernel or the core while the next is read.
-const PARALLEL: usize = 4;
+pub const PARALLEL: usize = 4;
 
-/// How long a message waits after trouble with a store.
-pub const RETRY_STORE: Duration = Duration::from_secs(1);
-
-/// The same, growing with how often the message came: a message may come a limited number
-/// of times, and an hour without a store must not use them up.
-pub fn store_delay(deliveries: u64) -> Duration {
-    RETRY_STORE * u32::try_from(deliveries.saturating_sub(9).clamp(1, 60)).unwrap_or(60)
+/// How long a message waits after trouble with a store: `base`, growing with how often the
+/// message came. A message may come a limited number of times, and an hour without a store
+/// must not use them up.
+pub fn store_delay(base: Duration, deliveries: u64) -> Duration {
+    base * u32::try_from(deliveries.saturating_sub(9).clamp(1, 60)).unwrap_or(60)
 }
 
 /// Hands every batch to `take` until the term is over. A message that came too often is
@@ -64,8 +62,9 @@ mod tests {
 
     #[test]
     fn a_hundred_deliveries_last_through_an_hour_without_a_store() {
-        let all: Duration = (1..100).map(store_delay).sum();
+        let base = crate::Config::default().scheduler.retry_delay_store;
+        let all: Duration = (1..100).map(|n| store_delay(base, n)).sum();
         assert!(all > Duration::from_secs(3600), "{all:?}");
-        assert_eq!(store_delay(1), RETRY_STORE);
+        assert_eq!(store_delay(base, 1), base);
     }
 }

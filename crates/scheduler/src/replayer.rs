@@ -100,7 +100,7 @@ async fn take_up(term: &Term, ids: Vec<JobId>, strikes: &mut Strikes) -> Result<
         for job in &jobs {
             by_topic(&term.metrics.orphan_replayed, job.spec.topic.as_str());
         }
-        intake::decide(term, jobs, None).await;
+        intake::decide(term, jobs).await;
     }
     Ok(())
 }

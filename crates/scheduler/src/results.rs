@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use airlock_bus::{Consumer, Delivery, Outcome as Settle, Settler};
 use airlock_guard::keys;
+use airlock_ledger::NewReport;
 use airlock_model::engine::{Input, Outcome, ResultReport};
 use airlock_model::{JobId, Timestamp, WorkerId};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{cap, packet};
 
 use crate::reader::{each_batch, store_delay};
+use crate::reports;
 use crate::term::{Batch, Content, Done, Term};
 
 /// A copied `res:` key is kept a little for whoever still looks at it.
@@ -36,6 +38,9 @@ struct Opened {
     content: Content,
     /// The key it was left at.
     staged: Option<String>,
+    /// What came with it: artifacts, a word on its constraints.
+    brought: Option<NewReport>,
+    with_report: bool,
 }
 
 async fn take_results(term: &Term, settler: Settler, deliveries: Vec<Delivery>) {
@@ -68,13 +73,17 @@ async fn take_results(term: &Term, settler: Settler, deliveries: Vec<Delivery>) 
         jobs,
     };
     let fetched = fetch(term, &mut opened).await;
+    let reported = report(term, &mut opened, &seen).await;
     let mut later = Vec::new();
     for (((result, seen), delivery), key) in
         opened.into_iter().zip(seen).zip(good).zip(message_keys)
     {
-        if !seen && !fetched && result.staged.is_some() {
-            // Its content is where nobody can read it now; it is not gone.
-            let delay = store_delay(delivery.deliveries);
+        let unread = !fetched && result.staged.is_some();
+        if !seen && (unread || (!reported && result.with_report)) {
+            // Its content is where nobody can read it now; it is not gone. Or what came
+            // with it cannot be written now.
+            let base = term.config.scheduler.retry_delay_store;
+            let delay = store_delay(base, delivery.deliveries);
             later.push((delivery, Settle::Retry(delay)));
             continue;
         }
@@ -90,6 +99,23 @@ async fn take_results(term: &Term, settler: Settler, deliveries: Vec<Delivery>) 
     }
     batch.done = Some(done);
     term.hand_in(batch).await;
+}
+
+/// Writes what results brought along before they are taken. False when the ledger could
+/// not be asked.
+async fn report(term: &Term, opened: &mut [Opened], seen: &[bool]) -> bool {
+    let mut brought = Vec::new();
+    for (result, seen) in opened.iter_mut().zip(seen) {
+        brought.extend(result.brought.take().filter(|_| !seen));
+    }
+    let jobs = opened.iter().map(|o| &o.report.job);
+    match reports::with_results(term, jobs, brought).await {
+        Ok(()) => true,
+        Err(error) => {
+            tracing::warn!(%error, "what came with results cannot be written yet");
+            false
+        }
+    }
 }
 
 fn open(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
@@ -115,6 +141,15 @@ fn open(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
         Outcome::NotStarted
     } else {
         outcome(r.status).ok_or_else(|| format!("status {} is not an end", r.status))?
+    };
+    let brought = match outcome {
+        Outcome::NotStarted => None,
+        Outcome::Succeeded
+        | Outcome::Failed
+        | Outcome::FailedRetryable
+        | Outcome::FailedFatal
+        | Outcome::Cancelled
+        | Outcome::TimedOut => reports::of_result(&r, &job, &worker, &dispatch, term.clock.now()),
     };
     let mut report = ResultReport {
         key: NEXT_KEY.fetch_add(1, Ordering::Relaxed),
@@ -149,6 +184,8 @@ fn open(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
         report,
         content: Content { bytes },
         staged: pointer,
+        with_report: brought.is_some(),
+        brought,
     })
 }
 

@@ -23,6 +23,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::kernel::Kernel;
 use crate::metrics::Metrics;
+use crate::reports::Reports;
 use crate::signatures::Signatures;
 
 /// What a worker left as the result of a run.
@@ -51,6 +52,13 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// Takes in what another has, but for its messages.
+    pub fn join(&mut self, other: Self) {
+        self.inputs.extend(other.inputs);
+        self.contents.extend(other.contents);
+        self.payloads.extend(other.payloads);
+    }
+
     pub fn of(inputs: Vec<Input>) -> Self {
         Self {
             inputs,
@@ -95,6 +103,8 @@ pub struct Term {
     pub clock: Clock,
     pub metrics: Metrics,
     pub letters: Letters,
+    /// What workers said of their runs and is not written yet.
+    pub reports: Reports,
     pub signatures: Signatures,
     /// The sender of our packets to workers.
     pub sender: String,
@@ -155,7 +165,8 @@ impl Term {
         let since = Instant::now();
         let (seen, locked) = self.locks.begin_batch(keys, jobs).await;
         if locked.contains(&false) {
-            let busy = self.locks.wait_for_busy(jobs, &locked).await;
+            let most = self.config.scheduler.retry_delay_busy;
+            let busy = self.locks.wait_for_busy(jobs, &locked, most).await;
             if busy > 0 {
                 tracing::info!(jobs = busy, "job locks stay busy; the ledger decides");
             }

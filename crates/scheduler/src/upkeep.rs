@@ -98,7 +98,7 @@ async fn claimed(term: &Term, ids: Vec<airlock_model::JobId>) {
                         return;
                     }
                 }
-                intake::decide(term, jobs, None).await;
+                intake::decide(term, jobs).await;
                 return;
             }
             Err(error) => tracing::warn!(%error, jobs = ids.len(), "taking up due jobs"),

@@ -14,6 +14,7 @@
 
 mod context;
 mod health;
+mod link_metrics;
 mod main_loop;
 mod metrics;
 mod secret;
@@ -28,6 +29,7 @@ pub mod watch;
 pub use config::{HttpConfig, ServiceConfig, ShutdownConfig, TelemetryConfig};
 pub use context::Context;
 pub use health::{Health, HealthReport, Status};
+pub use link_metrics::LinkMetrics;
 pub use main_loop::{Exit, HostError, host, main, run_with_args};
 pub use metrics::Metrics;
 pub use reload::Reloaded;

@@ -47,7 +47,7 @@ pub use etcd::Etcd;
 pub use http::{HttpReply, http_get};
 pub use nats::{Nats, StoreSnapshot};
 pub use port::{PortLease, free_port};
-pub use postgres::{Postgres, PostgresBuilder, Row};
+pub use postgres::{Postgres, PostgresBuilder, Row, Session};
 pub use proc_table::is_alive;
 pub use process::{Process, ProcessBuilder};
 pub use proxy::{Direction, Proxy};

@@ -28,13 +28,19 @@ impl Redis {
 
     /// Starts it with its log in the given folder.
     pub async fn start_in(dir: &TestDir) -> anyhow::Result<Self> {
+        Self::start_with(dir, &[]).await
+    }
+
+    /// The same with more arguments: a port for TLS, say.
+    pub async fn start_with(dir: &TestDir, more: &[&str]) -> anyhow::Result<Self> {
         let program = locate::redis_server()?;
         let data = dir.folder("redis-data")?;
         let launch = |port: u16| {
             let port = port.to_string();
             Ok(Launch::new(program.clone(), &data)
                 .args(["--port", port.as_str(), "--bind", "127.0.0.1"])
-                .args(["--save", "", "--appendonly", "no", "--daemonize", "no"]))
+                .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
+                .args(more))
         };
         let server = Server::start("redis", dir, launch, |addr| async move {
             match command(addr, &["PING"]).await?.as_deref() {

@@ -8,9 +8,9 @@
 //! | `job.fail` | `{"kind": "retryable", "times": 2}` | fails on its first attempts |
 //!
 //! `kind` is `retryable`, `fatal`, `plain`, `panic` or `abort` (the whole process); without `times` it always fails.
-//! `DEMO_MAX_PARALLEL` sets how many run at once. With `DEMO_JOURNAL=file` each execution
-//! first appends a line `job_id attempt dispatch_id` to that file, which tells afterwards
-//! what really ran.
+//! `DEMO_MAX_PARALLEL` sets how many run at once, `DEMO_HEARTBEAT_MS` how often it says
+//! that it lives. With `DEMO_JOURNAL=file` each execution first appends a line
+//! `job_id attempt dispatch_id` to that file, which tells afterwards what really ran.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -108,6 +108,10 @@ async fn work() -> anyhow::Result<()> {
     };
     let journal = Journal::open()?;
     let mut worker = Worker::builder("demo").max_parallel(parallel);
+    if let Ok(text) = std::env::var("DEMO_HEARTBEAT_MS") {
+        let ms = text.parse().context("DEMO_HEARTBEAT_MS must be a number")?;
+        worker = worker.heartbeat_every(Duration::from_millis(ms));
+    }
     for topic in ["job.echo", "job.default"] {
         let journal = journal.clone();
         worker = worker.on(topic, move |ctx: JobContext, input: Value| {

@@ -3,9 +3,9 @@
 //! What must stay true: an artifact is only ever pointed at; its content is in the store
 //! before anybody hears of it, and whoever fetches it can tell that it is unchanged.
 //!
-//! Artifacts are not the result: the output policy sees the result alone. Whoever wants
-//! them found puts what [`JobContext::artifact`](crate::JobContext::artifact) returns
-//! into the output.
+//! Artifacts are not the result: the output policy sees the result alone. The job's page
+//! lists them; whoever wants them worked on puts what
+//! [`JobContext::artifact`](crate::JobContext::artifact) returns into the output.
 
 use airlock_guard::keys;
 use airlock_proto::cap;

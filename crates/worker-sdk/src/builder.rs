@@ -1,6 +1,7 @@
 //! Putting a worker together.
 
 use std::collections::btree_map::Entry;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -176,6 +177,44 @@ impl Builder {
     /// for a packet, and nothing else: a worker runs without it.
     pub fn redis_url(mut self, url: impl Into<String>) -> Self {
         self.draft.redis.url = SecretUrl::new(url);
+        self
+    }
+
+    /// Speaks TLS with NATS and trusts only this authority, a PEM file;
+    /// `AIRLOCK_NATS__TLS_CA` overrides it.
+    pub fn nats_tls_ca(mut self, path: impl Into<PathBuf>) -> Self {
+        self.draft.bus.tls_ca = Some(path.into());
+        self
+    }
+
+    /// Shows NATS this certificate, for servers that ask for one; both are PEM files.
+    /// `AIRLOCK_NATS__TLS_CERT` and `AIRLOCK_NATS__TLS_KEY` override them.
+    pub fn nats_client_certificate(
+        mut self,
+        cert: impl Into<PathBuf>,
+        key: impl Into<PathBuf>,
+    ) -> Self {
+        self.draft.bus.tls_cert = Some(cert.into());
+        self.draft.bus.tls_key = Some(key.into());
+        self
+    }
+
+    /// Trusts only this authority, a PEM file, when the URL of Redis begins with
+    /// `rediss://`; `AIRLOCK_REDIS__TLS_CA` overrides it.
+    pub fn redis_tls_ca(mut self, path: impl Into<PathBuf>) -> Self {
+        self.draft.redis.tls_ca = Some(path.into());
+        self
+    }
+
+    /// Shows Redis this certificate, for servers that ask for one; both are PEM files.
+    /// `AIRLOCK_REDIS__TLS_CERT` and `AIRLOCK_REDIS__TLS_KEY` override them.
+    pub fn redis_client_certificate(
+        mut self,
+        cert: impl Into<PathBuf>,
+        key: impl Into<PathBuf>,
+    ) -> Self {
+        self.draft.redis.tls_cert = Some(cert.into());
+        self.draft.redis.tls_key = Some(key.into());
         self
     }
 

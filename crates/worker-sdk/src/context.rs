@@ -190,8 +190,8 @@ impl JobContext {
         self.job.cancel.clone()
     }
 
-    /// Tells how far the job is. Best effort, never waits: what comes faster than it can
-    /// be sent is left out. It is also a sign of life.
+    /// Tells how far the job is, which the API shows. Best effort, never waits: what comes
+    /// faster than it can be sent is left out. It is also a sign of life.
     pub fn progress(&self, percent: u8, message: impl AsRef<str>) {
         self.tell(Progress {
             percent: i32::from(percent.min(100)),
@@ -200,9 +200,10 @@ impl JobContext {
         });
     }
 
-    /// Shows what there is so far, to whoever follows the job on the bus; it may be up to
-    /// 8 MiB and is kept for an hour. It is not the result: no policy has seen it, and the
-    /// API does not hand it out.
+    /// Shows what there is so far: to whoever follows the job on the bus, and in the API,
+    /// which keeps the newest few, the small ones (64 KiB by default) with their content.
+    /// It may be up to 8 MiB and is kept for an hour. It is not the result: no policy has
+    /// seen it.
     ///
     /// ```
     /// # use airlock_worker::{JobContext, JobError};
@@ -252,9 +253,9 @@ impl JobContext {
     }
 
     /// Leaves something behind besides the result: up to 64 MiB, kept for
-    /// [`Builder::artifact_ttl`](crate::Builder::artifact_ttl). Put what this returns
-    /// into the output, or nobody will find it. The policy's limit on the size of all
-    /// artifacts is enforced here.
+    /// [`Builder::artifact_ttl`](crate::Builder::artifact_ttl). The API shows that the job
+    /// left it and where; put what this returns into the output for whoever works on with
+    /// it. The policy's limit on the size of all artifacts is enforced here.
     pub async fn artifact(
         &self,
         name: &str,

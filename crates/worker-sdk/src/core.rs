@@ -115,7 +115,6 @@ impl Core {
         let metrics = metrics.unwrap_or_else(|| self.host.metrics.other());
         metrics.executed(&ending, took);
         let packet = self.speaker.result(job, ending, job::now());
-        let traceparent = traceparent.or_else(|| job.traceparent.clone());
         self.outbox().push(job.dispatch, packet, traceparent);
         self.unpublished.notify_one();
         Stats::add(counter, 1);

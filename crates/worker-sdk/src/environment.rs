@@ -20,12 +20,7 @@ pub(crate) fn apply(
     let given = |name: &str| environment(name).filter(|value| !value.is_empty());
     identity(draft, &given, problems);
     nats(draft, &given);
-    if let Some(url) = given("REDIS_URL").or_else(|| given("AIRLOCK_REDIS__URL")) {
-        draft.redis.url = SecretUrl::new(url);
-    }
-    if let Some(prefix) = given("AIRLOCK_REDIS__PREFIX") {
-        draft.redis.prefix = prefix;
-    }
+    redis(draft, &given);
     if let Some(listen) = given("AIRLOCK_WORKER__METRICS_LISTEN") {
         draft.metrics_listen = Some(listen);
     }
@@ -90,6 +85,20 @@ fn identity(
     }
 }
 
+fn redis(draft: &mut Draft, given: &impl Fn(&str) -> Option<String>) {
+    let redis = &mut draft.redis;
+    if let Some(url) = given("REDIS_URL").or_else(|| given("AIRLOCK_REDIS__URL")) {
+        redis.url = SecretUrl::new(url);
+    }
+    if let Some(prefix) = given("AIRLOCK_REDIS__PREFIX") {
+        redis.prefix = prefix;
+    }
+    let path = |name: &str| given(name).map(std::path::PathBuf::from);
+    redis.tls_ca = path("AIRLOCK_REDIS__TLS_CA").or(redis.tls_ca.take());
+    redis.tls_cert = path("AIRLOCK_REDIS__TLS_CERT").or(redis.tls_cert.take());
+    redis.tls_key = path("AIRLOCK_REDIS__TLS_KEY").or(redis.tls_key.take());
+}
+
 fn nats(draft: &mut Draft, given: &impl Fn(&str) -> Option<String>) {
     let bus = &mut draft.bus;
     if let Some(url) = given("NATS_URL").or_else(|| given("AIRLOCK_NATS__URL")) {
@@ -107,9 +116,10 @@ fn nats(draft: &mut Draft, given: &impl Fn(&str) -> Option<String>) {
     if let Some(token) = given("AIRLOCK_NATS__TOKEN") {
         bus.token = Some(Secret::new(token));
     }
-    if let Some(path) = given("AIRLOCK_NATS__TLS_CA") {
-        bus.tls_ca = Some(path.into());
-    }
+    let path = |name: &str| given(name).map(std::path::PathBuf::from);
+    bus.tls_ca = path("AIRLOCK_NATS__TLS_CA").or(bus.tls_ca.take());
+    bus.tls_cert = path("AIRLOCK_NATS__TLS_CERT").or(bus.tls_cert.take());
+    bus.tls_key = path("AIRLOCK_NATS__TLS_KEY").or(bus.tls_key.take());
     if let Some(prefix) = given("AIRLOCK_NATS__STREAM_PREFIX") {
         bus.stream_prefix = prefix;
     }
@@ -137,7 +147,10 @@ mod tests {
             ("NATS_URL", "nats://u:hush@n:1"),
             ("AIRLOCK_NATS__TLS_CA", "/ca.pem"),
             ("AIRLOCK_NATS__TOKEN", "hush"),
+            ("AIRLOCK_NATS__TLS_CERT", "/me.pem"),
+            ("AIRLOCK_NATS__TLS_KEY", "/me.key"),
             ("REDIS_URL", "rediss://u:hush@r:1"),
+            ("AIRLOCK_REDIS__TLS_CA", "/redis-ca.pem"),
             ("SCHED_SHUTDOWN_GRACE_SECONDS", "3"),
             ("AIRLOCK_WORKER__MAX_PARALLEL", "99"),
             ("AIRLOCK_WORKER__REGION", "eu"),
@@ -151,6 +164,11 @@ mod tests {
             ("other", "gpu")
         );
         assert_eq!(settings.bus.url.expose(), "nats://u:hush@n:1");
+        let path = |path: &Option<std::path::PathBuf>| path.clone().unwrap_or_default();
+        assert_eq!(path(&settings.bus.tls_ca), *"/ca.pem");
+        assert_eq!(path(&settings.bus.tls_cert), *"/me.pem");
+        assert_eq!(path(&settings.bus.tls_key), *"/me.key");
+        assert_eq!(path(&settings.redis.tls_ca), *"/redis-ca.pem");
         assert_eq!(settings.shutdown_grace, Duration::from_secs(3));
         assert_eq!(
             (settings.max_parallel, settings.region.as_str()),

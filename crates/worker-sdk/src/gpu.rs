@@ -1,8 +1,12 @@
-//! How busy the accelerators are, asked of `nvidia-smi` where it is installed.
+//! How busy the accelerators are: asked of `nvidia-smi` where it is installed, and read
+//! from the kernel's own files where a driver writes them (`gpu_busy_percent`).
 //!
-//! It may take a second to answer, so it is asked beside the heartbeats and never holds
-//! one up. Without it nothing is asked twice.
+//! Either may take its time, so they are asked beside the heartbeats and never hold one
+//! up. What must stay true: where there is nothing to ask, nothing is asked twice, and no
+//! load is told; one that answered before is asked again after it failed to.
 
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -11,30 +15,59 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Files of cards that are looked at.
+const MOST_CARDS: usize = 64;
+
+/// Whom to ask.
+#[derive(Debug, Clone)]
+struct Sources {
+    nvidia: OsString,
+    cards: PathBuf,
+}
 
 /// The load of the busiest accelerator in percent, kept up to date; 0 without any. Ends
 /// when nobody looks any more.
 pub(crate) fn watch(every: Duration) -> watch::Receiver<f32> {
+    let sources = Sources {
+        nvidia: "nvidia-smi".into(),
+        cards: "/sys/class/drm".into(),
+    };
+    watch_at(sources, every.max(Duration::from_secs(1)))
+}
+
+fn watch_at(sources: Sources, every: Duration) -> watch::Receiver<f32> {
     let (told, seen) = watch::channel(0.0);
     tokio::spawn(async move {
-        while let Some(load) = ask("nvidia-smi").await {
-            if told.send(load).is_err() {
+        let mut there = false;
+        loop {
+            let load = look(&sources).await;
+            there |= load.is_some();
+            // Whoever looks sees no load of a card that does not answer.
+            if told.send(load.unwrap_or(0.0)).is_err() {
                 return;
             }
+            if !there {
+                return told.closed().await;
+            }
             tokio::select! {
-                () = sleep(every.max(Duration::from_secs(1))) => {}
+                () = sleep(every) => {}
                 () = told.closed() => return,
             }
         }
-        // Whoever looks goes on seeing what was last said, or that there is none.
-        told.send_replace(0.0);
-        told.closed().await;
     });
     seen
 }
 
 /// `None` when there is nothing to ask.
-async fn ask(program: &str) -> Option<f32> {
+async fn look(sources: &Sources) -> Option<f32> {
+    let cards = sources.cards.clone();
+    let files = tokio::task::spawn_blocking(move || read_cards(&cards));
+    let (asked, read) = tokio::join!(ask(&sources.nvidia), timeout(PATIENCE, files));
+    let read = read.ok().and_then(Result::ok).flatten();
+    asked.into_iter().chain(read).reduce(f32::max)
+}
+
+async fn ask(program: &OsString) -> Option<f32> {
     let asked = Command::new(program)
         .args([
             "--query-gpu=utilization.gpu",
@@ -51,6 +84,24 @@ async fn ask(program: &str) -> Option<f32> {
     busiest(&String::from_utf8_lossy(&output.stdout))
 }
 
+/// The cards themselves are `card0`, `card1`; `card0-DP-1` is a plug of one.
+fn read_cards(folder: &Path) -> Option<f32> {
+    let entries = std::fs::read_dir(folder).ok()?;
+    let is_card = |name: &str| {
+        name.strip_prefix("card")
+            .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+    };
+    entries
+        .filter_map(Result::ok)
+        .filter(|entry| entry.file_name().to_str().is_some_and(is_card))
+        .take(MOST_CARDS)
+        .filter_map(|entry| {
+            let file = entry.path().join("device/gpu_busy_percent");
+            busiest(&std::fs::read_to_string(file).ok()?)
+        })
+        .reduce(f32::max)
+}
+
 /// One line for each accelerator; one that cannot tell says so in words.
 fn busiest(text: &str) -> Option<f32> {
     text.lines()
@@ -62,7 +113,51 @@ fn busiest(text: &str) -> Option<f32> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+
+    const BOUND: Duration = Duration::from_secs(30);
+
+    /// A folder of its own, gone with the test.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new() -> Self {
+            let path = std::env::temp_dir().join(format!("airlock-gpu-{}", uuid::Uuid::new_v4()));
+            std::fs::create_dir_all(&path).expect("a folder");
+            Self(path)
+        }
+
+        fn card(&self, name: &str, text: &str) {
+            let device = self.0.join("drm").join(name).join("device");
+            std::fs::create_dir_all(&device).expect("a card");
+            std::fs::write(device.join("gpu_busy_percent"), text).expect("its file");
+        }
+
+        /// An `nvidia-smi` that runs these lines of shell.
+        fn nvidia(&self, lines: &str) {
+            let next = self.0.join("next");
+            std::fs::write(&next, format!("#!/bin/sh\n{lines}\n")).expect("a script");
+            std::fs::set_permissions(&next, std::fs::Permissions::from_mode(0o755))
+                .expect("to be run");
+            // Whoever is about to start it starts the old one or the new one.
+            std::fs::rename(next, self.0.join("nvidia-smi")).expect("in its place");
+        }
+
+        fn sources(&self) -> Sources {
+            Sources {
+                nvidia: self.0.join("nvidia-smi").into(),
+                cards: self.0.join("drm"),
+            }
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
 
     #[test]
     fn the_busiest_one_counts() {
@@ -73,11 +168,56 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_there_is_no_load() {
-        assert_eq!(ask("/nonexistent/nvidia-smi").await, None);
-        assert_eq!(ask("false").await, None);
+    async fn cards_are_read_where_the_kernel_shows_them() {
+        let folder = Folder::new();
+        assert_eq!(look(&folder.sources()).await, None);
+        folder.card("card0", "12\n");
+        folder.card("card1", "71\n");
+        folder.card("card1-DP-1", "99\n");
+        folder.card("cardinal", "99\n");
+        assert_eq!(look(&folder.sources()).await, Some(71.0));
+    }
+
+    #[tokio::test]
+    async fn the_program_is_asked_as_it_wants_to_be() {
+        let folder = Folder::new();
+        let asked = r#"test "$1" = --query-gpu=utilization.gpu || exit 1
+            test "$2" = --format=csv,noheader,nounits || exit 1
+            echo 30; echo 88; echo '[N/A]'"#;
+        folder.nvidia(asked);
+        folder.card("card0", "12");
+        assert_eq!(look(&folder.sources()).await, Some(88.0));
+        folder.nvidia("echo 50; exit 9");
+        assert_eq!(look(&folder.sources()).await, Some(12.0));
+    }
+
+    #[tokio::test]
+    async fn what_is_there_is_followed_through_failures() {
+        let folder = Folder::new();
+        folder.nvidia("echo 40");
+        let mut seen = watch_at(folder.sources(), Duration::from_millis(20));
+        for (lines, load) in [("echo 40", 40.0), ("exit 1", 0.0), ("echo 60", 60.0)] {
+            folder.nvidia(lines);
+            let reached = seen.wait_for(|told| *told == load);
+            let reached = timeout(BOUND, reached).await;
+            assert!(matches!(reached, Ok(Ok(_))), "{lines}");
+        }
+    }
+
+    #[tokio::test]
+    async fn where_nothing_is_nothing_is_asked_twice() {
+        let folder = Folder::new();
+        let mut seen = watch_at(folder.sources(), Duration::from_millis(1));
+        timeout(BOUND, seen.changed())
+            .await
+            .expect("it looks once")
+            .expect("and stays");
+        let count = folder.0.join("asked");
+        folder.nvidia(&format!("echo x >> {}; echo 5", count.display()));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(!count.exists(), "it was asked again");
+        assert_eq!(*seen.borrow(), 0.0);
         // Whatever this machine has, it is a percentage.
-        let seen = watch(Duration::from_secs(1));
-        assert!((0.0..=100.0).contains(&*seen.borrow()));
+        assert!((0.0..=100.0).contains(&*watch(Duration::from_secs(1)).borrow()));
     }
 }

@@ -126,7 +126,9 @@ impl Outbox {
                 Outgoing {
                     subject: subjects::JOB_RESULT.to_owned(),
                     payload: entry.packet.clone(),
-                    msg_id: Some(message_id(&dispatch, entry.published)),
+                    // The ledger takes a result once, however often it comes; a place
+                    // in the stream's memory of ids would cost each one of them.
+                    msg_id: None,
                     traceparent: entry.traceparent.clone(),
                 },
             ));
@@ -198,13 +200,6 @@ impl Outbox {
     }
 }
 
-fn message_id(dispatch: &Uuid, published: u32) -> String {
-    match published {
-        0 => format!("res-{dispatch}"),
-        n => format!("res-{dispatch}-r{n}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -223,16 +218,16 @@ mod tests {
         Uuid::from_u128(n)
     }
 
-    fn ids_of(ready: &[(Uuid, Outgoing)]) -> Vec<String> {
-        ready.iter().filter_map(|(_, o)| o.msg_id.clone()).collect()
+    fn ids_of(ready: &[(Uuid, Outgoing)]) -> Vec<Uuid> {
+        ready.iter().map(|(id, _)| *id).collect()
     }
 
     #[test]
-    fn a_result_is_repeated_under_a_new_id_until_its_receipt() {
+    fn a_result_is_repeated_until_its_receipt() {
         let mut outbox = outbox();
         let mut now = Instant::now();
         outbox.push(id(1), Bytes::from_static(b"x"), None);
-        assert_eq!(ids_of(&outbox.take_ready(9)), [format!("res-{}", id(1))]);
+        assert_eq!(ids_of(&outbox.take_ready(9)), [id(1)]);
         assert_eq!(outbox.repeat_overdue(now + FIVE * 9), 0, "it is in flight");
         outbox.published(&id(1), true, now);
         assert_eq!(
@@ -241,7 +236,7 @@ mod tests {
         );
         now += FIVE;
         assert_eq!(outbox.repeat_overdue(now), 1);
-        assert_eq!(ids_of(&outbox.take_ready(9)), [format!("res-{}-r1", id(1))]);
+        assert_eq!(ids_of(&outbox.take_ready(9)), [id(1)]);
         outbox.published(&id(1), true, now);
         assert_eq!(outbox.repeat_overdue(now + FIVE), 0, "the pause grows");
         assert_eq!(outbox.repeat_overdue(now + FIVE * 2), 1);
@@ -250,14 +245,14 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_publish_keeps_its_id_and_comes_soon() {
+    fn a_failed_publish_comes_again_soon() {
         let mut outbox = outbox();
         let now = Instant::now();
         outbox.push(id(1), Bytes::from_static(b"x"), None);
         outbox.take_ready(9);
         outbox.published(&id(1), false, now);
         assert_eq!(outbox.repeat_overdue(now + FAILED_PAUSE), 1);
-        assert_eq!(ids_of(&outbox.take_ready(9)), [format!("res-{}", id(1))]);
+        assert_eq!(ids_of(&outbox.take_ready(9)), [id(1)]);
     }
 
     #[test]
@@ -268,7 +263,7 @@ mod tests {
         assert_eq!(outbox.repeat_all(), 1);
         assert!(outbox.take_ready(9).is_empty());
         outbox.published(&id(1), true, Instant::now());
-        assert_eq!(ids_of(&outbox.take_ready(9)), [format!("res-{}-r1", id(1))]);
+        assert_eq!(ids_of(&outbox.take_ready(9)), [id(1)]);
     }
 
     #[test]

@@ -18,7 +18,7 @@ const SLOWEST: Duration = Duration::from_secs(2);
 
 pub(crate) enum Store {
     Redis {
-        config: GuardConfig,
+        config: Box<GuardConfig>,
         guard: OnceCell<Guard>,
     },
     /// What a test job put there.
@@ -28,7 +28,7 @@ pub(crate) enum Store {
 impl Store {
     pub fn redis(config: GuardConfig) -> Self {
         Self::Redis {
-            config,
+            config: Box::new(config),
             guard: OnceCell::new(),
         }
     }

@@ -29,6 +29,9 @@ const TIMEOUT_GRACE: Duration = Duration::from_secs(1);
 /// How often results without a receipt are looked at.
 const OUTBOX_TICK: Duration = Duration::from_millis(100);
 const PUBLISH_BATCH: usize = 1_024;
+/// The pause after the first heartbeat; it doubles up to the usual one. A worker that came
+/// up while nobody led has said hello to nobody, and is found by its heartbeats.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// A heartbeat this late means that somebody blocks the executor.
 const BLOCKED: Duration = Duration::from_secs(1);
 
@@ -46,6 +49,7 @@ pub(crate) async fn heartbeats(core: Arc<Core>) {
     meter.look();
     let gpu = gpu::watch(core.settings.heartbeat_every);
     let every = core.settings.heartbeat_every;
+    let mut pause = FIRST_PAUSE.min(every);
     loop {
         let packet = core.speaker.heartbeat(
             &core.settings,
@@ -59,8 +63,8 @@ pub(crate) async fn heartbeats(core: Arc<Core>) {
         );
         core.tell(subjects::HEARTBEAT, packet).await;
         let slept = Instant::now();
-        if timeout(every, core.beat.notified()).await.is_err() {
-            let late = slept.elapsed().saturating_sub(every);
+        if timeout(pause, core.beat.notified()).await.is_err() {
+            let late = slept.elapsed().saturating_sub(pause);
             if late > BLOCKED {
                 tracing::warn!(
                     late_ms = u64::try_from(late.as_millis()).unwrap_or(u64::MAX),
@@ -68,6 +72,7 @@ pub(crate) async fn heartbeats(core: Arc<Core>) {
                 );
             }
         }
+        pause = (pause * 2).min(every);
     }
 }
 

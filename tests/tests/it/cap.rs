@@ -5,6 +5,7 @@
 //! really ran is told by its own journal, not by the services.
 
 mod python;
+mod reports;
 mod signed;
 mod submits;
 mod trouble;

@@ -139,6 +139,15 @@ async fn a_task_is_retried_on_its_schedule_and_then_dead_lettered() -> Result<()
         page.items.len() == 1 && page.items[0].attempts == 6,
         "{page:?}"
     );
+    // For manual inspection it is where the documents say, whatever topic tasks have.
+    let rows = stack
+        .postgres()
+        .query("SELECT task_id, attempts::text FROM failed_tasks")
+        .await?;
+    ensure!(
+        rows == [vec![Some(id.to_owned()), Some("6".to_owned())]],
+        "{rows:?}"
+    );
     Ok(())
 }
 

@@ -4,11 +4,12 @@
 //! The bound is far below AckWait (10 min) and the job lock's life (60 s): a restart
 //! that waited for either would fail here.
 
+use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::support::{all_final, ask_scheduler, check, stack, submit_load, under_way};
+use crate::support::{all_final, check, leader, restart_what_ended, stack, submit_load, under_way};
 
 const BOUND: Duration = Duration::from_secs(55);
 
@@ -28,16 +29,7 @@ async fn a_standby_takes_over() -> Result<()> {
     let stack = stack().schedulers(2).start().await?;
     let ids = submit_load(&stack).await?;
     under_way(&stack).await?;
-    let mut leader = 0;
-    for i in 0..2 {
-        if ask_scheduler(&stack, i, "/health/leader")
-            .await?
-            .contains("\"leading\":true")
-        {
-            leader = i;
-        }
-    }
-    stack.scheduler(leader).kill9()?;
+    stack.scheduler(leader(&stack, 2).await?).kill9()?;
     all_final(&stack, BOUND).await?;
     check(&stack, &ids).await
 }
@@ -114,28 +106,22 @@ async fn everything_is_killed_at_once() -> Result<()> {
     let ids = submit_load(&stack).await?;
     under_way(&stack).await?;
     stack.kill_everything()?;
-    stack.nats().restart().await?;
-    stack.postgres().restart().await?;
-    stack.redis().restart().await?;
-    stack.restart_worker(1).await?;
-    stack.restart_kernel().await?;
-    stack.restart_scheduler(0).await?;
-    stack.restart_worker(0).await?;
-    stack.restart_gateway().await?;
+    // In any order: whatever starts before what it needs has to wait for it.
+    let mut parts: Vec<usize> = (0..stack.nodes().len() + 3).collect();
+    let chance = RandomState::new();
+    parts.sort_by_key(|part| chance.hash_one(part));
+    println!("restarted in the order {parts:?}");
+    for part in parts {
+        match part {
+            0 => stack.nats().restart().await?,
+            1 => stack.postgres().restart().await?,
+            2 => stack.redis().restart().await?,
+            n => stack.nodes()[n - 3].respawn()?,
+        }
+    }
+    for node in stack.nodes() {
+        node.wait_ready().await?;
+    }
     all_final(&stack, BOUND).await?;
     check(&stack, &ids).await
-}
-
-/// A leader that lost its lease ends for its supervisor to start it again: here, us.
-async fn restart_what_ended(stack: &airlock_testkit::Stack) -> Result<()> {
-    let scheduler = stack.scheduler(0);
-    airlock_testkit::eventually(Duration::from_secs(20), "the scheduler's end", || async {
-        Ok(airlock_testkit::Seen::when(
-            !scheduler.is_running(),
-            "still running".to_owned(),
-        ))
-    })
-    .await?;
-    stack.restart_scheduler(0).await?;
-    Ok(())
 }

@@ -276,6 +276,29 @@ fn each_language_is_written_in_one_crate() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A machine's own clock may jump. What decides about jobs asks the ledger's, or counts
+/// monotonically.
+#[test]
+fn no_wall_clock_decides_about_a_job() -> anyhow::Result<()> {
+    // Where randomness fails, the time stands in for it.
+    let excepted = "crates/scheduler/src/term.rs";
+    let mut read = 0;
+    for name in ["model", "policy", "election", "ledger", "scheduler"] {
+        let folder = repository_root().join("crates").join(name).join("src");
+        for file in rust_files(&folder)? {
+            let place = file.strip_prefix(repository_root()).unwrap_or(&file);
+            let times = std::fs::read_to_string(&file)?
+                .matches("SystemTime::now")
+                .count();
+            let most = usize::from(place == Path::new(excepted));
+            ensure!(times <= most, "{} asks the wall clock", place.display());
+            read += 1;
+        }
+    }
+    ensure!(read > 80, "only {read} files were read");
+    Ok(())
+}
+
 fn rust_files(folder: &Path) -> anyhow::Result<Vec<std::path::PathBuf>> {
     let mut files = Vec::new();
     let mut folders = vec![folder.to_owned()];

@@ -13,6 +13,9 @@ use crate::support::{ask_scheduler, client};
 
 const WAIT: Duration = Duration::from_secs(60);
 
+/// The table of those that use Redis.
+const REDIS: &str = "Redis: scheduler and safety kernel";
+
 /// A documented metric: its name as it is exposed, its type and its labels.
 struct Documented {
     name: String,
@@ -172,6 +175,9 @@ async fn compare(heading: &str, node: &Node) -> Result<()> {
     let mut tables = documented()?;
     let mut table = tables.remove(heading).context("no such table")?;
     table.extend(tables.remove("Every service").context("no such table")?);
+    if heading != "Gateway" {
+        table.extend(tables.remove(REDIS).context("no such table")?);
+    }
     let addr = node.http_addr().context("it serves its metrics")?;
     let scrape = eventually(WAIT, &format!("the metrics of {heading}"), || async {
         let scrape = http_get(addr, "/metrics").await?.body;
@@ -207,7 +213,38 @@ async fn what_is_documented_is_counted_and_the_other_way_round() -> Result<()> {
     work_unasked(&stack).await?;
     compare("Scheduler", stack.scheduler(0)).await?;
     let scrape = ask_scheduler(&stack, 0, "/metrics").await?;
-    counted(&scrape)
+    counted(&scrape)?;
+    links_are_counted(&stack).await
+}
+
+/// Every service tells of its links, and of a Redis that went away.
+async fn links_are_counted(stack: &Stack) -> Result<()> {
+    let ask = async |node: &Node, wanted: &[&str]| {
+        let addr = node.http_addr().context("it serves its metrics")?;
+        let what = format!("{wanted:?} of {}", node.name());
+        eventually(WAIT, &what, || async {
+            let scrape = http_get(addr, "/metrics").await?.body;
+            let off = wanted.iter().find(|line| !scrape.contains(**line));
+            Ok(Seen::when(off.is_none(), format!("{off:?}")))
+        })
+        .await
+    };
+    ask(stack.gateway(), &["cordum_bus_connected 1\n"]).await?;
+    let scrape = ask_scheduler(stack, 0, "/metrics").await?;
+    ensure!(total(&scrape, "cordum_bus_published_total") > 0.0);
+    let shared = ["cordum_bus_connected 1\n", "cordum_guard_shared 1\n"];
+    ask(stack.scheduler(0), &shared).await?;
+    stack.redis().kill()?;
+    end(
+        &client(stack)?,
+        &SubmitRequest::new("job.echo"),
+        "SUCCEEDED",
+    )
+    .await?;
+    ask(stack.scheduler(0), &["cordum_guard_shared 0\n"]).await?;
+    let scrape = ask_scheduler(stack, 0, "/metrics").await?;
+    ensure!(total(&scrape, "cordum_guard_went_local_total") > 0.0);
+    Ok(())
 }
 
 /// Each thing that happened was counted.

@@ -162,7 +162,8 @@ async fn a_tenant_has_no_more_in_flight_than_it_may() -> Result<()> {
 async fn a_job_that_kills_its_worker_ends_in_the_dlq_and_the_pool_lives() -> Result<()> {
     let stack = Stack::builder()
         .workers(4)
-        .env_for(Service::Scheduler, "AIRLOCK_SCHEDULER__WORKER_TTL", "12s")
+        .env_for(Service::Scheduler, "AIRLOCK_SCHEDULER__WORKER_TTL", "4s")
+        .env_for(Service::Worker, "DEMO_HEARTBEAT_MS", "500")
         .start()
         .await?;
     let client = client(&stack)?;

@@ -81,6 +81,16 @@ pub async fn under_way(stack: &Stack) -> Result<()> {
     .await
 }
 
+/// Waits until so many jobs are final.
+pub async fn done(stack: &Stack, jobs: usize) -> Result<()> {
+    eventually(Duration::from_secs(60), "some jobs final", || async {
+        let states = states(stack).await?;
+        let done = count(&states, |s| s >= 10);
+        Ok(Seen::when(done >= jobs, format!("{states:?}")))
+    })
+    .await
+}
+
 /// Waits until every job is final.
 pub async fn all_final(stack: &Stack, bound: Duration) -> Result<()> {
     eventually(bound, "all jobs final", || async {
@@ -171,4 +181,29 @@ pub async fn ask_scheduler(stack: &Stack, i: usize, path: &str) -> Result<String
         .http_addr()
         .context("a scheduler serves its health")?;
     Ok(airlock_testkit::http_get(addr, path).await?.body)
+}
+
+/// Which of the schedulers leads.
+pub async fn leader(stack: &Stack, schedulers: usize) -> Result<usize> {
+    for i in 0..schedulers {
+        let told = ask_scheduler(stack, i, "/health/leader").await?;
+        if told.contains("\"leading\":true") {
+            return Ok(i);
+        }
+    }
+    anyhow::bail!("nobody leads")
+}
+
+/// A leader that lost its lease ends for its supervisor to start it again: here, us.
+pub async fn restart_what_ended(stack: &Stack) -> Result<()> {
+    let scheduler = stack.scheduler(0);
+    eventually(Duration::from_secs(60), "the scheduler's end", || async {
+        Ok(Seen::when(
+            !scheduler.is_running(),
+            "still running".to_owned(),
+        ))
+    })
+    .await?;
+    stack.restart_scheduler(0).await?;
+    Ok(())
 }

@@ -119,3 +119,26 @@ async fn a_job_is_one_trace_through_every_service() -> Result<()> {
     parent_of("policy.check", "scheduler.schedule")?;
     parent_of("worker.run", "scheduler.schedule")
 }
+
+#[tokio::test]
+async fn a_collector_that_hangs_holds_nobody_up() -> Result<()> {
+    // It takes connections, and no more than that.
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("http://{}", listener.local_addr()?);
+    let stack = Stack::builder()
+        .env("OTEL_EXPORTER_OTLP_ENDPOINT", &url)
+        .start()
+        .await?;
+    let client = client(&stack)?;
+    let jobs = vec![SubmitRequest::new("job.echo"); 300];
+    for accepted in client.submit_batch(&jobs).await? {
+        let id = accepted.map_err(|p| anyhow::anyhow!("{p:?}"))?.job_id;
+        let job = client.wait(&id, Duration::from_secs(60)).await?;
+        anyhow::ensure!(job.state.to_string() == "SUCCEEDED", "{job:?}");
+    }
+    // The last traces are waited for, but not for long.
+    stack.scheduler(0).term()?;
+    let ended = stack.scheduler(0).wait(Duration::from_secs(30)).await?;
+    anyhow::ensure!(ended.success(), "{ended}");
+    Ok(())
+}

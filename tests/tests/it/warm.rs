@@ -15,7 +15,8 @@ const SNAPSHOT: &str = "sys:workers:snapshot";
 /// Workers that say nothing are forgotten after some seconds here, and written down often.
 async fn stack() -> Result<Stack> {
     Stack::builder()
-        .env_for(Service::Scheduler, "AIRLOCK_SCHEDULER__WORKER_TTL", "10s")
+        .env_for(Service::Scheduler, "AIRLOCK_SCHEDULER__WORKER_TTL", "4s")
+        .env_for(Service::Worker, "DEMO_HEARTBEAT_MS", "500")
         .env_for(
             Service::Scheduler,
             "AIRLOCK_SCHEDULER__SNAPSHOT_INTERVAL",

@@ -88,6 +88,123 @@ async fn example(name: &str, stack: &testing::Stack) -> Result<Process> {
 }
 
 #[tokio::test]
+async fn a_worker_has_work_within_a_second_of_its_start() -> Result<()> {
+    let services = [Service::SafetyKernel, Service::Scheduler, Service::Gateway];
+    let stack = Stack::builder().services(&services).start().await?;
+    let client = client(&stack)?;
+    binary("echo").await?;
+    // From before its process is there to the end of a job that waited for it. One or two
+    // of three may be slowed down by what else the machine does; heartbeats come every
+    // five seconds, so that none has waited for the second.
+    let mut took = Vec::new();
+    for name in ["first", "second", "third"] {
+        let request = SubmitRequest::new("job.example.echo").payload(&json!({"to": name}))?;
+        let id = client.submit(&request).await?.job_id;
+        let (nats, redis) = (stack.nats().url(), stack.redis().url());
+        let env = [
+            ("NATS_URL", nats.as_str()),
+            ("REDIS_URL", redis.as_str()),
+            ("WORKER_ID", name),
+        ];
+        let begun = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+        let worker = Process::spawn("echo", &[], &env).await?;
+        let job = client.wait(&id, WAIT).await?;
+        ensure!(job.state.to_string() == "SUCCEEDED", "{job:?}");
+        ensure!(job.worker_id.as_deref() == Some(name), "{job:?}");
+        ensure!(job.attempts == 1, "{job:?}");
+        let ended = job.finished_at.context("no end")?;
+        let ended = airlock_model::Timestamp::parse_rfc3339(&ended).map_err(anyhow::Error::msg)?;
+        let since = u64::try_from(ended.as_micros())?;
+        took.push(Duration::from_micros(since).saturating_sub(begun));
+        // It says goodbye, so that the next job is not given to it.
+        worker.term()?;
+        worker.wait(WAIT).await?;
+    }
+    ensure!(took.iter().any(|t| *t < Duration::from_secs(1)), "{took:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_worker_is_known_long_before_its_next_heartbeat() -> Result<()> {
+    let stack = authors_stack().await?.start().await?;
+    let request = SubmitRequest::new("job.quiet").payload(&1)?;
+    let id = stack.client().submit(&request).await?.job_id;
+    let begun = std::time::Instant::now();
+    let every = Duration::from_secs(60);
+    let quiet = Worker::builder("quiet").heartbeat_every(every);
+    let quiet = quiet.on("job.quiet", |_: JobContext, n: u32| async move { Ok(n) });
+    let running = stack.run(quiet);
+    let job = stack.client().wait(&id, every).await?;
+    ensure!(job.state.to_string() == "SUCCEEDED", "{job:?}");
+    ensure!(begun.elapsed() < every / 2, "{:?}", begun.elapsed());
+    running.stop().await
+}
+
+/// What makes this test start a stack when it is run by the one below.
+const ONE_LINE: &str = "AIRLOCK_TEST_ONE_LINE";
+
+#[tokio::test]
+async fn one_line_as_a_worker_author_writes_it() -> Result<()> {
+    if std::env::var_os(ONE_LINE).is_none() {
+        return Ok(());
+    }
+    let stack = testing::Stack::start().await?;
+    let _running = stack.run(Worker::builder("doubler").on(
+        "job.double",
+        |_: JobContext, n: u32| async move { Ok(n * 2) },
+    ));
+    assert_eq!(stack.submit("job.double", &21).await?.output()?, 42);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_one_line_stack_finds_its_command() -> Result<()> {
+    // The environment is a process's own, so each way has a process.
+    let airlock = binary("airlock").await?;
+    let folder = airlock.parent().context("a folder")?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::iter::once(folder.to_owned()).chain(std::env::split_paths(&path));
+    let with = std::env::join_paths(folders)?;
+    let run = |bin: Option<&std::path::Path>, path: &std::ffi::OsStr| {
+        let mut command = tokio::process::Command::new(std::env::current_exe()?);
+        command
+            .args(["--exact", "worker::one_line_as_a_worker_author_writes_it"])
+            .env(ONE_LINE, "1")
+            .env("PATH", path)
+            .env_remove("AIRLOCK_BIN")
+            .kill_on_drop(true);
+        if let Some(bin) = bin {
+            command.env("AIRLOCK_BIN", bin);
+        }
+        anyhow::Ok(command.output())
+    };
+    let nowhere = folder.join("no-such-command");
+    let ways = [
+        ("AIRLOCK_BIN", run(Some(&airlock), &path)?, None),
+        ("PATH", run(None, &with)?, None),
+        (
+            "a wrong AIRLOCK_BIN",
+            run(Some(&nowhere), &with)?,
+            Some("AIRLOCK_BIN is"),
+        ),
+    ];
+    for (way, run, refused) in ways {
+        let output = tokio::time::timeout(3 * WAIT, run).await??;
+        let text = String::from_utf8_lossy(&output.stdout);
+        ensure!(
+            output.status.success() == refused.is_none(),
+            "{way}: {text}"
+        );
+        let ran = text.contains("running 1 test");
+        ensure!(
+            ran && refused.is_none_or(|words| text.contains(words)),
+            "{way}: {text}"
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn the_test_kit_starts_all_of_airlock() -> Result<()> {
     let stack = authors_stack().await?.start().await?;
     let running = stack.run(

@@ -2,8 +2,8 @@
 //!
 //! A bare loop with no HTTP and no policy that does what every job costs the stores:
 //! the same three writes to the ledger on the real schema (accepted, assigned,
-//! finished with its change-log entry), the same three hops over JetStream with one
-//! message per job and hop, and the same guards in Redis around both of the leader's
+//! finished with its change-log entry), the same three hops over JetStream (one
+//! wake-up per transaction, one dispatch and one result per job), and the same guards in Redis around both of the leader's
 //! commits. All in batches of 500.
 //!
 //! What must stay true: it is an honest upper bound. So its stages are tasks that
@@ -131,6 +131,7 @@ pub async fn measure(
     let cpu = servers.cpu().since(&cpu);
 
     Watch::new(&servers.postgres)
+        .await?
         .expect(0, warm_up + total)
         .await?;
     ensure!(

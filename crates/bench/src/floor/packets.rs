@@ -59,25 +59,16 @@ fn labels(number: usize) -> std::collections::BTreeMap<String, String> {
     .into()
 }
 
-/// The wake-up that the gateway sends.
-pub fn submit(job: &NewJob) -> Outgoing {
-    let request = JobRequest {
-        job_id: job.job_id.to_string(),
-        topic: job.spec.topic.to_string(),
-        tenant_id: job.tenant.to_string(),
-        priority: i32::from(job.spec.priority.code()),
-        ..JobRequest::default()
-    };
+/// The wake-up that the gateway sends for what it committed together.
+pub fn wake(jobs: &[NewJob]) -> Outgoing {
+    let job_ids = jobs.iter().map(|job| job.job_id.to_string()).collect();
+    let trace_id = jobs.first().map_or("none", |job| job.trace_id.as_str());
+    let wake = Payload::Wake(own::Wake { job_ids });
     Outgoing {
         subject: subjects::JOB_SUBMIT.to_owned(),
-        payload: packet::seal(
-            "gateway",
-            &job.trace_id,
-            now(),
-            Payload::JobRequest(request),
-        ),
+        payload: packet::seal("gateway", trace_id, now(), wake),
         msg_id: None,
-        traceparent: Some(job.traceparent.clone()),
+        traceparent: None,
     }
 }
 
@@ -88,17 +79,22 @@ pub struct Placed {
     pub traceparent: String,
 }
 
-/// Reads a wake-up and gives the job a dispatch id.
-pub fn place(delivery: &Delivery) -> anyhow::Result<Placed> {
+/// Reads a wake-up and gives its jobs dispatch ids. Their traces are in the rows, which
+/// the bare loop does not read.
+pub fn place(delivery: &Delivery) -> anyhow::Result<Vec<Placed>> {
     let (_, payload) = packet::open(delivery.payload.clone())?;
-    let Payload::JobRequest(request) = payload else {
-        bail!("not a job on {}", delivery.subject());
+    let Payload::Wake(wake) = payload else {
+        bail!("not a wake-up on {}", delivery.subject());
     };
-    Ok(Placed {
-        job_id: JobId::new(&request.job_id)?,
-        dispatch_id: DispatchId(Uuid::now_v7()),
-        traceparent: delivery.traceparent.clone().unwrap_or_default(),
-    })
+    let traceparent = trace::fresh();
+    let placed = wake.job_ids.into_iter().map(|id| {
+        Ok(Placed {
+            job_id: JobId::new(id)?,
+            dispatch_id: DispatchId(Uuid::now_v7()),
+            traceparent: traceparent.clone(),
+        })
+    });
+    placed.collect()
 }
 
 pub fn assign(line: &Line, job: &Placed) -> Assign {
@@ -163,7 +159,6 @@ pub fn result(line: &Line, delivery: &Delivery) -> anyhow::Result<Outgoing> {
     };
     let now = now();
     let identity = request.dispatch.context("a dispatch without its id")?;
-    let msg_id = format!("res-{}", identity.dispatch_id);
     let result = JobResult {
         job_id: request.job_id,
         status: JobStatus::Succeeded.into(),
@@ -182,13 +177,13 @@ pub fn result(line: &Line, delivery: &Delivery) -> anyhow::Result<Outgoing> {
     Ok(Outgoing {
         subject: subjects::JOB_RESULT.to_owned(),
         payload: packet::seal(sender, &envelope.trace_id, now, Payload::JobResult(result)),
-        msg_id: Some(msg_id),
-        traceparent: delivery.traceparent.clone(),
+        msg_id: None,
+        traceparent: None,
     })
 }
 
 /// Reads a result as the write that it leads to.
-pub fn finish(delivery: &Delivery) -> anyhow::Result<Finish> {
+pub fn finish(delivery: &Delivery) -> anyhow::Result<Vec<Finish>> {
     let (_, payload) = packet::open(delivery.payload.clone())?;
     let Payload::JobResult(result) = payload else {
         bail!("not a result on {}", delivery.subject());
@@ -196,7 +191,7 @@ pub fn finish(delivery: &Delivery) -> anyhow::Result<Finish> {
     let identity = result.dispatch.context("a result without its dispatch")?;
     let detail = result.airlock.context("a result without its times")?;
     let started = Timestamp(detail.started_at_us);
-    Ok(Finish {
+    Ok(vec![Finish {
         job_id: JobId::new(&result.job_id)?,
         dispatch_id: identity.dispatch_id.parse()?,
         to: JobState::Succeeded,
@@ -208,5 +203,5 @@ pub fn finish(delivery: &Delivery) -> anyhow::Result<Finish> {
         result: detail.payload,
         result_ptr: None,
         result_missing: false,
-    })
+    }])
 }

@@ -21,6 +21,7 @@ use airlock_bus::{
 };
 use airlock_ledger::{Commit, Finish, Submitted};
 use airlock_model::JobId;
+use airlock_proto::packet::WAKE_JOBS;
 use anyhow::{Context, ensure};
 use async_trait::async_trait;
 use tokio::sync::{Mutex, Semaphore, mpsc};
@@ -61,6 +62,12 @@ impl Load {
     }
 }
 
+/// What a hop brings: so many batches of so many messages.
+struct Messages {
+    batches: usize,
+    each: usize,
+}
+
 /// Messages of one batch, with what they lead to.
 struct Batch<T> {
     deliveries: Vec<Delivery>,
@@ -97,7 +104,10 @@ pub async fn run(
     stages.spawn(guard(
         Arc::clone(line),
         submits,
-        load,
+        Messages {
+            batches: load.batches(),
+            each: load.batch.div_ceil(WAKE_JOBS),
+        },
         packets::place,
         |p: &Placed| &p.job_id,
         guarded,
@@ -108,7 +118,10 @@ pub async fn run(
     stages.spawn(guard(
         Arc::clone(line),
         results,
-        load,
+        Messages {
+            batches: load.batches(),
+            each: load.batch,
+        },
         packets::finish,
         |f: &Finish| &f.job_id,
         checked,
@@ -157,8 +170,8 @@ async fn accept(
                 .all(|o| matches!(o, Submitted::Accepted { .. })),
             "a job of the floor was not accepted"
         );
-        let messages = jobs.iter().map(packets::submit).collect();
-        all_sent(line.gateway.publish_all(messages).await)?;
+        let wakes = jobs.chunks(WAKE_JOBS).map(packets::wake).collect();
+        all_sent(line.gateway.publish_all(wakes).await)?;
     }
 }
 
@@ -166,15 +179,18 @@ async fn accept(
 async fn guard<T: Send>(
     line: Arc<Line>,
     consumer: Arc<Mutex<Consumer>>,
-    load: Load,
-    read: fn(&Delivery) -> anyhow::Result<T>,
+    messages: Messages,
+    read: fn(&Delivery) -> anyhow::Result<Vec<T>>,
     job: for<'a> fn(&'a T) -> &'a JobId,
     next: mpsc::Sender<Batch<T>>,
 ) -> anyhow::Result<()> {
     let mut consumer = consumer.lock().await;
-    for _ in 0..load.batches() {
-        let deliveries = gather(&mut consumer, load.batch).await?;
-        let items = deliveries.iter().map(read).collect::<Result<Vec<T>, _>>()?;
+    for _ in 0..messages.batches {
+        let deliveries = gather(&mut consumer, messages.each).await?;
+        let mut items = Vec::new();
+        for delivery in &deliveries {
+            items.extend(read(delivery)?);
+        }
         let keys: Vec<MessageKey> = deliveries.iter().map(Delivery::key).collect();
         let jobs: Vec<JobId> = items.iter().map(|item| job(item).clone()).collect();
         let (seen, locked) = line.locks.begin_batch(&keys, &jobs).await;

@@ -3,8 +3,9 @@
 use airlock_client::{Evaluation, PolicyQuestion};
 use serde_json::Value;
 
-use super::{Job, local, table};
+use super::{Job, local};
 use crate::exit::Exit;
+use crate::render::table;
 use crate::session::{Answer, Failure, Session};
 use crate::terminal::{clean, one_line};
 
@@ -124,7 +125,7 @@ pub async fn rules(session: &Session) -> Answer {
         } else {
             ""
         };
-        vec![
+        [
             text(&rule["id"]),
             text(&rule["decision"]),
             trial.to_owned(),
@@ -134,7 +135,7 @@ pub async fn rules(session: &Session) -> Answer {
         ]
     });
     let header = ["RULE", "DECISION", "", "FILE", "LINE", "REASON"];
-    session.terminal.say(&table(&header, rows.collect()));
+    session.terminal.say(&table(header, rows));
     for warning in &rules.warnings {
         session
             .terminal

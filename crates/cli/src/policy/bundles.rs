@@ -4,10 +4,10 @@ use std::path::Path;
 
 use airlock_client::{Bundle, PublishRequest};
 
-use super::{local, table};
+use super::local;
 use crate::exit::Exit;
 use crate::explain::Explained;
-use crate::render::time;
+use crate::render::{table, when};
 use crate::session::{Answer, Failure, Session};
 use crate::terminal::one_line;
 
@@ -93,17 +93,16 @@ pub async fn list(session: &Session, name: Option<&str>) -> Answer {
         session.terminal.say("no bundles");
         return Ok(Exit::Done);
     }
-    let now = session.scene().now;
+    let scene = session.scene();
     let rows = page.items.iter().map(|b| {
-        let at = time::read(&b.published_at).map(|at| time::relative(at, now));
-        vec![
+        [
             one_line(&b.name),
             b.version.map(|v| v.to_string()).unwrap_or_default(),
             if b.active { "in force" } else { "" }.to_owned(),
             b.position.to_string(),
             if b.signature.is_some() { "signed" } else { "" }.to_owned(),
             one_line(&b.published_by),
-            at.unwrap_or_default(),
+            when(&b.published_at, &scene),
             one_line(&b.note),
         ]
     });
@@ -117,6 +116,6 @@ pub async fn list(session: &Session, name: Option<&str>) -> Answer {
         "PUBLISHED",
         "NOTE",
     ];
-    session.terminal.say(&table(&header, rows.collect()));
+    session.terminal.say(&table(header, rows));
     Ok(Exit::Done)
 }

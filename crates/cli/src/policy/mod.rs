@@ -194,21 +194,3 @@ async fn act(session: Session, action: Action) -> Answer {
         Action::Snapshots => ask::snapshots(&session).await,
     }
 }
-
-/// Rows as columns that line up, without borders.
-fn table(header: &[&str], rows: Vec<Vec<String>>) -> String {
-    let mut table = comfy_table::Table::new();
-    table.load_style(comfy_table::presets::NOTHING);
-    table.set_header(header);
-    table.add_rows(rows);
-    let lines: Vec<String> = table
-        .lines()
-        .map(|line| {
-            line.strip_prefix(' ')
-                .unwrap_or(&line)
-                .trim_end()
-                .to_owned()
-        })
-        .collect();
-    lines.join("\n")
-}

@@ -6,9 +6,10 @@ use airlock_client::PastDecision;
 use airlock_policy::replay::{Changes, Past, Replay};
 use airlock_policy::{Decision, OwnedRequest};
 
-use super::{local, table};
+use super::local;
 use crate::exit::Exit;
 use crate::explain::Explained;
+use crate::render::table;
 use crate::session::{Answer, Failure, Session};
 use crate::terminal::one_line;
 
@@ -93,7 +94,7 @@ fn past(item: PastDecision) -> Option<Past> {
 
 fn listed(title: &str, changes: &Changes, show: usize) -> String {
     let rows = changes.jobs.iter().take(show).map(|c| {
-        vec![
+        [
             one_line(&c.job_id),
             one_line(&c.topic),
             one_line(&c.tenant),
@@ -103,7 +104,7 @@ fn listed(title: &str, changes: &Changes, show: usize) -> String {
         ]
     });
     let header = ["JOB", "TOPIC", "TENANT", "DECISION", "RULE", "REASON"];
-    let mut text = format!("\n{title}\n{}", table(&header, rows.collect()));
+    let mut text = format!("\n{title}\n{}", table(header, rows));
     let shown = changes.jobs.len().min(show) as u64;
     if changes.count > shown {
         text.push_str(&format!("\n… and {} more", changes.count - shown));

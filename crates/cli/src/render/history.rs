@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use airlock_client::{HistoryEntry, Job};
 use airlock_model::{JobState, Timestamp};
 
+use super::report::ReportNews;
 use super::{Scene, time};
 use crate::terminal::one_line;
 
@@ -65,6 +66,7 @@ pub struct News {
     shown: BTreeSet<(String, &'static str, u32)>,
     last: Option<Timestamp>,
     waiting: Option<String>,
+    report: ReportNews,
 }
 
 impl News {
@@ -78,6 +80,10 @@ impl News {
                 self.last = time::read(&entry.at).or(self.last);
             }
         }
+        // What a run said lies before the state that it came to.
+        let said = self.report.of(job, scene);
+        let place = lines.len() - usize::from(job.state.is_final() && !lines.is_empty());
+        lines.splice(place..place, said);
         if job.waiting_reason != self.waiting {
             self.waiting.clone_from(&job.waiting_reason);
             let reason = self.waiting.as_deref().map(one_line);

@@ -2,13 +2,15 @@
 //! given, so that what is shown can be tested.
 
 mod history;
+mod report;
+mod table;
 pub mod time;
 
 pub use history::{News, step};
+pub use table::{Facts, table, when};
 
 use airlock_client::{Job, JobPage};
 use airlock_model::{JobState, Timestamp};
-use comfy_table::{Table, presets};
 use jiff::tz::TimeZone;
 
 use crate::terminal::{Paint, clean, one_line};
@@ -95,6 +97,7 @@ fn facts(job: &Job, scene: &Scene) -> Vec<(&'static str, String)> {
     add("waiting", job.waiting_reason.as_deref().map(one_line));
     add("reason", reason(job));
     add("trace", Some(one_line(&job.trace_id)));
+    facts.extend(report::facts(job));
     facts
 }
 
@@ -174,42 +177,33 @@ pub fn list(page: &JobPage, scene: &Scene) -> String {
     if page.items.is_empty() {
         return "no jobs".to_owned();
     }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["STATE", "JOB", "TOPIC", "TENANT", "TRY", "CREATED", "TOOK"]);
-    for job in &page.items {
-        table.add_row([
+    let rows = page.items.iter().map(|job| {
+        [
             job.state.as_str().to_owned(),
             one_line(&job.job_id),
             one_line(&job.topic),
             one_line(&job.tenant_id),
             job.attempts.to_string(),
-            time::read(&job.created_at)
-                .map(|at| time::relative(at, scene.now))
-                .unwrap_or_default(),
+            when(&job.created_at, scene),
             took(job).unwrap_or_default(),
-        ]);
-    }
+        ]
+    });
+    let header = ["STATE", "JOB", "TOPIC", "TENANT", "TRY", "CREATED", "TOOK"];
+    let text = table(header, rows);
     let states = page.items.iter().map(|job| job.state);
-    let mut lines = table.lines();
-    let header = lines.next().map(|line| scene.paint.dim(trim(&line)));
-    let rows = lines.zip(states).map(|(line, state)| {
-        let line = trim(&line);
-        match line.strip_prefix(state.as_str()) {
+    let mut lines = text.lines();
+    let header = lines.next().map(|line| scene.paint.dim(line));
+    let rows = lines
+        .zip(states)
+        .map(|(line, state)| match line.strip_prefix(state.as_str()) {
             Some(rest) => format!("{}{rest}", scene.paint.state(state)),
             None => line.to_owned(),
-        }
-    });
+        });
     header
         .into_iter()
         .chain(rows)
         .collect::<Vec<_>>()
         .join("\n")
-}
-
-/// Without the margin that tables have.
-fn trim(line: &str) -> &str {
-    line.strip_prefix(' ').unwrap_or(line).trim_end()
 }
 
 #[cfg(test)]

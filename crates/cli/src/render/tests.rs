@@ -183,3 +183,40 @@ fn results_that_are_no_json_or_are_gone_are_told() {
     job.result_missing = true;
     assert!(result(&job, &scene()).unwrap().contains("lost"));
 }
+
+#[test]
+fn what_the_worker_said_is_told_and_followed() {
+    let mut job = succeeded();
+    let said = r#"{
+        "progress": {"percent": 40, "message": "resized\u001b[2J", "attempt": 1, "at": "x"},
+        "partials": [
+            {"percent": 10, "attempt": 1, "at": "p1", "pointer": "redis://p1", "size": 9},
+            {"percent": 40, "attempt": 1, "at": "p2", "pointer": "redis://p2", "content": [1]}],
+        "artifacts": [{"name": "page.png", "pointer": "redis://art:1", "media_type": "image/png",
+                       "size": 12, "attempt": 1, "at": "x"}],
+        "constraint_report": [
+            {"constraint": "toolchain.allowed_tools", "outcome": "refused", "detail": "shell"}]
+    }"#;
+    let said: serde_json::Value = serde_json::from_str(said).unwrap();
+    job.progress = serde_json::from_value(said["progress"].clone()).unwrap();
+    job.partials = serde_json::from_str(&said["partials"].to_string()).unwrap();
+    job.artifacts = serde_json::from_value(said["artifacts"].clone()).unwrap();
+    job.constraint_report = serde_json::from_value(said["constraint_report"].clone()).unwrap();
+    let text = super::job(&job, &scene());
+    for line in [
+        "  progress   40 %  resized",
+        "  partials   2, the last [1]",
+        "  artifact   page.png, redis://art:1, image/png, 12 bytes",
+        "  constraint toolchain.allowed_tools refused: shell",
+    ] {
+        assert!(text.contains(line), "{line:?} in\n{text}");
+    }
+    assert!(!text.contains('\u{1b}'));
+    // Followed, it is shown once, before the end.
+    let mut news = News::default();
+    let lines = news.of(&job, &scene());
+    assert!(lines[lines.len() - 1].contains("SUCCEEDED"), "{lines:?}");
+    assert!(lines[lines.len() - 2].contains("so far: [1]"), "{lines:?}");
+    assert!(lines[lines.len() - 3].contains("40 %"), "{lines:?}");
+    assert!(news.of(&job, &scene()).is_empty());
+}

@@ -72,8 +72,14 @@ pub fn run(args: Worker, terminal: Terminal) -> Exit {
     match make(&new, &folder, checkout.as_ref()) {
         Ok(()) => {
             let place = folder.display();
+            let env = checkout.as_ref().map(|checkout| {
+                let file = checkout.folder().join(".airlock/dev.env");
+                format!("  . {}\n", file.display())
+            });
             terminal.say(&format!(
-                "made {place}\n\n  cd {place}\n  cargo test\n  cargo run"
+                "made {place}\n\n  cd {place}\n  cargo test\n{}  cargo run\n\nits README.md tells \
+                 how to give it a job",
+                env.unwrap_or_default()
             ));
             if checkout.is_none() {
                 terminal.hint(
@@ -137,8 +143,17 @@ fn make(new: &New, folder: &Path, checkout: Option<&Checkout>) -> Result<(), Tro
     Ok(())
 }
 
+/// How the command is called: by the place this very one was built at in a checkout, by
+/// its name where it is installed.
+fn command(in_checkout: bool) -> PathBuf {
+    let built = in_checkout.then(std::env::current_exe);
+    built
+        .and_then(Result::ok)
+        .unwrap_or_else(|| "airlock".into())
+}
+
 /// What stands for what in the templates.
-struct Words([(&'static str, String); 6]);
+struct Words([(&'static str, String); 7]);
 
 impl Words {
     fn of(new: &New, checkout: Option<&Checkout>) -> Self {
@@ -154,6 +169,10 @@ impl Words {
             ("{{topic}}", format!("job.{}.hello", new.name)),
             ("{{sdk}}", sdk),
             ("{{checkout}}", home.display().to_string()),
+            (
+                "{{airlock}}",
+                command(checkout.is_some()).display().to_string(),
+            ),
         ])
     }
 

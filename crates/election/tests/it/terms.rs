@@ -1,6 +1,9 @@
 //! Terms that begin and end in good order.
 
+use airlock_election::{ElectionConfig, Elector};
+use airlock_ledger::{Ledger, LedgerConfig};
 use airlock_model::{Epoch, Shard};
+use airlock_testkit::Postgres;
 use tokio_util::sync::CancellationToken;
 
 use crate::{Bed, SHARD, lost, won};
@@ -92,6 +95,48 @@ async fn shards_are_led_apart() -> anyhow::Result<()> {
     zero.release().await;
     assert!(!one.lost().is_cancelled());
     one.release().await;
+    Ok(())
+}
+
+/// An elector of a cluster with its own tables and its own key in the one database.
+async fn cluster(postgres: &Postgres, schema: &str, lock_key: i64) -> anyhow::Result<Elector> {
+    let create = format!("CREATE SCHEMA {schema} AUTHORIZATION airlock");
+    postgres.query_as_superuser(&create).await?;
+    let url = format!("{}?options[search_path]={schema}", postgres.url());
+    let ledger = Ledger::connect(&LedgerConfig::at(&url), schema).await?;
+    ledger.migrate().await?;
+    let config = ElectionConfig {
+        lock_key,
+        ..crate::config()
+    };
+    Ok(Elector::new(ledger, config, schema.to_owned(), SHARD))
+}
+
+#[tokio::test]
+async fn clusters_with_keys_of_their_own_share_one_postgres() -> anyhow::Result<()> {
+    let postgres = Postgres::start().await?;
+    let never = CancellationToken::new();
+    let mut blue = cluster(&postgres, "blue", 1001).await?;
+    let mut green = cluster(&postgres, "green", 1002).await?;
+    let blue = won(blue.acquire(&never)).await?;
+    let green = won(green.acquire(&never)).await?;
+    assert_eq!((blue.epoch(), green.epoch()), (Epoch(1), Epoch(1)));
+    assert!(!blue.lost().is_cancelled() && !green.lost().is_cancelled());
+    let rows = postgres
+        .query("SELECT leader FROM blue.leadership UNION ALL SELECT leader FROM green.leadership")
+        .await?;
+    let leaders: Vec<_> = rows.into_iter().flatten().flatten().collect();
+    assert_eq!(leaders, ["blue", "green"], "each has its own books");
+    // It is the key that separates them: one with blue's key waits for blue.
+    let mut grey = cluster(&postgres, "grey", 1001).await?;
+    let soon = std::time::Duration::from_millis(300);
+    let waited = tokio::time::timeout(soon, grey.acquire(&never)).await;
+    assert!(waited.is_err(), "two lead under one key");
+    blue.release().await;
+    let grey = won(grey.acquire(&never)).await?;
+    assert!(!green.lost().is_cancelled());
+    grey.release().await;
+    green.release().await;
     Ok(())
 }
 

@@ -194,6 +194,9 @@ async fn vote(app: &App, path: JobPath, request: Request, approve: bool) -> Answ
             "a job that is rejected cannot be narrowed",
         ));
     }
+    if let Some(fault) = body.constraints.as_ref().and_then(Constraints::fault) {
+        return Err(Problem::field("constraints", fault));
+    }
     let constraints = body
         .constraints
         .as_ref()
@@ -220,16 +223,16 @@ async fn vote(app: &App, path: JobPath, request: Request, approve: bool) -> Answ
 fn answer(app: &App, outcome: VoteOutcome, id: &airlock_model::JobId) -> Answer {
     let refused = match outcome {
         VoteOutcome::Approved(a) => {
+            app.metrics.voted("approved");
             app.waker.approved(&a);
-            app.waker.audit("approval.approved", &a);
             return Ok(Json(show(&a)).into_response());
         }
         VoteOutcome::Rejected(a) => {
-            app.waker.audit("approval.rejected", &a);
+            app.metrics.voted("rejected");
             return Ok(Json(show(&a)).into_response());
         }
         VoteOutcome::Counted(a) => {
-            app.waker.audit("approval.approved", &a);
+            app.metrics.voted("counted");
             return Ok(Json(show(&a)).into_response());
         }
         VoteOutcome::Repeated(a) => {

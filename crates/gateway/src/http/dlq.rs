@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use airlock_ledger::{LetterFilter, NewJob, Retried, WholeLetter, retry_key};
 use airlock_model::hash::job_hash;
-use airlock_model::{JobId, Shard, TenantId};
+use airlock_model::{Due, JobId, Shard, TenantId};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
@@ -146,9 +146,13 @@ pub async fn retry(State(app): State<Arc<App>>, path: LetterPath, request: Reque
 }
 
 impl App {
-    /// The same request again, under a key of its own.
+    /// The same request again, under a key of its own. A delay counts from when it was
+    /// first asked for: what has passed of it is not waited for a second time.
     fn second_chance(&self, whole: &WholeLetter, caller: &Caller) -> Option<NewJob> {
-        let spec = whole.spec.clone()?;
+        let mut spec = whole.spec.clone()?;
+        if let Some(Due::After(_)) = spec.due {
+            spec.due = Some(Due::At(whole.due_at.unwrap_or(whole.letter.created_at)));
+        }
         let tenant = TenantId::new(whole.letter.tenant.as_deref()?).ok()?;
         let job_id = JobId::from_uuid(Uuid::now_v7());
         let trace = self.tracing.begin(None);

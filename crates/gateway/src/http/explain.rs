@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use airlock_bus::subjects;
-use airlock_model::JobId;
-use airlock_model::explain::{Answer as Told, Question, Standing};
+use airlock_ledger::JobView;
+use airlock_model::explain::{Answer as Told, CHECKING, Question, Standing};
+use airlock_model::{JobId, JobState, Timestamp};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::IntoResponse;
@@ -22,6 +23,27 @@ use crate::wake::now;
 /// How long the leader may take. A person waits.
 const ASK_FOR: Duration = Duration::from_secs(1);
 
+/// The same for a plain look at a job, which must not become slow by it.
+const LOOK_FOR: Duration = Duration::from_millis(250);
+
+/// A job that was accepted a moment ago waits for nothing yet: nobody is asked.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// What a job that is PENDING waits for, as the leader has it: the code and the words.
+/// `None` when the row says as much.
+pub(super) async fn waits_for(
+    app: &App,
+    job: &JobView,
+    now: Timestamp,
+) -> Option<(String, String)> {
+    let open = job.state == JobState::Pending && ask_leader(job, now);
+    let since = job.history.last().map_or(job.created_at, |step| step.at);
+    if !open || now.since(since) < FRESH || job.not_before.is_some_and(|at| at > now) {
+        return None;
+    }
+    ask(app, &job.job_id, LOOK_FOR).await?.standing.waits_for()
+}
+
 pub async fn get(State(app): State<Arc<App>>, path: JobPath, request: Request) -> Answer {
     let caller = app.keys.caller(request.headers())?;
     let id = jobs::job_id(path)?;
@@ -30,7 +52,7 @@ pub async fn get(State(app): State<Arc<App>>, path: JobPath, request: Request) -
     let now = now();
     let mut explained = explain(&job, now);
     if ask_leader(&job, now) {
-        match ask(&app, &id).await {
+        match ask(&app, &id, ASK_FOR).await {
             Some(told) => {
                 match told.standing {
                     // Ended, or not taken up yet: the row is as good.
@@ -63,7 +85,7 @@ fn facts(standing: &Standing) -> Facts {
     match standing {
         Standing::Unknown => (None, None, None),
         Standing::Checking { since } => {
-            let code = "safety_check".to_owned();
+            let code = CHECKING.to_owned();
             (Some(code), Some(since.to_rfc3339()), None)
         }
         Standing::Waiting {
@@ -80,6 +102,7 @@ fn facts(standing: &Standing) -> Facts {
             reason,
             since,
             until,
+            ..
         } => (
             Some(reason.clone()),
             Some(since.to_rfc3339()),
@@ -92,11 +115,11 @@ fn facts(standing: &Standing) -> Facts {
     }
 }
 
-async fn ask(app: &App, id: &JobId) -> Option<Told> {
+async fn ask(app: &App, id: &JobId, bound: Duration) -> Option<Told> {
     let bus = app.links.bus()?;
     let question = serde_json::to_vec(&Question { job_id: id.clone() }).ok()?;
     let answer = bus
-        .request(subjects::EXPLAIN, Bytes::from(question), ASK_FOR)
+        .request(subjects::EXPLAIN, Bytes::from(question), bound)
         .await;
     match answer {
         Ok(bytes) => serde_json::from_slice::<Told>(&bytes)

@@ -14,7 +14,7 @@ use axum::response::IntoResponse;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::{Answer, App, admission};
+use super::{Answer, App, admission, explain};
 use crate::cursor;
 use crate::decode::decode_object;
 use crate::problem::Problem;
@@ -60,7 +60,12 @@ pub async fn get(State(app): State<Arc<App>>, path: JobPath, request: Request) -
     let Some(wait) = query::wait(request.uri(), app.limits.max_wait)? else {
         let _admitted = app.admission.enter(request.headers(), 0)?;
         let job = read(&app, scope, &id).await?;
-        return Ok(Json(show(&job, Detail::Full, now())).into_response());
+        let now = now();
+        let mut shown = show(&job, Detail::Full, now);
+        if let Some((code, words)) = explain::waits_for(&app, &job, now).await {
+            shown.waits_for(code, words);
+        }
+        return Ok(Json(shown).into_response());
     };
     let waiter = app.waiting.register(&id)?;
     when_final(&app, scope, &id, wait, waiter, true).await

@@ -135,7 +135,7 @@ async fn a_held_job_is_listed_shown_and_approved() -> anyhow::Result<()> {
     let wake = tokio::time::timeout(BOUND, wakes.recv()).await?;
     let (_, payload) = packet::open(wake.expect("a wake-up").payload)?;
     assert!(
-        matches!(&payload, Payload::JobRequest(r) if r.job_id == job),
+        matches!(&payload, Payload::Wake(w) if w.job_ids == [job.as_str()]),
         "{payload:?}"
     );
     // Again is no error; the opposite is.
@@ -237,6 +237,12 @@ async fn mistakes_are_named() -> anyhow::Result<()> {
             Some("constraints.budget"),
         ),
         (&reject, r#"{"constraints": {}}"#, 400, Some("constraints")),
+        (
+            &approve,
+            r#"{"constraints": {"budgets": {"max_retries": -1}}}"#,
+            400,
+            Some("constraints"),
+        ),
         (&approve, "[]", 400, Some("body")),
     ] {
         assert_problem(&gateway.post(to, BOB, body).await?, status, field);
@@ -310,6 +316,47 @@ async fn bundles_are_for_administrators_and_must_load() -> anyhow::Result<()> {
         .post(&format!("{path}/nope/rollback"), ADMIN, "")
         .await?;
     assert_problem(&none, 404, None);
+    gateway.stop().await
+}
+
+/// Where a signature is required: a good one, a bad one, another's, and none.
+#[tokio::test]
+async fn a_bundle_needs_the_signature_of_a_known_hand() -> anyhow::Result<()> {
+    use ed25519_dalek::{Signer as _, SigningKey};
+    let hex = |bytes: &[u8]| -> String { bytes.iter().map(|b| format!("{b:02x}")).collect() };
+    let known = SigningKey::from_bytes(&[7; 32]);
+    let (postgres, nats) = servers().await?;
+    let mut config = config(&postgres.url(), &nats.url());
+    config.policy.public_keys = vec![hex(known.verifying_key().as_bytes())];
+    config.policy.require_signature = true;
+    let gateway = Running::with(config, postgres, nats).await?;
+    gateway.until_ready().await?;
+    let path = "/api/v1/policy/bundles";
+    let content = "version: 1\nrules:\n  - {id: a, match: {topics: [job.a]}, decision: deny}\n";
+    let other = content.replace("deny", "allow");
+    let by = |key: &SigningKey, text: &str| hex(&key.sign(text.as_bytes()).to_bytes());
+    let stranger = SigningKey::from_bytes(&[8; 32]);
+    for signature in [
+        None,
+        Some(String::new()),
+        Some("00".repeat(64)),
+        Some(by(&stranger, content)),
+        Some(by(&known, &other)),
+        Some("not a signature".to_owned()),
+    ] {
+        let body = json!({"name": "a", "content": content, "signature": signature});
+        let refused = gateway.post(path, ADMIN, &body.to_string()).await?;
+        assert_problem(&refused, 400, Some("signature"));
+    }
+    let none = gateway.get(path, ADMIN).await?;
+    assert_eq!(none.json["items"], json!([]), "{}", none.text);
+    let body = json!({
+        "name": "a", "content": content, "signature": by(&known, content), "key_id": "ops",
+    });
+    let taken = gateway.post(path, ADMIN, &body.to_string()).await?;
+    assert_eq!(taken.json["version"], 1, "{}", taken.text);
+    let list = gateway.get(path, ADMIN).await?;
+    assert_eq!(list.json["items"][0]["key_id"], "ops", "{}", list.text);
     gateway.stop().await
 }
 

@@ -91,6 +91,54 @@ async fn a_letter_is_shown_whole_and_tried_again_once() -> anyhow::Result<()> {
     gateway.stop().await
 }
 
+/// When a job is due, and whether it waits for that.
+async fn due(gateway: &Running, job: &str) -> anyhow::Result<(Option<String>, bool)> {
+    let sql = format!(
+        "SELECT s.due_at::text, (d.job_id IS NOT NULL)::text
+         FROM job_state s LEFT JOIN job_due d USING (job_id) WHERE s.job_id = '{job}'"
+    );
+    let rows = gateway.postgres.query(&sql).await?;
+    let cell = |i: usize| rows.first().and_then(|r| r.get(i)).cloned().flatten();
+    Ok((cell(0), cell(1).as_deref() == Some("true")))
+}
+
+#[tokio::test]
+async fn a_delay_that_passed_is_not_waited_for_again() -> anyhow::Result<()> {
+    let gateway = Running::start().await?;
+    let hour = r#"{"topic": "job.a", "delay_ms": 3600000}"#;
+    let (passed, early) = (
+        failed(&gateway, ACME, hour).await?,
+        failed(&gateway, ACME, hour).await?,
+    );
+    // The first was due a while ago; the second failed before its time.
+    let sql = format!(
+        "UPDATE job_state SET due_at = now() - interval '1 minute' WHERE job_id = '{passed}'"
+    );
+    gateway.postgres.query(&sql).await?;
+    let page = gateway.get("/api/v1/dlq", ACME).await?;
+    for (id, wanted) in ids(&page.json).into_iter().zip([&early, &passed]) {
+        let path = format!("/api/v1/dlq/{id}/retry");
+        let retried = gateway.post(&path, ACME, "").await?;
+        assert_eq!(retried.status, 202, "{}", retried.text);
+        assert_eq!(retried.json["retry_of"], **wanted);
+        let (was, _) = due(&gateway, wanted).await?;
+        let (is, waits) = due(&gateway, &retried.job_id()).await?;
+        assert_eq!(is, was, "the same time as before");
+        assert_eq!(waits, wanted == &early, "{is:?}");
+    }
+    // Long after the job itself is gone, a delay has surely passed.
+    let gone = failed(&gateway, ACME, hour).await?;
+    let sql = format!("DELETE FROM job_state WHERE job_id = '{gone}'");
+    gateway.postgres.query(&sql).await?;
+    let page = gateway.get("/api/v1/dlq", ACME).await?;
+    let path = format!("/api/v1/dlq/{}/retry", ids(&page.json)[0]);
+    let retried = gateway.post(&path, ACME, "").await?;
+    assert_eq!(retried.json["retry_of"], gone);
+    let (_, waits) = due(&gateway, &retried.job_id()).await?;
+    assert!(!waits, "it waits for its delay again");
+    gateway.stop().await
+}
+
 #[tokio::test]
 async fn a_tenant_reaches_its_own_letters_only() -> anyhow::Result<()> {
     let gateway = Running::start().await?;

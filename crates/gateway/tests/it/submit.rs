@@ -43,20 +43,16 @@ async fn an_accepted_job_is_announced_and_a_delayed_one_is_not() -> anyhow::Resu
     let first = tokio::time::timeout(BOUND, submits.recv())
         .await?
         .expect("a message");
-    assert_eq!(first.traceparent.as_deref(), Some(parent.as_str()));
     let (envelope, payload) = packet::open(first.payload)?;
     assert_eq!(envelope.sender_id, "gateway");
-    let Payload::JobRequest(request) = payload else {
-        panic!("not a job request: {payload:?}");
+    assert_eq!(envelope.trace_id, "ab".repeat(16));
+    let Payload::Wake(wake) = payload else {
+        panic!("not a wake-up: {payload:?}");
     };
     assert_eq!(
-        request.job_id,
-        now.job_id(),
+        wake.job_ids,
+        [now.job_id()],
         "the delayed job must not be announced"
-    );
-    assert_eq!(
-        (request.tenant_id.as_str(), request.workflow_id.as_str()),
-        ("default", "w")
     );
 
     let shown = gateway

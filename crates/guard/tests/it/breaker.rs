@@ -196,3 +196,37 @@ async fn half_open(breaker: &SharedBreaker) -> anyhow::Result<Permit> {
     })
     .await
 }
+
+/// Looking takes no probe and changes nothing; it makes a replica that begins know.
+#[tokio::test]
+async fn a_look_shows_what_all_agree_on_and_takes_no_probe() -> anyhow::Result<()> {
+    let redis = Redis::start().await?;
+    let (one, two) = (connect(&redis).await?, connect(&redis).await?);
+    let short = Duration::from_millis(200);
+    let (a, b) = (breaker(&one, short), breaker(&two, OPEN_FOR));
+    assert_eq!(b.look(now()).await, Some(Circuit::Closed { failures: 0 }));
+    fail(&a, 2).await?;
+    assert_eq!(b.look(now()).await, Some(Circuit::Closed { failures: 2 }));
+    fail(&a, 1).await?;
+    b.look(now()).await;
+    assert!(matches!(b.circuit(), Circuit::Open { .. }), "it was told");
+    eventually(BOUND, "the circuit to be half-open", || async {
+        let seen = b.look(now()).await;
+        let half = matches!(
+            seen,
+            Some(Circuit::HalfOpen {
+                probes: 0,
+                successes: 0,
+                ..
+            })
+        );
+        Ok(Seen::when(half, format!("{seen:?}")))
+    })
+    .await?;
+    for _ in 0..3 {
+        let permit = go(&a).await?;
+        std::mem::drop(permit);
+    }
+    assert!(a.admit(now()).await.is_none(), "three probes and no more");
+    Ok(())
+}

@@ -1,6 +1,6 @@
 //! Job locks and the locks of which there is one.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use airlock_guard::{Guard, GuardConfig};
 use airlock_model::ids::Epoch;
@@ -45,8 +45,15 @@ async fn a_busy_lock_is_waited_for_but_not_without_end() -> anyhow::Result<()> {
     assert_eq!(a.lock(&jobs[..1]).await, [true]);
     let locked = b.lock(&jobs).await;
     assert_eq!(locked, [false, true]);
-    assert_eq!(b.wait_for_busy(&jobs, &locked).await, 1, "never released");
-    let (busy, ()) = tokio::join!(b.wait_for_busy(&jobs, &locked), a.unlock(&jobs[..1]));
+    let short = Duration::from_millis(50);
+    let since = Instant::now();
+    let busy = b.wait_for_busy(&jobs, &locked, short).await;
+    assert_eq!(busy, 1, "never released");
+    assert!(since.elapsed() >= short, "given up too early");
+    let (busy, ()) = tokio::join!(
+        b.wait_for_busy(&jobs, &locked, Duration::from_secs(30)),
+        a.unlock(&jobs[..1])
+    );
     assert_eq!(busy, 0);
     assert_eq!(a.lock(&jobs).await, [false, false], "both are b's now");
     Ok(())

@@ -41,6 +41,30 @@ async fn payloads_come_back_as_they_went() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
+async fn only_the_head_of_a_large_value_is_read() -> anyhow::Result<()> {
+    let redis = Redis::start().await?;
+    let guard = connect(&redis).await?;
+    redis.command(&["LPUSH", "res:list", "x"]).await?;
+    let large = Bytes::from(vec![7; 100_000]);
+    let named = [
+        ("res:large".to_owned(), large.clone()),
+        ("res:small".to_owned(), Bytes::from_static(b"abc")),
+    ];
+    guard.set_many(&named, Duration::from_secs(60)).await?;
+    let keys = ["res:large", "res:none", "res:list", "res:small"].map(str::to_owned);
+    let heads = guard.heads(&keys, 10).await?;
+    let expected = [
+        Some((100_000, large.slice(..10))),
+        None,
+        None,
+        Some((3, Bytes::from_static(b"abc"))),
+    ];
+    assert_eq!(heads, expected);
+    assert!(!guard.mode().borrow().is_local());
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_key_of_another_type_is_that_keys_trouble_only() -> anyhow::Result<()> {
     let redis = Redis::start().await?;
     let guard = connect(&redis).await?;

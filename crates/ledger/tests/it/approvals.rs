@@ -479,3 +479,65 @@ async fn lists_are_paged_and_leave_out_what_waits_for_nobody() -> anyhow::Result
     assert_eq!(bed.ledger.withdraw_approvals(SHARD).await?, 0);
     Ok(())
 }
+
+/// What tells the trail on reads each entry once, in order, never jumps over a slow
+/// writer's, and only while its term lasts.
+#[tokio::test]
+async fn the_trail_is_read_behind_its_writers() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    let from = bed.ledger.audit_cursor().await?;
+    assert!(bed.ledger.audit_after(from, 10).await?.is_empty());
+    // A writer that began first and is slow to commit.
+    let mut slow = bed.session().await?;
+    sqlx::raw_sql(
+        "BEGIN; INSERT INTO audit_log (kind, actor, detail) VALUES ('policy.slow', 'x', '{}')",
+    )
+    .execute(&mut slow)
+    .await?;
+    hold(&bed, "j", asks("pay", "hash-1", terms(1))).await?;
+    say(&bed, "j", &voter("bob"), true).await?;
+    assert!(bed.ledger.audit_after(from, 10).await?.is_empty());
+    sqlx::raw_sql("COMMIT").execute(&mut slow).await?;
+    let told = eventually(BOUND, "all three entries", || async {
+        let told = bed.ledger.audit_after(from, 10).await?;
+        if told.len() == 3 {
+            return Ok(Seen::Done(told));
+        }
+        Ok(Seen::NotYet(format!("{told:?}")))
+    })
+    .await?;
+    let kinds: Vec<&str> = told.iter().map(|(_, e)| e.kind.as_str()).collect();
+    assert_eq!(
+        kinds,
+        ["policy.slow", "approval.requested", "approval.approved"]
+    );
+    assert_eq!(told[2].1.actor, "bob");
+    let (first, last) = (told[0].0, told[2].0);
+    let epoch = bed.raise().await?;
+    bed.ledger.advance_audit_cursor(epoch, last).await?;
+    assert_eq!(bed.ledger.audit_cursor().await?, last);
+    // Never back, and not by an older term.
+    bed.ledger.advance_audit_cursor(epoch, first).await?;
+    assert_eq!(bed.ledger.audit_cursor().await?, last);
+    bed.raise().await?;
+    let beyond = airlock_ledger::AuditPosition {
+        xid: last.xid + 1,
+        id: last.id + 1,
+    };
+    bed.ledger.advance_audit_cursor(epoch, beyond).await?;
+    assert_eq!(bed.ledger.audit_cursor().await?, last);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_fact_is_remembered_and_replaced() -> anyhow::Result<()> {
+    use airlock_ledger::Fact;
+    let bed = Bed::start().await?;
+    let fact = Fact::PolicyFailMode;
+    assert_eq!(bed.ledger.remembered(fact).await?, None);
+    for mode in ["open", "closed"] {
+        bed.ledger.remember(fact, mode).await?;
+        assert_eq!(bed.ledger.remembered(fact).await?.as_deref(), Some(mode));
+    }
+    Ok(())
+}

@@ -3,7 +3,7 @@
 use airlock_ledger::{Bundle, KEPT_BUNDLES, NewBundle, RolledBack};
 use airlock_model::{Decision, JobState, Timestamp};
 
-use crate::bed::{Bed, One, assign, id, refuse, tenant, verdict};
+use crate::bed::{Bed, One, assign, id, job_with, refuse, tenant, verdict};
 
 fn bundle(name: &str, position: i32, content: &str) -> NewBundle {
     NewBundle {
@@ -182,5 +182,41 @@ async fn past_decisions_say_what_the_policy_said() -> anyhow::Result<()> {
         .past_decisions(Some(&tenant("globex")), Timestamp(0), None, 10, 0)
         .await?;
     assert!(theirs.is_empty());
+    Ok(())
+}
+
+/// Whoever sees all tenants reads them in one order of time, page by page.
+#[tokio::test]
+async fn past_decisions_of_all_tenants_come_oldest_first() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    let tenants = ["zeta", "acme", "mid", "acme", "zeta", "acme", "mid"];
+    let mut writer = bed.lead().await?;
+    for (n, of) in (1..).zip(tenants) {
+        let name = format!("j{n}");
+        bed.ledger
+            .submit(&[job_with(&name, of, None, |_| {})])
+            .await?;
+        writer.commit(&One::assign(assign(&name, 1, n))).await?;
+    }
+    let mut seen = Vec::new();
+    let mut after = None;
+    loop {
+        let page = bed
+            .ledger
+            .past_decisions(None, Timestamp(0), after, 2, 0)
+            .await?;
+        let Some(last) = page.last() else { break };
+        assert!(page.len() <= 2);
+        after = Some((last.created_at, last.job_id.clone()));
+        seen.extend(
+            page.iter()
+                .map(|p| (p.job_id.to_string(), p.tenant.to_string())),
+        );
+    }
+    let expected: Vec<_> = (1..)
+        .zip(tenants)
+        .map(|(n, of)| (format!("j{n}"), of.to_owned()))
+        .collect();
+    assert_eq!(seen, expected);
     Ok(())
 }

@@ -12,6 +12,7 @@ mod letters;
 mod list;
 mod migrate;
 mod recover;
+mod reports;
 mod requeue;
 mod retention;
 mod second;

@@ -1,9 +1,10 @@
 //! Dead letters get a second chance, once, and are found and removed by what they are.
 
 use airlock_ledger::{
-    Commit, LetterFilter, NewDeadLetter, NewJob, Retried, WholeLetter, retry_key,
+    Commit, LeaderWriter, LetterFilter, NewDeadLetter, NewJob, Retried, WholeLetter, retry_key,
 };
 use airlock_model::hash::job_hash;
+use airlock_model::job::RetryPlan;
 use airlock_model::{JobState, TenantId, Timestamp};
 
 use crate::bed::{Bed, One, finish, id, job_with, refuse, tenant, topic};
@@ -186,39 +187,71 @@ async fn tenants_and_filters_bound_what_is_seen_and_removed() -> anyhow::Result<
     Ok(())
 }
 
-#[tokio::test]
-async fn a_failed_task_is_in_the_documents_view() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let mut task = job_with("t", "default", Some(b"{\"user_id\": 42}"), |_| {});
-    task.spec.topic = topic("job.default");
-    bed.ledger.submit(&[task]).await?;
-    let mut leader = bed.lead().await?;
+/// Submits a job and gives it up, with its letter.
+async fn give_up(bed: &Bed, leader: &mut LeaderWriter, job: NewJob) -> anyhow::Result<()> {
+    let name = job.job_id.to_string();
+    bed.ledger.submit(&[job]).await?;
     leader
-        .commit(&One::assign(crate::bed::assign("t", 1, 1)))
+        .commit(&One::assign(crate::bed::assign(&name, 1, 1)))
         .await?;
     let letter = NewDeadLetter {
-        job_id: Some("t".to_owned()),
+        job_id: Some(name.clone()),
         reason_code: "attempts_exhausted".to_owned(),
         attempts: 6,
         ..NewDeadLetter::default()
     };
     let commit = Commit {
-        finish: vec![finish("t", 1, JobState::Failed)],
+        finish: vec![finish(&name, 1, JobState::Failed)],
         letters: vec![letter],
         ..Commit::default()
     };
     leader.commit(&commit).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_failed_task_is_in_the_documents_view() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    let mut leader = bed.lead().await?;
+    // Whatever topic tasks are given to, it is the retry plan that makes them tasks.
+    let task = job_with("t", "default", Some(b"{\"user_id\": 42}"), |spec| {
+        spec.topic = topic("job.chores");
+        spec.retry = Some(RetryPlan {
+            delays_ms: vec![60_000],
+            on_failed: true,
+            visibility_ms: Some(120_000),
+        });
+    });
+    // These are none, though one has the usual topic and one the words.
+    let plain = job_with("j", "default", None, |spec| {
+        spec.topic = topic("job.default");
+    });
+    let words = job_with("w", "default", None, |spec| {
+        let undo = r#"{"topic": "job.undo", "payload": {"retry": {"delays_ms": [1]}}}"#;
+        spec.compensation = serde_json::from_str(undo).ok();
+        assert!(spec.compensation.is_some());
+        spec.labels.insert("a".to_owned(), "b\u{1}".to_owned());
+    });
+    // A task whatever else is in it.
+    let nul = job_with("n", "default", None, |spec| {
+        spec.retry = Some(RetryPlan::default());
+        spec.labels.insert("a".to_owned(), "b\0".to_owned());
+    });
+    for job in [task, plain, words, nul] {
+        give_up(&bed, &mut leader, job).await?;
+    }
     let rows = bed
         .postgres
-        .query("SELECT task_id, tenant, convert_from(payload, 'UTF8'), attempts::text FROM failed_tasks")
+        .query("SELECT task_id, tenant, convert_from(payload, 'UTF8'), attempts::text FROM failed_tasks ORDER BY id")
         .await?;
-    let row: Vec<_> = rows[0].iter().map(|c| c.as_deref()).collect();
-    let expected = [
-        Some("t"),
-        Some("default"),
-        Some("{\"user_id\": 42}"),
-        Some("6"),
+    let text = |text: &str| Some(text.to_owned());
+    let task = [
+        text("t"),
+        text("default"),
+        text("{\"user_id\": 42}"),
+        text("6"),
     ];
-    assert_eq!(row, expected);
+    let odd = [text("n"), text("default"), None, text("6")];
+    assert_eq!(rows, [task.to_vec(), odd.to_vec()]);
     Ok(())
 }

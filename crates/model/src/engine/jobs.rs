@@ -92,6 +92,8 @@ pub enum Phase {
     Sleeping {
         until: Timestamp,
         reason: WaitReason,
+        /// Where more can be said than the reason.
+        detail: Option<Arc<str>>,
     },
     /// A human is asked.
     Held,
@@ -314,9 +316,20 @@ impl Engine {
     pub(super) fn sleep(
         &mut self,
         now: Timestamp,
+        known: KnownJob,
+        until: Timestamp,
+        reason: WaitReason,
+    ) {
+        self.sleep_because(now, known, until, reason, None);
+    }
+
+    pub(super) fn sleep_because(
+        &mut self,
+        now: Timestamp,
         mut known: KnownJob,
         until: Timestamp,
         reason: WaitReason,
+        detail: Option<Arc<str>>,
     ) {
         let id = known.id.clone();
         if let Some(job) = self.jobs.get(&id) {
@@ -327,7 +340,11 @@ impl Engine {
                 }
             }
         }
-        let phase = Phase::Sleeping { until, reason };
+        let phase = Phase::Sleeping {
+            until,
+            reason,
+            detail,
+        };
         self.put(now, Arc::new(known), phase);
         self.arm(Some(until), &id);
     }

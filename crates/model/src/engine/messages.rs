@@ -137,6 +137,8 @@ pub enum Input {
         job: Box<KnownJob>,
         delay: Duration,
         reason: WaitReason,
+        /// The same in words, for whoever asks what the job waits for.
+        detail: Arc<str>,
     },
     /// The job as the ledger has it: on take-over, and after a miss.
     Reloaded(Box<ReloadedJob>),

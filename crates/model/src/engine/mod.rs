@@ -132,9 +132,12 @@ impl Engine {
     fn one(&mut self, now: Timestamp, random: Random<'_>, input: Input, out: &mut Vec<Effect>) {
         match input {
             Input::Decided { job, verdict } => self.decided(now, *job, verdict, out),
-            Input::Undecided { job, delay, reason } => {
-                self.sleep(now, *job, now + delay, reason);
-            }
+            Input::Undecided {
+                job,
+                delay,
+                reason,
+                detail,
+            } => self.sleep_because(now, *job, now + delay, reason, Some(detail)),
             Input::Reloaded(job) => self.reloaded(now, *job, out),
             Input::Ended { job, state } => self.ended(&job, state, out),
             Input::Hello(worker) => self.hello(now, *worker, random, out),

@@ -68,7 +68,10 @@ impl Engine {
         let Some(a) = self.jobs.get_mut(id).and_then(Job::assignment_mut) else {
             return;
         };
-        if !is_from(a, worker) || !is_dispatch(a, dispatch) {
+        // A worker of the agent protocol may speak of a job without saying which run it
+        // means. It is a sign of life then, from whom the job was given to.
+        let named = is_dispatch(a, dispatch);
+        if !is_from(a, worker) || !(named || (dispatch.is_empty() && may_be_vague(a))) {
             return;
         }
         a.last_sign = now;
@@ -319,6 +322,15 @@ fn is_from(a: &Assignment, worker: &WorkerId) -> bool {
 
 fn is_dispatch(a: &Assignment, text: &str) -> bool {
     text.parse::<DispatchId>().is_ok_and(|d| d == a.dispatch)
+}
+
+/// Whether the word of this run's worker counts when it does not say which run it means.
+/// Whoever serves a topic unregistered is known by nothing but the run it names.
+fn may_be_vague(a: &Assignment) -> bool {
+    match a.reach {
+        Reach::Direct | Reach::Shared => !a.sdk,
+        Reach::Unregistered => false,
+    }
 }
 
 /// The worker's clock is not ours: its word is kept between the assignment and now.

@@ -20,8 +20,13 @@ impl Engine {
         match &job.phase {
             Phase::Checking => Standing::Checking { since },
             Phase::Held => Standing::Held { since },
-            Phase::Sleeping { until, reason } => Standing::Sleeping {
+            Phase::Sleeping {
+                until,
+                reason,
+                detail,
+            } => Standing::Sleeping {
                 reason: reason.code().to_owned(),
+                detail: detail.as_deref().unwrap_or_default().to_owned(),
                 since,
                 until: *until,
             },

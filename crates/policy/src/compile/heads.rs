@@ -356,7 +356,7 @@ fn compile_velocity(
                     problems.push(
                         Problem::at(word.referenced, format!("{field}[{i}]"), message).hint(
                             format!(
-                                "{}; a label is written labels.<name>",
+                                "{}; a label is written labels.<name>, all of them labels",
                                 suggest(&word.value, &names)
                             ),
                         ),

@@ -91,13 +91,17 @@ fn a_malformed_topic_is_denied_even_by_a_policy_that_allows_everything() {
 fn an_explanation_names_what_was_passed_over() {
     let explained = shipped().explain(&Request::new("job.a"), &mut NoCounters);
     let outcomes: Vec<_> = explained.steps.iter().map(|s| s.outcome).collect();
-    assert!(matches!(outcomes[..], [Outcome::Missed, Outcome::Matched]));
+    assert!(matches!(
+        outcomes[..],
+        [Outcome::Missed, Outcome::Missed, Outcome::Matched]
+    ));
     assert_eq!(
         explained.to_string(),
         "allowed by rule \"ordinary-jobs\"; because no_risk_tags none ([]), topics job.* (job.a); \
-         passed over: \"destructive\" (risk_tags); otherwise: without rule \"ordinary-jobs\": \
-         denied by default: no rule matches, denied by rule \"destructive\" if risk_tags were \
-         one of [destructive] (it is [])"
+         passed over: \"destructive\" (risk_tags), \"needs-approval\" (risk_tags); otherwise: \
+         without rule \"ordinary-jobs\": denied by default: no rule matches, denied by rule \
+         \"destructive\" if risk_tags were one of [destructive] (it is []), held for approval by \
+         rule \"needs-approval\" if risk_tags were one of [needs-approval] (it is [])"
     );
 }
 

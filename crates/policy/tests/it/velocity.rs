@@ -85,6 +85,17 @@ fn a_key_keeps_apart_exactly_what_it_names() {
     assert_ne!(of(&[("customer", "")]), of(&[]));
     assert_ne!(of(&[("customer", "x")]), of(&[("region", "x")]));
 
+    let by_all = limited(", key: [labels]", "deny");
+    let of = |pairs: &[(&str, &str)]| key(&by_all, &labelled(pairs));
+    assert_ne!(of(&[("customer", "1")]), of(&[("customer", "2")]));
+    assert_ne!(of(&[("customer", "1")]), of(&[("region", "1")]));
+    assert_ne!(
+        of(&[("customer", "1")]),
+        of(&[("customer", "1"), ("b", "2")])
+    );
+    assert_eq!(of(&[("a", "X"), ("b", "2")]), of(&[("b", "2"), ("a", "x")]));
+    assert_ne!(of(&[("a", "=b"), ("c", "")]), of(&[("a", ""), ("c", "=b")]));
+
     let by_actor = limited(
         ", key: [actor, principal_id, capability, pack_id, actor_type, priority]",
         "deny",

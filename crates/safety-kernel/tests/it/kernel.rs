@@ -112,7 +112,7 @@ async fn all_ways_to_ask_agree_and_only_real_ones_count() {
         text.contains("cordum_safety_kernel_decisions_total{decision=\"allow\"} 2"),
         "{text}"
     );
-    assert!(text.contains("cordum_safety_kernel_rules 2"), "{text}");
+    assert!(text.contains("cordum_safety_kernel_rules 3"), "{text}");
     r.stop().await;
 }
 

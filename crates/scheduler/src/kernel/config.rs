@@ -16,6 +16,21 @@ pub enum FailMode {
     Open,
 }
 
+impl FailMode {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Open => "open",
+        }
+    }
+
+    pub fn read(text: &str) -> Option<Self> {
+        [Self::Closed, Self::Open]
+            .into_iter()
+            .find(|mode| mode.as_str() == text)
+    }
+}
+
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct KernelConfig {
@@ -31,7 +46,7 @@ pub struct KernelConfig {
     #[serde(with = "duration")]
     pub timeout: Duration,
     /// Also `POLICY_CHECK_FAIL_MODE`. Unset: what the policy file says, as the kernel
-    /// last told it; closed before it told anything.
+    /// last told it to any leader; closed before it told anything.
     pub fail_mode: Option<FailMode>,
     /// Decisions remembered; 0 turns the cache off.
     pub cache_entries: usize,

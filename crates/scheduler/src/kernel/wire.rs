@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
+use airlock_model::Decision;
 use airlock_model::engine::KnownJob;
 use airlock_model::job::ActorType;
-use airlock_model::terms::{Budgets, Diff, Sandbox, Toolchain};
-use airlock_model::{ApprovalTerms, Constraints, Decision};
 use airlock_proto::{cap, own};
 
 use super::cache::Answer;
@@ -66,7 +65,7 @@ pub fn answer(r: cap::PolicyCheckResponse) -> Answer {
         ),
     };
     let approval = match decision {
-        Decision::RequireApproval => detail.approval.map(terms),
+        Decision::RequireApproval => detail.approval.map(Into::into),
         Decision::Allow
         | Decision::Deny
         | Decision::Throttle
@@ -79,73 +78,9 @@ pub fn answer(r: cap::PolicyCheckResponse) -> Answer {
         rule_id: r.rule_id,
         rule_hash: detail.rule_hash,
         snapshot: r.policy_snapshot,
-        constraints: r.constraints.map(|c| Arc::new(constraints(c))),
+        constraints: r.constraints.map(|c| Arc::new(c.into())),
         approval,
         tenant_concurrency: (detail.tenant_concurrency > 0).then_some(detail.tenant_concurrency),
-    }
-}
-
-fn terms(t: own::ApprovalTerms) -> ApprovalTerms {
-    ApprovalTerms {
-        quorum: t.quorum.max(1),
-        expires_seconds: (t.expires_seconds > 0).then_some(t.expires_seconds),
-        approvers: t.approvers,
-        approver_roles: t.approver_roles,
-    }
-}
-
-fn constraints(c: cap::PolicyConstraints) -> Constraints {
-    Constraints {
-        budgets: c.budgets.map(|b| Budgets {
-            max_runtime_ms: b.max_runtime_ms,
-            max_retries: b.max_retries,
-            max_artifact_bytes: b.max_artifact_bytes,
-            max_concurrent_jobs: b.max_concurrent_jobs,
-        }),
-        sandbox: c.sandbox.map(|s| Sandbox {
-            isolated: s.isolated,
-            network_allowlist: s.network_allowlist,
-            fs_read_only: s.fs_read_only,
-            fs_read_write: s.fs_read_write,
-        }),
-        toolchain: c.toolchain.map(|t| Toolchain {
-            allowed_tools: t.allowed_tools,
-            allowed_commands: t.allowed_commands,
-        }),
-        diff: c.diff.map(|d| Diff {
-            max_files: d.max_files,
-            max_lines: d.max_lines,
-            deny_path_globs: d.deny_path_globs,
-        }),
-        redaction_level: c.redaction_level,
-    }
-}
-
-/// As a dispatch carries them to the worker.
-pub fn for_worker(c: &Constraints) -> cap::PolicyConstraints {
-    cap::PolicyConstraints {
-        budgets: c.budgets.map(|b| cap::BudgetConstraints {
-            max_runtime_ms: b.max_runtime_ms,
-            max_retries: b.max_retries,
-            max_artifact_bytes: b.max_artifact_bytes,
-            max_concurrent_jobs: b.max_concurrent_jobs,
-        }),
-        sandbox: c.sandbox.as_ref().map(|s| cap::SandboxProfile {
-            isolated: s.isolated,
-            network_allowlist: s.network_allowlist.clone(),
-            fs_read_only: s.fs_read_only.clone(),
-            fs_read_write: s.fs_read_write.clone(),
-        }),
-        toolchain: c.toolchain.as_ref().map(|t| cap::ToolchainConstraints {
-            allowed_tools: t.allowed_tools.clone(),
-            allowed_commands: t.allowed_commands.clone(),
-        }),
-        diff: c.diff.as_ref().map(|d| cap::DiffConstraints {
-            max_files: d.max_files,
-            max_lines: d.max_lines,
-            deny_path_globs: d.deny_path_globs.clone(),
-        }),
-        redaction_level: c.redaction_level.clone(),
     }
 }
 
@@ -215,6 +150,7 @@ mod tests {
         });
         assert_eq!(answer.rule_hash, "h");
         assert_eq!(answer.approval.unwrap().quorum, 2);
-        assert_eq!(for_worker(&answer.constraints.unwrap()), sent);
+        let constraints = answer.constraints.unwrap();
+        assert_eq!(cap::PolicyConstraints::from(&*constraints), sent);
     }
 }

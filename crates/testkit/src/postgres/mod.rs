@@ -23,7 +23,7 @@ use crate::dir::TestDir;
 use crate::server::Server;
 use crate::watchdog;
 
-pub use wire::Row;
+pub use wire::{Row, Session};
 
 const ROLE: &str = "airlock";
 const DATABASE: &str = "airlock";
@@ -155,6 +155,11 @@ impl Postgres {
     /// Runs SQL in the database `airlock` as `airlock`.
     pub async fn query(&self, sql: &str) -> anyhow::Result<Vec<Row>> {
         wire::query(self.addr(), ROLE, DATABASE, sql).await
+    }
+
+    /// A connection to the database `airlock` as `airlock`, for many statements.
+    pub async fn session(&self) -> anyhow::Result<Session> {
+        Session::open(self.addr(), ROLE, DATABASE).await
     }
 
     /// Runs SQL in the database `airlock` as a superuser.

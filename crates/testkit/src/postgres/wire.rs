@@ -1,4 +1,4 @@
-//! Just enough of the Postgres protocol to run one statement.
+//! Just enough of the Postgres protocol to run statements.
 //!
 //! It tells whether a server really answers, and makes databases, without a
 //! driver: the crates under test bring their own, and `psql` is not installed
@@ -36,25 +36,45 @@ async fn exchange(
     database: &str,
     sql: &str,
 ) -> anyhow::Result<Vec<Row>> {
-    let stream = TcpStream::connect(addr)
-        .await
-        .context("reaching postgres")?;
-    let mut stream = BufReader::new(stream);
-
-    let mut hello = PROTOCOL_3_0.to_be_bytes().to_vec();
-    for word in ["user", role, "database", database, ""] {
-        hello.extend_from_slice(word.as_bytes());
-        hello.push(0);
-    }
-    send(&mut stream, None, &hello).await?;
-    until_ready(&mut stream).await?;
-
-    let mut statement = sql.as_bytes().to_vec();
-    statement.push(0);
-    send(&mut stream, Some(b'Q'), &statement).await?;
-    let rows = until_ready(&mut stream).await?;
-    send(&mut stream, Some(b'X'), &[]).await?;
+    let mut session = Session::open(addr, role, database).await?;
+    let rows = session.exchange(sql).await?;
+    send(&mut session.0, Some(b'X'), &[]).await?;
     Ok(rows)
+}
+
+/// A connection for many statements: a new one costs the server milliseconds.
+pub struct Session(BufReader<TcpStream>);
+
+impl Session {
+    pub(super) async fn open(addr: SocketAddr, role: &str, database: &str) -> anyhow::Result<Self> {
+        let stream = TcpStream::connect(addr)
+            .await
+            .context("reaching postgres")?;
+        let mut stream = BufReader::new(stream);
+        let mut hello = PROTOCOL_3_0.to_be_bytes().to_vec();
+        for word in ["user", role, "database", database, ""] {
+            hello.extend_from_slice(word.as_bytes());
+            hello.push(0);
+        }
+        send(&mut stream, None, &hello).await?;
+        until_ready(&mut stream).await?;
+        Ok(Self(stream))
+    }
+
+    /// Runs SQL.
+    pub async fn query(&mut self, sql: &str) -> anyhow::Result<Vec<Row>> {
+        tokio::time::timeout(BOUND, self.exchange(sql))
+            .await
+            .with_context(|| format!("postgres did not answer within {BOUND:?}"))?
+            .with_context(|| format!("running {sql:?}"))
+    }
+
+    async fn exchange(&mut self, sql: &str) -> anyhow::Result<Vec<Row>> {
+        let mut statement = sql.as_bytes().to_vec();
+        statement.push(0);
+        send(&mut self.0, Some(b'Q'), &statement).await?;
+        until_ready(&mut self.0).await
+    }
 }
 
 async fn send(

@@ -1,5 +1,6 @@
 //! A real worker against real NATS and Redis, with the test as its scheduler.
 
+mod certificates;
 mod ends;
 mod fake;
 mod flood;

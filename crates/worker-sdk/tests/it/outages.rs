@@ -66,12 +66,17 @@ async fn the_inventory_tells_what_runs_and_what_has_no_receipt() -> anyhow::Resu
 async fn nats_restarts_in_the_middle_of_a_job() -> anyhow::Result<()> {
     let mut fake = Fake::start().await?;
     let go_on = Arc::new(Notify::new());
-    let _worker = fake.worker(gated(&go_on)).await?;
+    let worker = fake.worker(gated(&go_on)).await?;
     let order = fake.send("job.gated", "1").await?;
     fake.progress().await?;
     fake.nats.kill()?;
     // It ends while nobody can be told.
     go_on.notify_one();
+    eventually(BOUND, "the job to end during the outage", || async {
+        let done = worker.stats.snapshot().succeeded;
+        Ok(Seen::when(done == 1, done))
+    })
+    .await?;
     fake.nats.restart().await?;
     let result = fake.result_of(&order).await?;
     assert_eq!(status(&result), JobStatus::Succeeded);

@@ -135,6 +135,24 @@ async fn heartbeats_tell_what_it_is_and_how_busy() -> anyhow::Result<()> {
     Ok(())
 }
 
+#[tokio::test]
+async fn the_first_heartbeats_come_quickly() -> anyhow::Result<()> {
+    let mut fake = Fake::start().await?;
+    let every = Duration::from_secs(60);
+    let _worker = fake
+        .worker(|w| {
+            w.heartbeat_every(every)
+                .on("job.idle", |_: JobContext, _: u64| async { Ok(()) })
+        })
+        .await?;
+    let since = std::time::Instant::now();
+    for _ in 0..5 {
+        fake.heartbeat().await?;
+    }
+    assert!(since.elapsed() < every, "{:?}", since.elapsed());
+    Ok(())
+}
+
 // One thread for everything, so that whoever blocks it blocks all of it.
 #[tokio::test(flavor = "current_thread")]
 async fn a_handler_that_blocks_the_executor_is_named() -> anyhow::Result<()> {

@@ -116,6 +116,7 @@ fn undecided(id: &str, delay: Duration) -> Input {
         job: Box::new(job(id)),
         delay,
         reason: WaitReason::SafetyUnavailable,
+        detail: "safety kernel circuit open".into(),
     }
 }
 

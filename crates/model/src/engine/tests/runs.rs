@@ -122,6 +122,27 @@ fn a_cap_worker_is_never_sent_anything_twice() {
 }
 
 #[test]
+fn a_cap_worker_need_not_say_which_run_it_speaks_of() {
+    for (sdk, believed) in [(false, vec!["mark a".to_owned()]), (true, nothing())] {
+        let mut rig = Rig::new();
+        let mut w = worker("w", "cap-1", 1);
+        w.sdk = sdk;
+        rig.feed(Input::Hello(Box::new(w)));
+        let a = rig.assigned(job("a"));
+        let vague = |worker: WorkerId| Input::Started {
+            job: job_id("a"),
+            dispatch: String::new(),
+            worker,
+            at: None,
+        };
+        rig.feed(vague(worker_id("forger")));
+        assert_eq!(short(&rig.pass(ms(300))), nothing(), "a stranger");
+        rig.feed(vague(a.worker.clone()));
+        assert_eq!(short(&rig.pass(ms(300))), believed, "sdk: {sdk}");
+    }
+}
+
+#[test]
 fn the_dispatch_timeout_counts_from_the_assignment() {
     let mut rig = Rig::with(Settings {
         dispatch_timeout: secs(30),

@@ -341,6 +341,7 @@ impl World {
                 job,
                 delay: secs(1),
                 reason: WaitReason::SafetyUnavailable,
+                detail: "safety kernel circuit open".into(),
             }
         };
         self.send(thinks + travels, Mail::Answer(self.term, input));

@@ -149,6 +149,40 @@ async fn the_files_fail_mode_is_remembered_and_the_setting_beats_it() -> anyhow:
     Ok(())
 }
 
+/// A leader that begins while the kernel is away goes by what the file said last.
+#[tokio::test]
+async fn the_files_fail_mode_outlives_the_leader_that_heard_it() -> anyhow::Result<()> {
+    let bed = Bed::new(OPEN_FILE).await?;
+    let told = |mode: &'static str| {
+        let bed = &bed;
+        async move {
+            let before = bed.replica(&bed.config()).await?;
+            eventually(BOUND, "the kernel has said it and it is kept", || async {
+                before.kernel.snapshot().await;
+                let kept = before.kernel.lock().kept;
+                Ok(Seen::when(
+                    kept.is_some_and(|k| k.as_str() == mode),
+                    format!("{kept:?}"),
+                ))
+            })
+            .await
+        }
+    };
+    told("open").await?;
+    bed.stack.kernel().kill9()?;
+    let next = bed.replica(&bed.config()).await?;
+    let answer = next.ask_anew().await?;
+    assert!(is_fail_open(&answer), "{answer:?}");
+    bed.stack
+        .write_policy(&OPEN_FILE.replace("open", "closed"))?;
+    bed.stack.restart_kernel().await?;
+    told("closed").await?;
+    bed.stack.kernel().kill9()?;
+    let last = bed.replica(&bed.config()).await?;
+    assert!(matches!(last.ask_anew().await?, Told::Wait(_)));
+    Ok(())
+}
+
 #[tokio::test]
 async fn open_by_setting_over_a_closed_file() -> anyhow::Result<()> {
     let bed = Bed::new(ALLOW).await?;

@@ -1,0 +1,83 @@
+//! What a worker said of its run, as a person reads it.
+
+use airlock_client::{Job, Partial, Progress};
+
+use super::Scene;
+use crate::terminal::{clean, one_line};
+
+/// Lines for everything there is, each with its name.
+pub fn facts(job: &Job) -> Vec<(&'static str, String)> {
+    let mut facts = Vec::new();
+    facts.extend(job.progress.as_ref().map(|p| ("progress", progress(p))));
+    if let Some(last) = job.partials.last() {
+        let count = job.partials.len();
+        facts.push(("partials", format!("{count}, the last {}", partial(last))));
+    }
+    for artifact in &job.artifacts {
+        let mut words = vec![one_line(&artifact.pointer)];
+        if !artifact.name.is_empty() {
+            words.insert(0, one_line(&artifact.name));
+        }
+        if !artifact.media_type.is_empty() {
+            words.push(one_line(&artifact.media_type));
+        }
+        words.extend(artifact.size.map(|size| format!("{size} bytes")));
+        facts.push(("artifact", words.join(", ")));
+    }
+    for report in &job.constraint_report {
+        let mut text = format!(
+            "{} {}",
+            one_line(&report.constraint),
+            one_line(&report.outcome)
+        );
+        if !report.detail.is_empty() {
+            text.push_str(&format!(": {}", one_line(&report.detail)));
+        }
+        facts.push(("constraint", text));
+    }
+    facts
+}
+
+fn progress(progress: &Progress) -> String {
+    let mut text = format!("{} %", progress.percent);
+    for words in [&progress.step, &progress.message].into_iter().flatten() {
+        text.push_str(&format!("  {}", one_line(words)));
+    }
+    text
+}
+
+fn partial(partial: &Partial) -> String {
+    match (&partial.content, &partial.content_base64, partial.size) {
+        (Some(json), _, _) => clean(json.get()).into_owned(),
+        (None, Some(text), _) => format!("{} (base64)", clean(text)),
+        (None, None, Some(size)) => format!("{size} bytes at {}", one_line(&partial.pointer)),
+        (None, None, None) => format!("at {}", one_line(&partial.pointer)),
+    }
+}
+
+/// What of it has not been shown yet.
+#[derive(Debug, Default)]
+pub struct ReportNews {
+    progress: Option<Progress>,
+    partial: Option<String>,
+}
+
+impl ReportNews {
+    pub fn of(&mut self, job: &Job, scene: &Scene) -> Vec<String> {
+        let mut lines = Vec::new();
+        if job.progress.is_some() && job.progress != self.progress {
+            self.progress.clone_from(&job.progress);
+            lines.extend(job.progress.as_ref().map(progress));
+        }
+        let last = job.partials.last();
+        let at = last.map(|p| p.at.clone());
+        if at.is_some() && at != self.partial {
+            self.partial = at;
+            lines.extend(last.map(|p| format!("so far: {}", partial(p))));
+        }
+        lines
+            .into_iter()
+            .map(|line| scene.paint.dim(&format!("  {line}")))
+            .collect()
+    }
+}

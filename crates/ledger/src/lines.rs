@@ -1,0 +1,117 @@
+//! Connections for what every job needs: kept open, with plans made once.
+//!
+//! The pool is right for everything else and wrong here. It says a word to the server
+//! after every use, hands connections out in turn, so that no server process stays warm,
+//! and lets the server plan anew for every array that has another length: for a lone job
+//! that costs more than the statement itself.
+//!
+//! What must stay true: a connection is used again only after a statement that was
+//! answered, be it with a refusal. Whatever else happened to one, it is closed.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{Connection, PgConnection};
+use tokio::sync::Semaphore;
+
+use crate::error::{Doing, LedgerError};
+
+/// As many as run at once; one more waits for its turn.
+const LINES: usize = 4;
+
+/// Cheap to clone; clones share the connections.
+#[derive(Clone)]
+pub(crate) struct Lines(Arc<Inner>);
+
+struct Inner {
+    options: PgConnectOptions,
+    limit: Duration,
+    turns: Semaphore,
+    /// The one used last is used first: it is the warm one.
+    idle: Mutex<Vec<PgConnection>>,
+}
+
+impl Lines {
+    pub fn new(options: &PgConnectOptions, limit: Duration) -> Self {
+        Self(Arc::new(Inner {
+            options: options.clone(),
+            limit,
+            turns: Semaphore::new(LINES),
+            idle: Mutex::default(),
+        }))
+    }
+
+    /// Runs one statement, or several that need no transaction, within the time limit.
+    pub async fn run<T>(
+        &self,
+        doing: &'static str,
+        work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T, LedgerError> {
+        let inner = &*self.0;
+        let done = tokio::time::timeout(inner.limit, async {
+            let _turn = inner.turns.acquire().await;
+            // Taken before the match, which would hold the list while a new one is opened.
+            let idle = inner.idle().pop();
+            let mut line = match idle {
+                Some(line) => line,
+                None => open(&inner.options, inner.limit).await?,
+            };
+            let done = work(&mut line).await;
+            match &done {
+                Ok(_) | Err(sqlx::Error::Database(_)) => inner.idle().push(line),
+                // The others are probably as dead as this one.
+                Err(_) => inner.idle().clear(),
+            }
+            done.doing(doing)
+        });
+        match done.await {
+            Ok(done) => done,
+            Err(_) => Err(LedgerError::Timeout {
+                doing,
+                limit_ms: u64::try_from(inner.limit.as_millis()).unwrap_or(u64::MAX),
+            }),
+        }
+    }
+
+    /// Ends those that are not in use.
+    pub async fn close(&self) {
+        let idle = std::mem::take(&mut *self.0.idle());
+        for line in idle {
+            // The server notices either way.
+            let _ = line.close().await;
+        }
+    }
+}
+
+impl Inner {
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<PgConnection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Plans are pinned to index look-ups: a plan made while the table was empty would
+/// otherwise scan it for ever, and one made for the arrays at hand (custom) walks the
+/// table and searches the arrays, which is quadratic. A client that hangs in a
+/// transaction is ended by the server, so that it holds up nobody.
+pub(crate) async fn open(
+    options: &PgConnectOptions,
+    limit: Duration,
+) -> Result<PgConnection, LedgerError> {
+    let options = options.clone().options([
+        ("plan_cache_mode", "force_generic_plan"),
+        ("enable_seqscan", "off"),
+        ("enable_hashjoin", "off"),
+        ("enable_mergejoin", "off"),
+        ("jit", "off"),
+        ("idle_in_transaction_session_timeout", "5s"),
+        ("lock_timeout", "5s"),
+    ]);
+    match tokio::time::timeout(limit, PgConnection::connect_with(&options)).await {
+        Ok(conn) => conn.doing("opening a connection"),
+        Err(_) => Err(LedgerError::Timeout {
+            doing: "opening a connection",
+            limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
+        }),
+    }
+}

@@ -1,0 +1,36 @@
+//! Lists in pages: newest first, each going on behind the last line of the one before.
+//!
+//! What must stay true: a page asks for one row more than it shows. So a last page says
+//! that it is the last, and nobody has to ask for an empty one.
+
+use airlock_model::{JobId, Timestamp};
+
+use crate::ts::Ts;
+
+/// The last line of a page: when it came, and which it was among those of that moment.
+pub(crate) type Place = (Timestamp, JobId);
+
+/// How many rows to ask for.
+pub(crate) fn asked(limit: u32) -> i64 {
+    i64::from(limit) + 1
+}
+
+/// The two parameters that a query compares with.
+pub(crate) fn behind(place: Option<&Place>) -> (Option<Ts>, &str) {
+    match place {
+        Some((at, id)) => (Some(Ts(*at)), id.as_str()),
+        None => (None, ""),
+    }
+}
+
+/// Takes the row too many away, and says where the next page begins if there was one.
+pub(crate) fn cut<T>(
+    rows: &mut Vec<T>,
+    limit: u32,
+    place: impl FnOnce(&T) -> Place,
+) -> Option<Place> {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let more = rows.len() > limit;
+    rows.truncate(limit);
+    rows.last().filter(|_| more).map(place)
+}

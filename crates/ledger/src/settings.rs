@@ -1,0 +1,46 @@
+//! Facts that must outlive every process, one small text each.
+
+use crate::Ledger;
+use crate::error::LedgerError;
+
+/// What can be remembered. Counters and the number of shards have modules of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fact {
+    /// What the policy last said about an absent kernel: `open` or `closed`.
+    PolicyFailMode,
+}
+
+impl Fact {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::PolicyFailMode => "policy_fail_mode",
+        }
+    }
+}
+
+impl Ledger {
+    pub async fn remembered(&self, fact: Fact) -> Result<Option<String>, LedgerError> {
+        self.bounded("reading what was remembered", async {
+            sqlx::query_scalar("SELECT value FROM setting WHERE name = $1")
+                .bind(fact.name())
+                .fetch_optional(&self.pool)
+                .await
+        })
+        .await
+    }
+
+    pub async fn remember(&self, fact: Fact, value: &str) -> Result<(), LedgerError> {
+        self.bounded("remembering", async {
+            sqlx::query(
+                "INSERT INTO setting (name, value) VALUES ($1, $2)
+                 ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+            )
+            .bind(fact.name())
+            .bind(value)
+            .execute(&self.pool)
+            .await
+        })
+        .await?;
+        Ok(())
+    }
+}

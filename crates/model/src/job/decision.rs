@@ -1,0 +1,120 @@
+//! What the policy said about a job, with everything that explains it.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::terms::{ApprovalTerms, Constraints};
+use crate::time::Timestamp;
+
+/// What the policy said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[repr(i16)]
+pub enum Decision {
+    Allow = 1,
+    Deny = 2,
+    RequireApproval = 3,
+    Throttle = 4,
+    AllowWithConstraints = 5,
+    /// The kernel could not be asked and the fail mode is open.
+    FailOpen = 20,
+}
+
+impl Decision {
+    pub const fn code(self) -> i16 {
+        self as i16
+    }
+
+    pub fn from_code(code: i16) -> Option<Self> {
+        [
+            Self::Allow,
+            Self::Deny,
+            Self::RequireApproval,
+            Self::Throttle,
+            Self::AllowWithConstraints,
+            Self::FailOpen,
+        ]
+        .into_iter()
+        .find(|d| d.code() == code)
+    }
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Allow => "ALLOW",
+            Self::Deny => "DENY",
+            Self::RequireApproval => "REQUIRE_APPROVAL",
+            Self::Throttle => "THROTTLE",
+            Self::AllowWithConstraints => "ALLOW_WITH_CONSTRAINTS",
+            Self::FailOpen => "FAIL_OPEN",
+        }
+    }
+
+    /// Whether a job may be dispatched on it.
+    pub const fn allows(self) -> bool {
+        match self {
+            Self::Allow | Self::AllowWithConstraints | Self::FailOpen => true,
+            Self::Deny | Self::RequireApproval | Self::Throttle => false,
+        }
+    }
+}
+
+/// A decision with everything that explains it; what the ledger records.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    pub decision: Decision,
+    pub reason: String,
+    pub rule_id: String,
+    pub snapshot: String,
+    pub decided_at: Timestamp,
+    /// The snapshot was in force at this moment or later. When it was asked, for an
+    /// answer of the kernel; before that, for one from the cache.
+    pub confirmed_at: Timestamp,
+    /// The deciding rule's content; empty when no rule decided.
+    pub rule_hash: String,
+    /// What the job must keep to; of a held job, once it is approved.
+    pub constraints: Option<Arc<Constraints>>,
+    /// How the job may be let go, when a rule holds it.
+    pub approval: Option<ApprovalTerms>,
+    /// The round of the approval that turned a hold into an allow.
+    pub approved: Option<u32>,
+    /// How many jobs the policy lets this tenant have in flight.
+    pub tenant_concurrency: Option<u32>,
+}
+
+/// A denial of nobody, to be filled in: what is forgotten must not allow.
+impl Default for Verdict {
+    fn default() -> Self {
+        Self {
+            decision: Decision::Deny,
+            reason: String::new(),
+            rule_id: String::new(),
+            snapshot: String::new(),
+            decided_at: Timestamp(0),
+            confirmed_at: Timestamp(0),
+            rule_hash: String::new(),
+            constraints: None,
+            approval: None,
+            approved: None,
+            tenant_concurrency: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_allowing_decisions_allow() {
+        assert!(Decision::Allow.allows() && Decision::AllowWithConstraints.allows());
+        for d in [
+            Decision::Deny,
+            Decision::RequireApproval,
+            Decision::Throttle,
+        ] {
+            assert!(!d.allows());
+            assert_eq!(Decision::from_code(d.code()), Some(d));
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! What a connection counts by itself, shown beside the service's own numbers.
+//!
+//! The libraries that keep connections know nothing of a registry: they count in plain
+//! atomics and tell what each count means. Here those are read whenever somebody scrapes.
+//!
+//! What must stay true: a shown count never goes down, also when the connection is made
+//! anew and begins to count at nothing.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use crate::Metrics;
+
+/// A name, and what it stands for.
+type Named = (&'static str, &'static str);
+
+/// What of a link is shown: the beginning of every name, its counts in their order, and
+/// the gauge that tells whether it is up.
+pub type Shown = (&'static str, &'static [Named], Named);
+
+/// The counts at one moment, and whether the link is up.
+type Read = Box<dyn Fn() -> (Vec<u64>, bool) + Send + Sync>;
+
+/// The metrics of one link of a service. Clones share them.
+#[derive(Clone)]
+pub struct LinkMetrics(Arc<State>);
+
+struct State {
+    prefix: &'static str,
+    counts: &'static [Named],
+    up: Named,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    /// What earlier connections counted.
+    before: Vec<u64>,
+    now: Option<Read>,
+}
+
+impl Kept {
+    fn read(&self) -> (Vec<u64>, bool) {
+        let (mut counts, up) = self.now.as_ref().map_or_else(Default::default, |now| now());
+        if counts.len() < self.before.len() {
+            counts.resize(self.before.len(), 0);
+        }
+        for (count, before) in counts.iter_mut().zip(&self.before) {
+            *count += before;
+        }
+        (counts, up)
+    }
+}
+
+impl LinkMetrics {
+    /// Shows each count as `<prefix>_<name>_total` and the gauge as `<prefix>_<name>`; all
+    /// are zero until a connection is [followed](Self::follow).
+    pub fn new(metrics: &Metrics, (prefix, counts, up): Shown) -> Self {
+        let link = Self(Arc::new(State {
+            prefix,
+            counts,
+            up,
+            kept: Mutex::default(),
+        }));
+        let shown = Box::new(link.clone());
+        metrics.with_registry(|registry| registry.register_collector(shown));
+        link
+    }
+
+    /// From now on `read` tells the counts, in their order, and whether the link is up.
+    /// What was counted before stays counted.
+    pub fn follow(&self, read: impl Fn() -> (Vec<u64>, bool) + Send + Sync + 'static) {
+        let mut kept = self.kept();
+        kept.before = kept.read().0;
+        kept.now = Some(Box::new(read));
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.0.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for LinkMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LinkMetrics({})", self.0.prefix)
+    }
+}
+
+impl Collector for LinkMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
+        let (counts, up) = self.kept().read();
+        let prefix = self.0.prefix;
+        for (place, (name, help)) in self.0.counts.iter().enumerate() {
+            let metric = ConstCounter::new(counts.get(place).copied().unwrap_or_default());
+            let name = format!("{prefix}_{name}");
+            let help = sentence(help);
+            metric.encode(encoder.encode_descriptor(
+                &name,
+                &help,
+                None,
+                metric.metric_type(),
+            )?)?;
+        }
+        let (name, help) = self.0.up;
+        let metric = ConstGauge::new(i64::from(up));
+        let (name, help) = (format!("{prefix}_{name}"), sentence(help));
+        metric.encode(encoder.encode_descriptor(&name, &help, None, metric.metric_type())?)
+    }
+}
+
+/// With one full stop, as the registry writes its own.
+fn sentence(help: &str) -> String {
+    format!("{}.", help.trim().trim_end_matches('.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COUNTS: &[Named] = &[("dials", " Times it was dialled."), ("drops", "Drops")];
+
+    #[test]
+    fn counts_begin_at_nothing_and_never_go_down() {
+        let metrics = Metrics::default();
+        let shown = ("x_line", COUNTS, ("up", "1 while it is up"));
+        let link = LinkMetrics::new(&metrics, shown);
+        let text = || metrics.encode().expect("encodes");
+        assert!(text().contains("x_line_dials_total 0\n"), "{}", text());
+        link.follow(|| (vec![3, 1], true));
+        let first = text();
+        assert!(first.contains("# HELP x_line_dials Times it was dialled.\n"));
+        assert!(first.contains("# TYPE x_line_dials counter\n"), "{first}");
+        assert!(first.contains("x_line_dials_total 3\n"), "{first}");
+        assert!(first.contains("x_line_up 1\n"), "{first}");
+        // Another connection begins at nothing.
+        link.follow(|| (vec![1, 0], false));
+        let second = text();
+        assert!(second.contains("x_line_dials_total 4\n"), "{second}");
+        assert!(second.contains("x_line_drops_total 1\n"), "{second}");
+        assert!(second.contains("x_line_up 0\n"), "{second}");
+    }
+}
