@@ -13,8 +13,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use airlock_model::{Epoch, JobId, Shard, Verdict};
-use sqlx::postgres::PgConnectOptions;
 use sqlx::PgConnection;
+use sqlx::postgres::PgConnectOptions;
 use uuid::Uuid;
 
 use crate::commit::{Assign, Commit, Finish, Mark, Refuse, Requeue, StrayResult, Written};

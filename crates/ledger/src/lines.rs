@@ -11,7 +11,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use sqlx::postgres::PgConnectOptions;
+use sqlx::postgres::{PgConnectOptions, PgDatabaseError, PgSeverity};
 use sqlx::{Connection, PgConnection};
 use tokio::sync::Semaphore;
 
@@ -58,10 +58,11 @@ impl Lines {
                 None => open(&inner.options, inner.limit).await?,
             };
             let done = work(&mut line).await;
-            match &done {
-                Ok(_) | Err(sqlx::Error::Database(_)) => inner.idle().push(line),
+            if answered(&done) {
+                inner.idle().push(line);
+            } else {
                 // The others are probably as dead as this one.
-                Err(_) => inner.idle().clear(),
+                inner.idle().clear();
             }
             done.doing(doing)
         });
@@ -81,6 +82,18 @@ impl Lines {
             // The server notices either way.
             let _ = line.close().await;
         }
+    }
+}
+
+/// Whether the server answered and waits for the next statement. A fatal answer is its
+/// last one.
+fn answered<T>(done: &Result<T, sqlx::Error>) -> bool {
+    match done {
+        Ok(_) => true,
+        Err(sqlx::Error::Database(e)) => e
+            .try_downcast_ref::<PgDatabaseError>()
+            .is_some_and(|e| e.severity() == PgSeverity::Error),
+        Err(_) => false,
     }
 }
 
