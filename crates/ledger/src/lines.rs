@@ -2,8 +2,7 @@
 //!
 //! The pool is right for everything else and wrong here. It says a word to the server
 //! after every use, hands connections out in turn, so that no server process stays warm,
-//! and lets the server plan anew for every array that has another length: for a lone job
-//! that costs more than the statement itself.
+//! and lets the server plan anew for every array that has another length.
 //!
 //! What must stay true: a connection is used again only after a statement that was
 //! answered, be it with a refusal. Whatever else happened to one, it is closed.
