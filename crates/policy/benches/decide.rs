@@ -1,7 +1,7 @@
 //! What one decision costs: 1,000 rules, 100 of them with `when`, none matching.
 //!
-//! Every rule asks about a topic that fits, so that none is skipped by the index and
-//! each `when` is really asked. Beside the mean that criterion shows, the 99th
+//! Once with a pattern of topics that fits every job, so that each `when` is really
+//! asked, and once with a topic of its own in every rule. Beside the mean that criterion shows, the 99th
 //! percentile is measured one decision at a time and must stay below 100 µs: in
 //! processor time, because what else runs on the machine is not the policy's doing.
 //! The time on the clock is shown beside it.
@@ -19,7 +19,7 @@ use rustix::time::{ClockId, clock_gettime};
 const RULES: usize = 1_000;
 const BOUND: Duration = Duration::from_micros(100);
 
-/// Rules that are asked in full: the last condition of each fails.
+/// Each rule has one more condition than its topic, and that one fails.
 fn yaml(topic: impl Fn(usize) -> String) -> String {
     let mut text = String::from("version: 1\nrules:\n");
     for i in 0..RULES {
@@ -68,9 +68,9 @@ fn decide(c: &mut Criterion) {
         Ok(policy) => policy,
         Err(error) => panic!("{error}"),
     };
-    let every = load(&yaml(|_| "job.*".to_owned()));
+    let any = load(&yaml(|_| "job.*".to_owned()));
     let exact = load(&yaml(|i| format!("job.topic-{i}")));
-    for (name, policy) in [("every rule asked", &every), ("found by topic", &exact)] {
+    for (name, policy) in [("any topic", &any), ("found by topic", &exact)] {
         let p99 = percentile(policy, &request);
         println!("{name}: p99 of one decision {p99:?}");
         assert!(p99 <= BOUND, "{name}: p99 {p99:?} is over {BOUND:?}");

@@ -190,7 +190,7 @@ impl Policy {
         without: Option<usize>,
         answer: &mut Evaluation,
     ) {
-        for number in self.index.candidates(facts.request.topic) {
+        for number in self.index.candidates(facts).iter() {
             let Some(rule) = self.rules.get(number).filter(|_| without != Some(number)) else {
                 continue;
             };

@@ -17,6 +17,10 @@ struct Sample {
     risk: Risk,
     requires: Option<Vec<String>>,
     labels: Option<BTreeMap<String, String>>,
+    allowlist: Option<(String, Vec<String>)>,
+    threshold: Option<String>,
+    allow_servers: Option<Vec<String>>,
+    deny_tools: Option<Vec<String>>,
     decision: Decision,
 }
 
@@ -41,6 +45,23 @@ fn word() -> impl Strategy<Value = String> {
     prop::sample::select(vec!["a", "A", "b", "C", "c"]).prop_map(str::to_owned)
 }
 
+fn label() -> impl Strategy<Value = String> {
+    prop_oneof![
+        4 => word(),
+        1 => Just("mcp.server".to_owned()),
+        1 => Just("mcp.tool".to_owned()),
+    ]
+}
+
+fn value() -> impl Strategy<Value = String> {
+    prop_oneof![
+        4 => word(),
+        1 => Just(" a\t".to_owned()),
+        1 => Just("0.5".to_owned()),
+        1 => Just("7".to_owned()),
+    ]
+}
+
 fn sample() -> impl Strategy<Value = Sample> {
     let words = || option::of(vec(word(), 1..3));
     let risk = prop_oneof![
@@ -55,6 +76,12 @@ fn sample() -> impl Strategy<Value = Sample> {
         risk,
         words(),
         option::of(btree_map(word(), word(), 1..2)),
+        (
+            option::of((word(), vec(word(), 1..3))),
+            option::of(word()),
+            words(),
+            words(),
+        ),
         prop::sample::select(vec![
             Decision::Allow,
             Decision::Deny,
@@ -63,14 +90,21 @@ fn sample() -> impl Strategy<Value = Sample> {
         ]),
     )
         .prop_map(
-            |(topics, tenants, capabilities, risk, requires, labels, decision)| Sample {
-                topics,
-                tenants,
-                capabilities,
-                risk,
-                requires,
-                labels,
-                decision,
+            |(topics, tenants, capabilities, risk, requires, labels, more, decision)| {
+                let (allowlist, threshold, allow_servers, deny_tools) = more;
+                Sample {
+                    topics,
+                    tenants,
+                    capabilities,
+                    risk,
+                    requires,
+                    labels,
+                    allowlist,
+                    threshold,
+                    allow_servers,
+                    deny_tools,
+                    decision,
+                }
             },
         )
         .prop_map(|mut s| {
@@ -79,6 +113,10 @@ fn sample() -> impl Strategy<Value = Sample> {
                 || s.capabilities.is_some()
                 || s.requires.is_some()
                 || s.labels.is_some()
+                || s.allowlist.is_some()
+                || s.threshold.is_some()
+                || s.allow_servers.is_some()
+                || s.deny_tools.is_some()
                 || !matches!(s.risk, Risk::Unasked);
             if !asks && s.topics.is_none() {
                 s.topics = Some(vec!["*".to_owned()]);
@@ -94,7 +132,7 @@ fn job() -> impl Strategy<Value = Job> {
         word(),
         vec(word(), 0..3),
         vec(word(), 0..3),
-        btree_map(word(), word(), 0..3),
+        btree_map(label(), value(), 0..4),
     )
         .prop_map(
             |(topic, tenant, capability, risk_tags, requires, labels)| Job {
@@ -141,6 +179,23 @@ fn yaml(samples: &[Sample]) -> String {
                 .collect();
             parts.push(format!("labels: {{{}}}", pairs.join(", ")));
         }
+        if let Some((name, words)) = &s.allowlist {
+            parts.push(format!("label_allowlist: {{'{name}': {}}}", list(words)));
+        }
+        if let Some(name) = &s.threshold {
+            parts.push(format!("label_threshold: {{'{name}': 1}}"));
+        }
+        let tools = [
+            ("allow_servers", &s.allow_servers),
+            ("deny_tools", &s.deny_tools),
+        ];
+        let lists: Vec<_> = tools
+            .iter()
+            .filter_map(|(name, words)| Some(format!("{name}: {}", list(words.as_ref()?))))
+            .collect();
+        if !lists.is_empty() {
+            parts.push(format!("mcp: {{{}}}", lists.join(", ")));
+        }
         text += &format!(
             "  - {{id: r{i}, match: {{{}}}, decision: {}}}\n",
             parts.join(", "),
@@ -166,7 +221,8 @@ fn chars(s: &str) -> Vec<char> {
 }
 
 fn naive_match(s: &Sample, job: &Job) -> bool {
-    let same = |a: &str, b: &str| a.to_lowercase() == b.to_lowercase();
+    let same = |a: &str, b: &str| a.trim().to_lowercase() == b.trim().to_lowercase();
+    let label = |name: &str| job.labels.get(name).map(String::as_str);
     let among = |words: &[String], w: &str| words.iter().any(|x| same(x, w));
     let asked = |words: &Option<Vec<String>>, w: &str| words.as_ref().is_none_or(|x| among(x, w));
     s.topics.as_ref().is_none_or(|globs| {
@@ -185,8 +241,20 @@ fn naive_match(s: &Sample, job: &Job) -> bool {
             .is_none_or(|all| all.iter().all(|r| among(&job.requires, r)))
         && s.labels.as_ref().is_none_or(|all| {
             all.iter()
-                .all(|(k, v)| job.labels.get(k).is_some_and(|given| same(given, v)))
+                .all(|(k, v)| label(k).is_some_and(|given| same(given, v)))
         })
+        && s.allowlist
+            .as_ref()
+            .is_none_or(|(k, words)| label(k).is_some_and(|given| among(words, given)))
+        && s.threshold.as_ref().is_none_or(|k| {
+            // What is no number counts as over the limit, which is 1.
+            label(k).is_some_and(|given| given.parse().map_or(true, |n: f64| n > 1.0))
+        })
+        && asked(&s.allow_servers, label("mcp.server").unwrap_or(""))
+        && !s
+            .deny_tools
+            .as_ref()
+            .is_some_and(|words| among(words, label("mcp.tool").unwrap_or("")))
 }
 
 proptest! {
