@@ -1,33 +1,33 @@
 //! The jobs that are submitted, as JSON.
 //!
 //! What must stay true: at most half of the decisions on them can come from a cache.
-//! Every second job carries a customer that no other has had; each of the others
-//! repeats the customer of a job some way before it, so that its decision has been
-//! made by then and a cache has its fair chance. The policy's rules look at the
-//! customer, so nobody may leave it out of the cache's key.
+//! Every second job carries labels that no other has had; each of the others repeats
+//! the labels of a job some way before it, so that its decision has been made by then
+//! and a cache has its fair chance. The policy's rules look at these labels, so nobody
+//! may leave them out of the cache's key.
 
 use std::fmt::Write;
 
 /// The topic of all jobs.
 pub const TOPIC: &str = "job.noop";
 
-/// How far back a repeated customer was first seen. Odd, so that odd jobs repeat even
-/// ones.
-const BACK: usize = 1_001;
+/// How far back repeated labels were first seen, where thousands come each second and
+/// where fifty do: about a second. Odd, so that odd jobs repeat even ones.
+pub const BACK: usize = 5_001;
+pub const BACK_SLOW: usize = 51;
 
-/// The customer of the job with this number in its phase.
-fn customer(phase: &str, number: usize) -> String {
-    let first = match number.checked_sub(BACK) {
+/// The job whose labels the one with this number has.
+fn labels_of(number: usize, back: usize) -> usize {
+    match number.checked_sub(back) {
         Some(earlier) if number % 2 == 1 => earlier,
         Some(_) | None => number,
-    };
-    format!("{phase}-{first}")
+    }
 }
 
 /// One job as a request's body.
-pub fn body(phase: &str, number: usize) -> String {
+pub fn body(phase: &str, number: usize, back: usize) -> String {
     let mut text = String::with_capacity(192);
-    append(&mut text, phase, number);
+    append(&mut text, phase, number, back);
     text
 }
 
@@ -39,19 +39,19 @@ pub fn batch(phase: &str, numbers: std::ops::Range<usize>) -> String {
         if i > 0 {
             text.push(',');
         }
-        append(&mut text, phase, number);
+        append(&mut text, phase, number, BACK);
     }
     text.push_str("]}");
     text
 }
 
-fn append(text: &mut String, phase: &str, number: usize) {
-    let customer = customer(phase, number);
-    let region = number % 5;
+fn append(text: &mut String, phase: &str, number: usize, back: usize) {
+    let customer = labels_of(number, back);
+    let region = customer % 5;
     // Writing to a string cannot fail.
     let _ = write!(
         text,
-        r#"{{"topic":"{TOPIC}","payload":{{"order":{number},"items":["apples","pears"]}},"labels":{{"customer":"{customer}","region":"eu-{region}"}},"principal_id":"bench"}}"#
+        r#"{{"topic":"{TOPIC}","payload":{{"order":{number},"items":["apples","pears"]}},"labels":{{"customer":"{phase}-{customer}","region":"eu-{region}"}},"principal_id":"bench"}}"#
     );
 }
 
@@ -63,20 +63,27 @@ mod tests {
 
     #[test]
     fn at_most_half_of_the_decisions_repeat() {
-        for total in [1_000, 20_000, 50_000] {
-            let customers: HashSet<String> = (0..total).map(|n| customer("p", n)).collect();
-            assert!(
-                customers.len() * 2 >= total,
-                "{} of {total}",
-                customers.len()
-            );
+        for (total, back) in [(1_050, BACK_SLOW), (20_000, BACK), (50_000, BACK)] {
+            let own: HashSet<usize> = (0..total).map(|n| labels_of(n, back)).collect();
+            assert!(own.len() * 2 >= total, "{} of {total}", own.len());
+            assert!(own.len() * 3 < total * 2, "{} of {total}", own.len());
         }
-        assert_eq!(customer("p", 1_003), customer("p", 2));
+    }
+
+    #[test]
+    fn repeated_labels_are_the_same() {
+        let labels = |number| {
+            let job: serde_json::Value =
+                serde_json::from_str(&body("p", number, BACK_SLOW)).expect("json");
+            job["labels"].clone()
+        };
+        assert_eq!(labels(53), labels(2));
+        assert_ne!(labels(54), labels(3));
     }
 
     #[test]
     fn bodies_are_json() {
-        let one: serde_json::Value = serde_json::from_str(&body("single", 7)).expect("json");
+        let one: serde_json::Value = serde_json::from_str(&body("single", 7, BACK)).expect("json");
         assert_eq!(one["labels"]["customer"], "single-7");
         let all: serde_json::Value = serde_json::from_str(&batch("bulk", 3..6)).expect("json");
         assert_eq!(all["jobs"].as_array().map(Vec::len), Some(3));

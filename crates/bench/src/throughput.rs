@@ -122,7 +122,7 @@ impl Source {
 
 async fn send_singles(mut connection: Connection, source: Source) -> anyhow::Result<()> {
     while let Some(numbers) = source.take(1) {
-        let body = jobs::body(source.phase, numbers.start);
+        let body = jobs::body(source.phase, numbers.start, jobs::BACK);
         let answer = connection.post(JOBS, &body).await?;
         ensure!(
             answer.status == 202,
@@ -178,7 +178,7 @@ async fn send_batches(
     Ok(())
 }
 
-/// Submits one job and tells its id.
+/// Submits one job of a slow phase and tells its id.
 pub async fn submit(
     connection: &mut Connection,
     phase: &str,
@@ -188,7 +188,8 @@ pub async fn submit(
     struct Accepted {
         job_id: String,
     }
-    let answer = connection.post(JOBS, &jobs::body(phase, number)).await?;
+    let body = jobs::body(phase, number, jobs::BACK_SLOW);
+    let answer = connection.post(JOBS, &body).await?;
     ensure!(
         answer.status == 202,
         "a job was answered with {}: {}",

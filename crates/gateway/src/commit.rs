@@ -191,7 +191,7 @@ impl Committer {
                 .map(|outcome| *outcome == Outcome::Accepted)
                 .collect();
             // The jobs are committed; the sooner the scheduler hears, the sooner they run.
-            self.waker.wake(jobs, &accepted);
+            self.waker.wake(jobs, &accepted).await;
             for (count, reply) in replies {
                 // A client that is gone needs no answer.
                 let _ = reply.send(outcomes.by_ref().take(count).collect());

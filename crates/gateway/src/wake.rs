@@ -42,8 +42,9 @@ impl Waker {
         }
     }
 
-    /// Announces those of `jobs` that were accepted and are due.
-    pub fn wake(&self, mut jobs: Vec<NewJob>, accepted: &[bool]) {
+    /// Announces those of `jobs` that were accepted and are due. When it returns, the bus
+    /// has had its turn to send: what its caller does next does not hold them up.
+    pub async fn wake(&self, mut jobs: Vec<NewJob>, accepted: &[bool]) {
         let now = now();
         let mut accepted = accepted.iter();
         jobs.retain(|job| accepted.next() == Some(&true) && is_due(job, now));
@@ -56,10 +57,15 @@ impl Waker {
             return;
         };
         let waker = self.clone();
-        self.tasks.spawn("wake", OnFailure::Log, async move {
+        let mut announcing = Box::pin(async move {
             waker.announce(&bus, &jobs, now).await;
             drop(permit);
         });
+        // The first step hands them to the bus; the rest waits for its word.
+        if futures::poll!(announcing.as_mut()).is_pending() {
+            self.tasks.spawn("wake", OnFailure::Log, announcing);
+            tokio::task::yield_now().await;
+        }
     }
 
     /// What was committed together is announced together: a message costs the bus and

@@ -55,7 +55,11 @@ pub type OpenJob = LoadedJob;
 
 macro_rules! select {
     ($payload:literal, $rest:literal) => {
+        select!("", $payload, $rest)
+    };
+    ($with:literal, $payload:literal, $rest:literal) => {
         concat!(
+            $with,
             "SELECT r.job_id, r.tenant, r.spec, ",
             $payload,
             ", coalesce(octet_length(r.payload), 0)::bigint, r.trace_id, r.traceparent, \
@@ -77,6 +81,21 @@ const OPEN: &str = select!(
     "NULL::bytea",
     "WHERE s.open AND s.shard = $1 AND s.job_id > $2 ORDER BY s.job_id LIMIT $3"
 );
+
+/// Taken off the list of delayed jobs and read, in one step.
+const CLAIM: &str = select!(
+    "WITH due AS (
+        SELECT job_id, due_at FROM job_due
+        WHERE shard = $1 AND due_at <= clock_timestamp()
+        ORDER BY due_at LIMIT $3 FOR UPDATE SKIP LOCKED
+     ), claimed AS (
+        DELETE FROM job_due d USING due WHERE d.job_id = due.job_id
+     ) ",
+    "CASE WHEN octet_length(r.payload) <= $2 THEN r.payload END",
+    "JOIN due ON due.job_id = s.job_id ORDER BY due.due_at"
+);
+const NEXT_DUE: &str = "SELECT \
+    (SELECT due_at FROM job_due WHERE shard = $1 ORDER BY due_at LIMIT 1), clock_timestamp()";
 
 impl Ledger {
     /// Jobs by id, with payloads up to `inline_limit` bytes. Unknown ids are left out, and
@@ -167,29 +186,23 @@ impl Ledger {
     }
 
     /// Claims jobs whose time has come, in due order. Replicas and shards never claim
-    /// the same one; a claimed job is an ordinary PENDING one from then on.
-    pub async fn claim_due(&self, shard: Shard, limit: u32) -> Result<Vec<JobId>, LedgerError> {
-        let rows: Vec<String> = self
-            .bounded("claiming due jobs", async {
-                sqlx::query_scalar(
-                    "WITH due AS (
-                        SELECT job_id, due_at FROM job_due
-                        WHERE shard = $1 AND due_at <= clock_timestamp()
-                        ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED
-                     ), claimed AS (
-                        DELETE FROM job_due d USING due WHERE d.job_id = due.job_id
-                     )
-                     SELECT job_id FROM due ORDER BY due_at",
-                )
-                .bind(shard.0 as i16)
-                .bind(i64::from(limit))
-                .fetch_all(&self.pool)
-                .await
+    /// the same one; a claimed job is an ordinary PENDING one from then on. Rows that
+    /// cannot be read are left out.
+    pub async fn claim_due(
+        &self,
+        shard: Shard,
+        limit: u32,
+        inline_limit: usize,
+    ) -> Result<Vec<LoadedJob>, LedgerError> {
+        let inline = i32::try_from(inline_limit).unwrap_or(i32::MAX);
+        let rows = self
+            .lines
+            .run("claiming due jobs", async |line| {
+                let query = sqlx::query(CLAIM).bind(shard.0 as i16).bind(inline);
+                query.bind(i64::from(limit)).fetch_all(line).await
             })
             .await?;
-        rows.into_iter()
-            .map(|id| JobId::new(id).map_err(corrupt))
-            .collect()
+        Ok(readable(&rows))
     }
 
     /// When the next delayed job is due, by the database's clock, and that clock.
@@ -198,14 +211,10 @@ impl Ledger {
         shard: Shard,
     ) -> Result<(Option<Timestamp>, Timestamp), LedgerError> {
         let (due, now): (Option<Ts>, Ts) = self
-            .bounded("asking when the next job is due", async {
-                sqlx::query_as(
-                    "SELECT (SELECT due_at FROM job_due WHERE shard = $1 ORDER BY due_at LIMIT 1),
-                            clock_timestamp()",
-                )
-                .bind(shard.0 as i16)
-                .fetch_one(&self.pool)
-                .await
+            .lines
+            .run("asking when the next job is due", async |line| {
+                let query = sqlx::query_as(NEXT_DUE).bind(shard.0 as i16);
+                query.fetch_one(line).await
             })
             .await?;
         Ok((due.map(|t| t.0), now.0))

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use airlock_bus::{Outgoing, subjects};
 use airlock_ledger::{Failure, LeaderWriter, LedgerError, LoadedJob, StrayResult, Written};
@@ -21,13 +21,11 @@ use tokio::sync::mpsc;
 use crate::dispatch::{self, Dispatch};
 use crate::intake;
 use crate::metrics::{Begun, by_topic};
+use crate::order::{Order, ROUND};
 use crate::plan::Plan;
 use crate::reconciler;
 use crate::snapshot;
 use crate::term::{Batch, Content, Done, Term, ToCore, random};
-
-/// Batches taken into one round.
-const ROUND: usize = 8;
 
 /// Payloads kept for jobs that wait for a worker; beyond it they are read again.
 const PAYLOAD_CACHE: usize = 64 * 1024 * 1024;
@@ -50,46 +48,70 @@ pub struct Core {
 
 impl Core {
     /// Runs until the term is over or lost. An error means that we may not lead.
-    pub async fn run(mut self, mut inputs: mpsc::Receiver<ToCore>) -> anyhow::Result<()> {
-        let mut gathered = Vec::new();
+    pub async fn run(
+        mut self,
+        mut inputs: mpsc::Receiver<ToCore>,
+        mut results: mpsc::Receiver<Batch>,
+    ) -> anyhow::Result<()> {
+        let mut order = Order::new(Instant::now());
         loop {
+            let now = Instant::now();
+            let held = order.holds_results(now, self.engine.census().waiting);
             let wake = self.engine.next_deadline().map(|at| {
                 let wait = at
                     .since(self.term.clock.now())
                     .max(Duration::from_millis(1));
                 wait.min(Duration::from_secs(1))
             });
+            let mut batch = Vec::new();
+            let mut dones = Vec::new();
             tokio::select! {
                 biased;
                 () = self.term.over.cancelled() => return Ok(()),
-                n = inputs.recv_many(&mut gathered, ROUND) => {
-                    if n == 0 {
-                        return Ok(());
-                    }
+                message = inputs.recv() => match message {
+                    Some(message) => self.hear(message, &mut batch, &mut dones),
+                    None => return Ok(()),
+                },
+                Some(result) = results.recv(), if held.is_none() => {
+                    self.take_in(result, &mut batch, &mut dones);
                 }
                 () = tokio::time::sleep(wake.unwrap_or(Duration::from_secs(1))) => {}
+                () = tokio::time::sleep(held.unwrap_or_default()), if held.is_some() => continue,
             }
-            let mut batch = Vec::new();
-            let mut dones = Vec::new();
-            for message in gathered.drain(..) {
-                match message {
-                    ToCore::Batch(b) => self.take_in(b, &mut batch, &mut dones),
-                    ToCore::Loose { mut ids, answer } => {
-                        ids.retain(|id| !self.engine.holds(id));
-                        let _ = answer.send(ids);
-                    }
-                    ToCore::Adopt(jobs) => batch.extend(self.adopt(jobs)),
-                    ToCore::Snapshot => snapshot::write(&self.term, &self.engine),
-                    // Whoever asked may be gone.
-                    ToCore::Explain { job, answer } => {
-                        let _ = answer.send(self.engine.standing(&job));
-                    }
-                    ToCore::Lanes(answer) => {
-                        let _ = answer.send(self.engine.lanes());
-                    }
-                }
+            while batch.len() < ROUND
+                && let Ok(message) = inputs.try_recv()
+            {
+                self.hear(message, &mut batch, &mut dones);
+            }
+            let starts = batch.iter().filter(|i| matches!(i, Input::Decided { .. }));
+            order.starting(Instant::now(), starts.count());
+            let most = batch.len() + ROUND;
+            while held.is_none()
+                && batch.len() < most
+                && let Ok(result) = results.try_recv()
+            {
+                self.take_in(result, &mut batch, &mut dones);
             }
             self.round(batch, dones).await?;
+        }
+    }
+
+    fn hear(&mut self, message: ToCore, inputs: &mut Vec<Input>, dones: &mut Vec<Done>) {
+        match message {
+            ToCore::Batch(b) => self.take_in(b, inputs, dones),
+            ToCore::Loose { mut ids, answer } => {
+                ids.retain(|id| !self.engine.holds(id));
+                let _ = answer.send(ids);
+            }
+            ToCore::Adopt(jobs) => inputs.extend(self.adopt(jobs)),
+            ToCore::Snapshot => snapshot::write(&self.term, &self.engine),
+            // Whoever asked may be gone.
+            ToCore::Explain { job, answer } => {
+                let _ = answer.send(self.engine.standing(&job));
+            }
+            ToCore::Lanes(answer) => {
+                let _ = answer.send(self.engine.lanes());
+            }
         }
     }
 

@@ -32,6 +32,9 @@ const RECOVER_PAGE: u32 = 2000;
 /// Batches waiting for the core; beyond it the readers wait.
 const CORE_QUEUE: usize = 64;
 
+/// The same for results: what does not fit stays in the stream.
+const FINISH_QUEUE: usize = 4;
+
 /// Leads until told to stop or the lease is lost.
 pub async fn lead(
     config: &Config,
@@ -45,6 +48,7 @@ pub async fn lead(
     let (shard, epoch) = (leadership.shard(), leadership.epoch());
     let clock = Clock::of(&stores.ledger).await?;
     let (to_core, from_all) = mpsc::channel(CORE_QUEUE);
+    let (to_finish, finished) = mpsc::channel(FINISH_QUEUE);
     let (to_decide, undecided) = mpsc::unbounded_channel();
     let over = CancellationToken::new();
     let term = Arc::new(Term {
@@ -75,6 +79,7 @@ pub async fn lead(
         },
         tracing: config.telemetry.otlp_endpoint.is_some(),
         to_core,
+        to_finish,
         to_decide,
         told: Mutex::new(HashSet::new()),
         over: over.clone(),
@@ -101,7 +106,7 @@ pub async fn lead(
     };
     let mut parts = tokio::task::JoinSet::new();
     parts.spawn(listen::listen(term.clone(), inbox.clone()));
-    parts.spawn(core.run(from_all));
+    parts.spawn(core.run(from_all, finished));
     for job in pending {
         let _ = term.to_decide.send(job);
     }

@@ -21,6 +21,7 @@ mod kernel;
 mod leader;
 mod listen;
 mod metrics;
+mod order;
 mod plan;
 mod pools;
 mod pools_file;

@@ -111,6 +111,8 @@ pub struct Term {
     /// Spans are made only when something collects them.
     pub tracing: bool,
     pub to_core: mpsc::Sender<ToCore>,
+    /// Results stand in a line of their own, so that starting need not wait for them.
+    pub to_finish: mpsc::Sender<Batch>,
     pub to_decide: mpsc::UnboundedSender<Arc<KnownJob>>,
     /// Change-log entries that this leader has told the bus of itself.
     pub told: Mutex<HashSet<ChangePosition>>,

@@ -28,6 +28,9 @@ const CLOCK_POLL: Duration = Duration::from_secs(10);
 const DUE_BATCH: u32 = 500;
 /// When what is due is in somebody else's hands.
 const DUE_BUSY: Duration = Duration::from_millis(20);
+/// So many in one claim make it worth gathering the next ones, for so long.
+const DUE_MANY: usize = 50;
+const DUE_GATHER: Duration = Duration::from_millis(20);
 /// Batches of due jobs that are being decided at once.
 const DUE_AT_ONCE: usize = 4;
 const TAIL_BATCH: u32 = 200;
@@ -44,6 +47,7 @@ pub async fn pause(term: &Term, for_: Duration) -> bool {
 /// the next is claimed.
 pub async fn due(term: Arc<Term>) -> anyhow::Result<()> {
     let slots = Arc::new(Semaphore::new(DUE_AT_ONCE));
+    let inline = term.config.scheduler.inline_bytes;
     loop {
         let wait = match term.ledger.next_due(term.shard).await {
             Ok((Some(at), now)) if at <= now => {
@@ -51,16 +55,17 @@ pub async fn due(term: Arc<Term>) -> anyhow::Result<()> {
                     () = term.over.cancelled() => return Ok(()),
                     slot = slots.clone().acquire_owned() => slot?,
                 };
-                match term.ledger.claim_due(term.shard, DUE_BATCH).await {
+                match term.ledger.claim_due(term.shard, DUE_BATCH, inline).await {
                     // Somebody else has them in hand.
-                    Ok(ids) if ids.is_empty() => DUE_BUSY,
-                    Ok(ids) => {
+                    Ok(jobs) if jobs.is_empty() => DUE_BUSY,
+                    Ok(jobs) => {
+                        let wait = pace(jobs.len());
                         let claimer = term.clone();
                         term.tasks.spawn(async move {
-                            claimed(&claimer, ids).await;
+                            claimed(&claimer, jobs).await;
                             drop(slot);
                         });
-                        Duration::ZERO
+                        wait
                     }
                     Err(error) => {
                         tracing::warn!(%error, "claiming due jobs");
@@ -82,31 +87,29 @@ pub async fn due(term: Arc<Term>) -> anyhow::Result<()> {
     }
 }
 
-/// Takes claimed jobs up. They are in no list any more, so it is tried until it works;
-/// if the term ends before, the next one reads them with all open jobs.
-async fn claimed(term: &Term, ids: Vec<airlock_model::JobId>) {
-    let inline = term.config.scheduler.inline_bytes;
-    loop {
-        match term.ledger.load(&ids, inline).await {
-            Ok(jobs) => {
-                // Due by the database's clock; ours follows it at a small distance, and
-                // before its time by ours a job would be passed over.
-                let latest = jobs.iter().filter_map(|j| j.due_at).max();
-                let early = || latest.map_or(Duration::ZERO, |at| at.since(term.clock.now()));
-                while !early().is_zero() {
-                    if !pause(term, early().min(DUE_POLL)).await {
-                        return;
-                    }
-                }
-                intake::decide(term, jobs).await;
-                return;
-            }
-            Err(error) => tracing::warn!(%error, jobs = ids.len(), "taking up due jobs"),
-        }
-        if !pause(term, DUE_POLL).await {
+/// How long to wait after a claim of so many. Where many come, more follow: a little
+/// patience makes batches of them. A full batch leaves others behind, which are late.
+fn pace(claimed: usize) -> Duration {
+    if (DUE_MANY..DUE_BATCH as usize).contains(&claimed) {
+        DUE_GATHER
+    } else {
+        Duration::ZERO
+    }
+}
+
+/// Takes claimed jobs up. They are in no list any more: if the term ends before, the next
+/// one reads them with all open jobs.
+async fn claimed(term: &Term, jobs: Vec<LoadedJob>) {
+    // Due by the database's clock; ours follows it at a small distance, and before its
+    // time by ours a job would be passed over.
+    let latest = jobs.iter().filter_map(|j| j.due_at).max();
+    let early = || latest.map_or(Duration::ZERO, |at| at.since(term.clock.now()));
+    while !early().is_zero() {
+        if !pause(term, early().min(DUE_POLL)).await {
             return;
         }
     }
+    intake::decide(term, jobs).await;
 }
 
 /// Reads the change log behind its writers: tells the bus what its writer did not, and

@@ -35,6 +35,8 @@ pub(crate) async fn take_in(core: Arc<Core>, mut consumer: Consumer) -> BusError
         for delivery in &batch {
             take(&core, delivery, now);
         }
+        // They begin before the stream hears of it.
+        tokio::task::yield_now().await;
         let done = batch.into_iter().map(|d| (d, Outcome::Done)).collect();
         consumer.settle(done, &NoDeadLetters).await;
     }

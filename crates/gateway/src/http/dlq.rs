@@ -194,7 +194,7 @@ impl App {
                 (job, ours)
             })
             .unzip();
-        self.waker.wake(jobs, &ours);
+        self.waker.wake(jobs, &ours).await;
         Ok(done)
     }
 }

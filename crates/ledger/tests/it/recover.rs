@@ -77,12 +77,12 @@ async fn jobs_come_due_in_order_and_never_early() -> anyhow::Result<()> {
     bed.ledger
         .submit(&[after("b", 300), after("a", 500), after("later", 600_000)])
         .await?;
-    assert!(bed.ledger.claim_due(Shard(1), 10).await?.is_empty());
+    assert!(bed.ledger.claim_due(Shard(1), 10, 0).await?.is_empty());
     let mut claimed: Vec<(JobId, Timestamp)> = Vec::new();
     while claimed.len() < 2 {
-        let ids = bed.ledger.claim_due(SHARD, 1).await?;
+        let jobs = bed.ledger.claim_due(SHARD, 1, 1024).await?;
         let now = bed.ledger.ping().await?;
-        claimed.extend(ids.into_iter().map(|i| (i, now)));
+        claimed.extend(jobs.into_iter().map(|j| (j.job_id, now)));
         if claimed.len() < 2 {
             let (next, now) = bed.ledger.next_due(SHARD).await?;
             let wait = next.expect("more to come").since(now);
@@ -96,7 +96,7 @@ async fn jobs_come_due_in_order_and_never_early() -> anyhow::Result<()> {
         assert!(*at >= view.due_at.expect("a due time"), "{name} was early");
         assert_eq!(view.state, JobState::Pending);
     }
-    assert!(bed.ledger.claim_due(SHARD, 10).await?.is_empty());
+    assert!(bed.ledger.claim_due(SHARD, 10, 0).await?.is_empty());
     assert_eq!(bed.number("SELECT count(*) FROM job_due").await?, 1);
     Ok(())
 }
@@ -118,11 +118,11 @@ async fn two_claimers_never_claim_the_same_job() -> anyhow::Result<()> {
     let claim = || async {
         let mut mine = Vec::new();
         loop {
-            let some = bed.ledger.claim_due(SHARD, 7).await?;
+            let some = bed.ledger.claim_due(SHARD, 7, 0).await?;
             if some.is_empty() {
                 return anyhow::Ok(mine);
             }
-            mine.extend(some);
+            mine.extend(some.into_iter().map(|j| j.job_id));
         }
     };
     let (a, b, c) = tokio::try_join!(claim(), claim(), claim())?;
