@@ -33,7 +33,7 @@ const RECOVER_PAGE: u32 = 2000;
 const CORE_QUEUE: usize = 64;
 
 /// The same for results: what does not fit stays in the stream.
-const FINISH_QUEUE: usize = 4;
+const FINISH_QUEUE: usize = 1;
 
 /// Leads until told to stop or the lease is lost.
 pub async fn lead(

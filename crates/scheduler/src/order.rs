@@ -20,8 +20,8 @@ pub struct Order {
 
 impl Order {
     /// Jobs of one round that make a rush, and how long after it more are expected.
-    const RUSH: usize = 100;
-    const RUSH_LASTS: Duration = Duration::from_millis(20);
+    const RUSH: usize = 50;
+    const RUSH_LASTS: Duration = Duration::from_millis(50);
     /// So long a rush goes before everything else.
     const PATIENCE: Duration = Duration::from_secs(1);
 
