@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
 use crate::support::{ask_scheduler, client, states};
+use crate::warm::snapshot;
 
 const WAIT: Duration = Duration::from_secs(90);
 
@@ -248,6 +249,17 @@ async fn a_hundred_thousand_that_wait_do_not_hold_up_the_others() -> Result<()> 
         .await?;
     rate(&stack, 500).await?;
     let empty = rate(&stack, 1000).await?;
+    // A leader that dies in its first seconds has left nothing for the next one to know
+    // the workers by; then it is their heartbeats that are waited for.
+    eventually(
+        Duration::from_secs(60),
+        "a snapshot of the workers",
+        || async {
+            let text = snapshot(&stack).await?.unwrap_or_default();
+            Ok(Seen::when(text.contains(stack.worker(0).name()), text))
+        },
+    )
+    .await?;
     stack.scheduler(0).kill9()?;
     crowd(&stack, CROWD).await?;
     let began = Instant::now();

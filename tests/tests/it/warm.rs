@@ -34,7 +34,7 @@ async fn runs(stack: &Stack) -> Result<()> {
     Ok(())
 }
 
-async fn snapshot(stack: &Stack) -> Result<Option<String>> {
+pub async fn snapshot(stack: &Stack) -> Result<Option<String>> {
     stack.redis().command(&["GET", SNAPSHOT]).await
 }
 
