@@ -54,6 +54,7 @@ impl Core {
         mut results: mpsc::Receiver<Batch>,
     ) -> anyhow::Result<()> {
         let mut order = Order::new(Instant::now());
+        let mut noted = self.engine.census().workers;
         loop {
             let now = Instant::now();
             let held = order.holds_results(now, self.engine.census().waiting);
@@ -93,6 +94,14 @@ impl Core {
                 self.take_in(result, &mut batch, &mut dones);
             }
             self.round(batch, dones).await?;
+            // Who is not in the snapshot is unknown to the next leader until heard of, so
+            // newcomers are noted at once: in steps of a tenth, for a crowd of them.
+            let workers = self.engine.census().workers;
+            if workers > noted + noted / 10 {
+                snapshot::write(&self.term, &self.engine);
+                noted = workers;
+            }
+            noted = noted.min(workers);
         }
     }
 

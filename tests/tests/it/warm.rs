@@ -12,15 +12,15 @@ use crate::support::{self, ask_scheduler, client};
 const WAIT: Duration = Duration::from_secs(60);
 const SNAPSHOT: &str = "sys:workers:snapshot";
 
-/// Workers that say nothing are forgotten after some seconds here, and written down often.
-async fn stack() -> Result<Stack> {
+/// Workers that say nothing are forgotten after some seconds here.
+async fn stack(snapshot_interval: &str) -> Result<Stack> {
     Stack::builder()
         .env_for(Service::Scheduler, "AIRLOCK_SCHEDULER__WORKER_TTL", "4s")
         .env_for(Service::Worker, "DEMO_HEARTBEAT_MS", "500")
         .env_for(
             Service::Scheduler,
             "AIRLOCK_SCHEDULER__SNAPSHOT_INTERVAL",
-            "200ms",
+            snapshot_interval,
         )
         .start()
         .await
@@ -34,7 +34,7 @@ async fn runs(stack: &Stack) -> Result<()> {
     Ok(())
 }
 
-pub async fn snapshot(stack: &Stack) -> Result<Option<String>> {
+async fn snapshot(stack: &Stack) -> Result<Option<String>> {
     stack.redis().command(&["GET", SNAPSHOT]).await
 }
 
@@ -47,9 +47,10 @@ async fn known(stack: &Stack, workers: u32) -> Result<()> {
     .await
 }
 
-#[tokio::test]
-async fn a_new_leader_knows_the_workers_of_the_last_one() -> Result<()> {
-    let stack = stack().await?;
+/// Has a leader die and the next one begin while the worker is silent, so that what is
+/// known of it comes from the snapshot.
+async fn hand_over(snapshot_interval: &str) -> Result<Stack> {
+    let stack = stack(snapshot_interval).await?;
     runs(&stack).await?;
     let name = stack.worker(0).name().to_owned();
     eventually(WAIT, "the worker in the snapshot", || async {
@@ -57,11 +58,22 @@ async fn a_new_leader_knows_the_workers_of_the_last_one() -> Result<()> {
         Ok(Seen::when(text.contains(&name), text))
     })
     .await?;
-    // From here on the worker is silent, so what is known of it comes from the snapshot.
     stack.worker(0).stop()?;
     stack.scheduler(0).kill9()?;
     stack.restart_scheduler(0).await?;
     known(&stack, 1).await?;
+    Ok(stack)
+}
+
+#[tokio::test]
+async fn a_leader_that_dies_early_has_left_its_workers_to_the_next() -> Result<()> {
+    hand_over("1h").await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_new_leader_knows_the_workers_of_the_last_one() -> Result<()> {
+    let stack = hand_over("200ms").await?;
     // It is taken for just seen, and forgotten like any other that says nothing.
     known(&stack, 0).await?;
     stack.worker(0).cont()?;
@@ -71,7 +83,7 @@ async fn a_new_leader_knows_the_workers_of_the_last_one() -> Result<()> {
 
 #[tokio::test]
 async fn a_corrupt_snapshot_means_a_cold_start() -> Result<()> {
-    let stack = stack().await?;
+    let stack = stack("200ms").await?;
     runs(&stack).await?;
     stack.scheduler(0).kill9()?;
     stack
