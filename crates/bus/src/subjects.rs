@@ -23,6 +23,8 @@ pub const CONFIG_CHANGED: &str = "sys.config.changed";
 pub const ALERT: &str = "sys.alert";
 /// Asks the leader what a job waits for.
 pub const EXPLAIN: &str = "sys.scheduler.explain";
+/// Tells the leader of jobs while they are being committed, and that they are.
+pub const AHEAD: &str = "sys.scheduler.ahead";
 
 const AUDIT: &str = "sys.audit.";
 const WORKER: &str = "worker.";
@@ -94,6 +96,7 @@ pub enum Subject {
     Alert,
     /// A question to the leader, with a subject for the answer.
     Explain,
+    Ahead,
     /// `worker.<id>.jobs`: dispatches to one worker.
     WorkerJobs(WorkerId),
     /// `sys.worker.<id>.control`: receipts and inventory calls for one worker.
@@ -118,6 +121,7 @@ impl fmt::Display for Subject {
             Self::ConfigChanged => f.write_str(CONFIG_CHANGED),
             Self::Alert => f.write_str(ALERT),
             Self::Explain => f.write_str(EXPLAIN),
+            Self::Ahead => f.write_str(AHEAD),
             Self::WorkerJobs(id) => write!(f, "{WORKER}{id}{WORKER_JOBS}"),
             Self::WorkerControl(id) => write!(f, "{CONTROL}{id}{CONTROL_END}"),
             Self::Topic(topic) => f.write_str(topic.as_str()),
@@ -141,6 +145,7 @@ impl Subject {
             CONFIG_CHANGED => Self::ConfigChanged,
             ALERT => Self::Alert,
             EXPLAIN => Self::Explain,
+            AHEAD => Self::Ahead,
             other => return Self::parse_named(other),
         })
     }
@@ -175,6 +180,7 @@ impl Subject {
             | Self::ConfigChanged
             | Self::Alert
             | Self::Explain
+            | Self::Ahead
             | Self::WorkerControl(_) => None,
         }
     }
@@ -293,6 +299,7 @@ mod tests {
             Subject::ConfigChanged,
             Subject::Alert,
             Subject::Explain,
+            Subject::Ahead,
             Subject::WorkerJobs(worker_id("w-1")),
             Subject::WorkerJobs(worker_id("host.example.jobs")),
             Subject::WorkerControl(worker_id("w-1")),

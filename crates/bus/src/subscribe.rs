@@ -1,5 +1,7 @@
 //! Core NATS subscriptions: whoever listens gets it, nobody keeps it.
 
+use std::time::Duration;
+
 use async_nats::{RequestErrorKind, Subscriber};
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt};
@@ -7,6 +9,11 @@ use futures::{FutureExt, StreamExt};
 use crate::bus::Bus;
 use crate::error::BusError;
 use crate::subjects::TRACEPARENT;
+
+/// How long the server has for its word that a subscription stands, and how often it is
+/// asked.
+const ROUND_TRIP: Duration = Duration::from_secs(1);
+const ROUND_TRIPS: usize = 10;
 
 /// A message that came over core NATS.
 #[derive(Debug, Clone)]
@@ -57,23 +64,26 @@ impl Bus {
     /// enough: it ends when the bytes have left. While NATS is away there is nothing to
     /// wait for; reconnecting subscribes.
     async fn round_trip(&self) -> Result<(), BusError> {
-        if self.check_connected().is_err() {
-            return Ok(());
-        }
-        // Nobody listens there, and the server says so at once.
-        let nowhere = self.new_inbox();
-        match self.shared().client.request(nowhere, Bytes::new()).await {
-            Ok(_) => Ok(()),
-            Err(error) => match error.kind() {
-                RequestErrorKind::NoResponders => Ok(()),
-                RequestErrorKind::TimedOut
-                | RequestErrorKind::InvalidSubject
-                | RequestErrorKind::MaxPayloadExceeded
-                | RequestErrorKind::Other => {
-                    Err(BusError::server("waiting for a subscription", error))
+        let client = &self.shared().client;
+        for _ in 0..ROUND_TRIPS {
+            if self.check_connected().is_err() {
+                return Ok(());
+            }
+            // Nobody listens there, and the server says so at once.
+            let asking = client.request(self.new_inbox(), Bytes::new());
+            match tokio::time::timeout(ROUND_TRIP, asking).await {
+                Ok(Ok(_)) => return Ok(()),
+                Ok(Err(e)) if e.kind() == RequestErrorKind::NoResponders => return Ok(()),
+                Ok(Err(e)) if e.kind() != RequestErrorKind::TimedOut => {
+                    return Err(BusError::server("waiting for a subscription", e));
                 }
-            },
+                // When the connection broke meanwhile, the answer will never come.
+                Ok(Err(_)) | Err(_) => {}
+            }
         }
+        Err(BusError::TimedOut {
+            doing: "waiting for a subscription".to_owned(),
+        })
     }
 }
 
@@ -84,7 +94,7 @@ impl Bus {
         &self,
         subject: &str,
         payload: Bytes,
-        within: std::time::Duration,
+        within: Duration,
     ) -> Result<Bytes, BusError> {
         self.check_connected()?;
         let asking = self.shared().client.request(subject.to_owned(), payload);

@@ -10,6 +10,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use airlock_ledger::{Ledger, LedgerError, NewJob, Submitted};
@@ -138,6 +139,7 @@ pub fn start(
         metrics: metrics.clone(),
         batch: config.batch,
         retry_for: config.retry_for,
+        under_way: AtomicUsize::new(0),
     });
     for n in 0..config.committers {
         let (committer, entries) = (Arc::clone(&committer), Arc::clone(&entries));
@@ -161,6 +163,8 @@ struct Committer {
     metrics: GatewayMetrics,
     batch: usize,
     retry_for: Duration,
+    /// Commits under way.
+    under_way: AtomicUsize,
 }
 
 impl Committer {
@@ -184,14 +188,20 @@ impl Committer {
                         .flatten();
                 }
             }
-            let mut outcomes = self.commit(&jobs).await.into_iter();
+            let alone = self.under_way.fetch_add(1, Ordering::Relaxed) == 0;
+            // The commit goes first; what is told of it is on its way meanwhile.
+            let (outcomes, ahead) = tokio::join!(self.commit(&jobs), async {
+                alone.then(|| self.waker.ahead(&jobs)).flatten()
+            });
+            let mut outcomes = outcomes.into_iter();
+            self.under_way.fetch_sub(1, Ordering::Relaxed);
             let accepted: Vec<bool> = outcomes
                 .as_slice()
                 .iter()
                 .map(|outcome| *outcome == Outcome::Accepted)
                 .collect();
             // The jobs are committed; the sooner the scheduler hears, the sooner they run.
-            self.waker.wake(jobs, &accepted).await;
+            self.waker.wake(jobs, &accepted, ahead).await;
             for (count, reply) in replies {
                 // A client that is gone needs no answer.
                 let _ = reply.send(outcomes.by_ref().take(count).collect());

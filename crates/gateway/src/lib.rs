@@ -13,13 +13,14 @@
 //! | [`body`], [`decode`] | a request's JSON to a job, with every mistake named |
 //! | [`commit`] | group commit: concurrent submissions share transactions |
 //! | [`kernel`] | what the policy would say, for those who ask |
-//! | [`wake`] | the wake-up packets after a commit |
+//! | [`ahead`], [`wake`] | what the scheduler is told during and after a commit |
 //! | [`waiting`] | clients that wait for a job's end |
 //! | [`tasks`] | the plainest way in: a time and a payload |
 //! | [`explain`] | what a job waits for, in a sentence |
 //! | [`letters`] | dead letters as they are asked for and shown |
 //! | [`view`], [`cursor`], [`query`] | how jobs are shown and listed |
 
+pub mod ahead;
 pub mod auth;
 pub mod body;
 pub mod bundle_check;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use airlock_bus::{Bus, BusConfig};
 use airlock_ledger::{Failure, Ledger, LedgerConfig, LedgerError};
+use airlock_proto::ahead;
 use airlock_service::{Context, LinkMetrics, OnFailure};
 use anyhow::Context as _;
 
@@ -25,6 +26,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 #[derive(Clone, Default)]
 pub struct Links {
     ledger: Arc<OnceLock<Ledger>>,
+    ahead_key: Arc<OnceLock<ahead::Key>>,
     bus: Arc<OnceLock<Bus>>,
 }
 
@@ -35,6 +37,11 @@ impl Links {
 
     pub fn bus(&self) -> Option<Bus> {
         self.bus.get().cloned()
+    }
+
+    /// What seals jobs that are told of ahead.
+    pub fn ahead_key(&self) -> Option<&ahead::Key> {
+        self.ahead_key.get()
     }
 
     /// The ledger, or what to tell a client without it.
@@ -69,9 +76,9 @@ impl Links {
 
     async fn keep_ledger(&self, config: &LedgerConfig, ctx: &Context) -> anyhow::Result<()> {
         let mut pause = FIRST_PAUSE;
-        let ledger = loop {
+        let (ledger, key) = loop {
             match open(config).await {
-                Ok(ledger) => break ledger,
+                Ok(opened) => break opened,
                 Err(error) if error.failure() == Failure::Fatal => {
                     return Err(error).context("opening the ledger");
                 }
@@ -80,6 +87,7 @@ impl Links {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         };
+        self.ahead_key.get_or_init(|| key);
         let ledger = self.ledger.get_or_init(|| ledger);
         loop {
             match ledger.ping().await {
@@ -124,8 +132,9 @@ impl Links {
     }
 }
 
-async fn open(config: &LedgerConfig) -> Result<Ledger, LedgerError> {
+async fn open(config: &LedgerConfig) -> Result<(Ledger, ahead::Key), LedgerError> {
     let ledger = Ledger::connect(config, "gateway").await?;
     ledger.migrate().await?;
-    Ok(ledger)
+    let key = ahead::Key::new(&ledger.bus_key().await?);
+    Ok((ledger, key))
 }

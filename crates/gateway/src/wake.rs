@@ -5,23 +5,28 @@
 //! wake-up that is lost costs time and is counted.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use airlock_bus::{Bus, Outgoing, subjects};
 use airlock_ledger::{Approval, NewJob};
 use airlock_model::{Due, Timestamp};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::cap::{AlertSeverity, JobCancel, SystemAlert};
-use airlock_proto::{own, packet};
+use airlock_proto::{ahead, own, packet};
 use airlock_service::{Context, OnFailure, Supervisor};
 use bytes::Bytes;
+use futures::FutureExt;
 use tokio::sync::Semaphore;
 
+use crate::ahead::tell;
 use crate::links::Links;
 use crate::metrics::GatewayMetrics;
 
 /// How the gateway signs its packets.
-const SENDER: &str = "gateway";
+pub const SENDER: &str = "gateway";
+
+/// How much later the stream has a wake-up that went straight to the leader.
+const STREAM_LAG: Duration = Duration::from_millis(5);
 
 #[derive(Clone)]
 pub struct Waker {
@@ -42,24 +47,32 @@ impl Waker {
         }
     }
 
+    /// Tells the leader of jobs whose commit begins, unless the bus would have us wait;
+    /// [`Waker::wake`] wants what it returns.
+    pub fn ahead(&self, jobs: &[NewJob]) -> Option<ahead::Id> {
+        let (bus, key) = (self.links.bus()?, self.links.ahead_key()?);
+        tell(&bus, key, jobs).now_or_never()?
+    }
+
     /// Announces those of `jobs` that were accepted and are due. When it returns, the bus
     /// has had its turn to send: what its caller does next does not hold them up.
-    pub async fn wake(&self, mut jobs: Vec<NewJob>, accepted: &[bool]) {
+    pub async fn wake(&self, mut jobs: Vec<NewJob>, accepted: &[bool], ahead: Option<ahead::Id>) {
         let now = now();
+        let told = jobs.len();
         let mut accepted = accepted.iter();
         jobs.retain(|job| accepted.next() == Some(&true) && is_due(job, now));
+        // What was told of is committed as a whole, or read from the ledger.
+        let ahead = ahead.filter(|_| jobs.len() == told);
         if jobs.is_empty() {
             return;
         }
-        let permit = Arc::clone(&self.permits).try_acquire_owned();
-        let (Some(bus), Ok(permit)) = (self.links.bus(), permit) else {
+        let Some(bus) = self.links.bus() else {
             self.lost(jobs.len());
             return;
         };
         let waker = self.clone();
         let mut announcing = Box::pin(async move {
-            waker.announce(&bus, &jobs, now).await;
-            drop(permit);
+            waker.announce(&bus, &jobs, ahead, now).await;
         });
         // The first step hands them to the bus; the rest waits for its word.
         if futures::poll!(announcing.as_mut()).is_pending() {
@@ -70,13 +83,26 @@ impl Waker {
 
     /// What was committed together is announced together: a message costs the bus and
     /// every reader the same whether it names one job or hundreds.
-    async fn announce(&self, bus: &Bus, jobs: &[NewJob], now: Timestamp) {
+    async fn announce(&self, bus: &Bus, jobs: &[NewJob], ahead: Option<ahead::Id>, now: Timestamp) {
         let chunks = jobs.chunks(packet::WAKE_JOBS);
         let messages = chunks.clone().map(|jobs| {
             let ids = jobs.iter().map(|job| job.job_id.to_string()).collect();
-            wake_message(ids, &jobs[0].trace_id, now)
+            wake_message(ids, ahead, &jobs[0].trace_id, now)
         });
-        let results = bus.publish_all(messages.collect()).await;
+        let messages: Vec<Outgoing> = messages.collect();
+        if let ([message], Some(_)) = (&messages[..], ahead) {
+            // Straight to the leader, which waits for it. The stream is for what was
+            // missed, and would only be in the way now.
+            let packet = message.payload.clone();
+            if bus.send(subjects::AHEAD, packet, None).await.is_ok() {
+                tokio::time::sleep(STREAM_LAG).await;
+            }
+        }
+        let Ok(_permit) = self.permits.try_acquire() else {
+            self.lost(jobs.len());
+            return;
+        };
+        let results = bus.publish_all(messages).await;
         let mut lost = 0;
         for (jobs, result) in chunks.zip(results) {
             if let Err(error) = result {
@@ -105,7 +131,7 @@ impl Waker {
             return;
         };
         let id = approval.job_id.to_string();
-        let message = wake_message(vec![id], &approval.trace_id, now());
+        let message = wake_message(vec![id], None, &approval.trace_id, now());
         let waker = self.clone();
         self.tasks.spawn("approved", OnFailure::Log, async move {
             if let Err(error) = bus.publish(message).await {
@@ -167,8 +193,17 @@ fn is_due(job: &NewJob, now: Timestamp) -> bool {
 
 /// Only which jobs: the scheduler reads the rest from the ledger. A wake-up may come
 /// twice, so it needs no place in the stream's memory of ids.
-fn wake_message(job_ids: Vec<String>, trace_id: &str, now: Timestamp) -> Outgoing {
-    let wake = Payload::Wake(own::Wake { job_ids });
+fn wake_message(
+    job_ids: Vec<String>,
+    ahead: Option<ahead::Id>,
+    trace_id: &str,
+    now: Timestamp,
+) -> Outgoing {
+    let ahead = ahead.map(|id| Bytes::copy_from_slice(&id));
+    let wake = Payload::Wake(own::Wake {
+        job_ids,
+        ahead: ahead.unwrap_or_default(),
+    });
     Outgoing {
         subject: subjects::JOB_SUBMIT.to_owned(),
         payload: packet::seal(SENDER, trace_id, now, wake),

@@ -62,7 +62,7 @@ pub use leader::LeaderWriter;
 pub use lease::{LeaderInfo, LeaseConnection};
 pub use letters::{DeadLetter, LetterFilter, NewDeadLetter, WholeLetter};
 pub use query::{JobFilter, JobPage, JobView};
-pub use recover::{LoadedJob, OpenJob};
+pub use recover::{Accepted, LoadedJob, OpenJob};
 pub use reports::{
     Artifact, ConstraintOutcome, ConstraintReport, JobReport, KEPT_ARTIFACTS, KEPT_PARTIALS,
     NewReport, Partial, Progress,

@@ -50,6 +50,51 @@ pub struct LoadedJob {
     pub rule_id: Option<String>,
 }
 
+/// A job at the moment of its acceptance.
+#[derive(Debug)]
+pub struct Accepted {
+    pub job_id: JobId,
+    pub tenant: TenantId,
+    pub spec: JobSpec,
+    pub payload: Option<Bytes>,
+    pub payload_len: u64,
+    pub trace_id: String,
+    pub traceparent: String,
+    pub at: Timestamp,
+}
+
+impl LoadedJob {
+    /// As the ledger has a job that was just accepted, due at once and without a deadline.
+    pub fn accepted(job: Accepted) -> Self {
+        Self {
+            job_id: job.job_id,
+            tenant: job.tenant,
+            spec: job.spec,
+            payload: job.payload,
+            payload_len: job.payload_len,
+            trace_id: job.trace_id,
+            traceparent: job.traceparent,
+            created_at: job.at,
+            state: JobState::Pending,
+            attempt: Attempt(0),
+            due_at: None,
+            deadline_at: None,
+            not_before: None,
+            dispatch_id: None,
+            worker: None,
+            incarnation: None,
+            scheduled_at: None,
+            dispatched_at: None,
+            running_at: None,
+            finished_at: None,
+            reason_code: None,
+            reason: None,
+            constraints: None,
+            rule_id: None,
+        }
+    }
+}
+
 /// What recovery reads.
 pub type OpenJob = LoadedJob;
 

@@ -1,5 +1,7 @@
 //! Facts that must outlive every process, one small text each.
 
+use uuid::Uuid;
+
 use crate::Ledger;
 use crate::error::LedgerError;
 
@@ -8,12 +10,16 @@ use crate::error::LedgerError;
 pub enum Fact {
     /// What the policy last said about an absent kernel: `open` or `closed`.
     PolicyFailMode,
+    /// A secret of those who may read the ledger, by which they know each other's words
+    /// on the bus.
+    BusKey,
 }
 
 impl Fact {
     const fn name(self) -> &'static str {
         match self {
             Self::PolicyFailMode => "policy_fail_mode",
+            Self::BusKey => "bus_key",
         }
     }
 }
@@ -25,6 +31,24 @@ impl Ledger {
                 .bind(fact.name())
                 .fetch_optional(&self.pool)
                 .await
+        })
+        .await
+    }
+
+    /// The secret for words on the bus, made by whoever asks first.
+    pub async fn bus_key(&self) -> Result<String, LedgerError> {
+        let made = format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
+        self.bounded("reading the bus key", async {
+            // An update that changes nothing gives the row back, whoever wrote it.
+            sqlx::query_scalar(
+                "INSERT INTO setting (name, value) VALUES ($1, $2)
+                 ON CONFLICT (name) DO UPDATE SET value = setting.value
+                 RETURNING value",
+            )
+            .bind(Fact::BusKey.name())
+            .bind(made)
+            .fetch_one(&self.pool)
+            .await
         })
         .await
     }

@@ -1,7 +1,8 @@
 //! The wire: the Cordum Agent Protocol's messages ([`cap`]), Airlock's own
 //! ([`own`]), the envelope
 //! both travel in ([`packet`]), its signature ([`signing`]), the trace context beside it
-//! ([`trace`]), and the terms of a decision ([`terms`]).
+//! ([`trace`]), the terms of a decision ([`terms`]), and jobs told of before they are
+//! committed ([`ahead`]).
 //!
 //! Everything on the bus is a [`cap::BusPacket`]. [`packet::seal`] makes one that any
 //! CAP peer accepts and [`packet::open`] holds what we receive to the same rules, so
@@ -14,6 +15,7 @@
     reason = "generated code"
 )]
 
+pub mod ahead;
 pub mod packet;
 pub mod signing;
 pub mod terms;

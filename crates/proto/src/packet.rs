@@ -129,6 +129,7 @@ fn check(sender: &str, payload: &Payload) -> Result<(), PacketError> {
             Err(invalid("wake.job_ids", count))
         }
         Payload::Wake(_)
+        | Payload::Ahead(_)
         | Payload::Alert(_)
         | Payload::WorkerHandshakeChallengeRequest(_)
         | Payload::WorkerHandshakeChallenge(_)
@@ -204,6 +205,7 @@ mod tests {
             Payload::Wake(Wake::default()),
             Payload::Wake(Wake {
                 job_ids: vec!["j".into(); WAKE_JOBS + 1],
+                ..Wake::default()
             }),
             Payload::JobResult(JobResult {
                 job_id: "j".into(),

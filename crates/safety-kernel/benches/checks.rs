@@ -73,6 +73,7 @@ async fn main() -> anyhow::Result<()> {
             let request = CheckBatchRequest {
                 requests,
                 traceparents: Vec::new(),
+                ahead: false,
             };
             let answer = client.check_batch(request).await.context("a batch")?;
             Ok(answer.into_inner().responses.len())

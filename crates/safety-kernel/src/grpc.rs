@@ -148,6 +148,7 @@ impl policy_batch_server::PolicyBatch for Kernel {
         let own::CheckBatchRequest {
             requests,
             traceparents,
+            ahead,
         } = request.into_inner();
         if requests.len() > MAX_BATCH {
             return Err(Status::invalid_argument(format!(
@@ -164,7 +165,11 @@ impl policy_batch_server::PolicyBatch for Kernel {
         }
         // One policy for the whole batch, also when a reload comes in between.
         let sitting = self.judge.sitting();
-        let answers = traced(&sitting, &requests, &traceparents, Purpose::Decide).await;
+        let purpose = match ahead {
+            true => Purpose::Ahead,
+            false => Purpose::Decide,
+        };
+        let answers = traced(&sitting, &requests, &traceparents, purpose).await;
         let mut out = own::CheckBatchResponse::default();
         let (snapshot, fail_mode) = sitting.in_force();
         out.snapshot = snapshot;

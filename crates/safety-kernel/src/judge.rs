@@ -38,6 +38,8 @@ pub enum Purpose {
     Decide,
     /// Nothing remembers that it was given.
     Look,
+    /// It counts when it depends on the request alone; otherwise it is asked for again.
+    Ahead,
 }
 
 /// Where velocity was counted for an answer.
@@ -64,6 +66,13 @@ pub enum Judged {
 }
 
 impl Judged {
+    pub fn evaluation(&self) -> Option<&Evaluation> {
+        match self {
+            Self::ByPolicy { evaluation, .. } => Some(evaluation),
+            Self::WithoutPolicy { .. } => None,
+        }
+    }
+
     pub fn decision(&self) -> Decision {
         match self {
             Self::ByPolicy { evaluation, .. } => evaluation.decision,
@@ -158,7 +167,12 @@ impl Sitting<'_> {
             .into_iter()
             .map(|answer| {
                 let answer = answer.unwrap_or_else(|| self.without(Decision::Deny, NO_END));
-                if purpose == Purpose::Decide {
+                let counts = match purpose {
+                    Purpose::Decide => true,
+                    Purpose::Look => false,
+                    Purpose::Ahead => answer.evaluation().is_some_and(Evaluation::cacheable),
+                };
+                if counts {
                     self.judge.metrics.decided(answer.decision());
                     if let Judged::ByPolicy { evaluation, .. } = &answer {
                         self.judge.metrics.shadows(&evaluation.shadows);
@@ -188,7 +202,7 @@ impl Sitting<'_> {
             .collect();
         let counted = match purpose {
             Purpose::Decide => self.judge.velocity.count(&checks).await,
-            Purpose::Look => self.judge.velocity.peek(&checks).await,
+            Purpose::Look | Purpose::Ahead => self.judge.velocity.peek(&checks).await,
         };
         let mut still = Vec::new();
         for (mut o, n) in open.into_iter().zip(counted.counts) {

@@ -5,7 +5,7 @@
 //! acknowledge. Nothing is published that is not committed, and nothing acknowledged
 //! that is not published.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use airlock_proto::{cap, own, packet};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use crate::dispatch::{self, Dispatch};
+use crate::dispatch::{self, Dispatch, Sending};
 use crate::intake;
 use crate::metrics::{Begun, by_topic};
 use crate::order::{Order, ROUND};
@@ -292,6 +292,16 @@ impl Core {
                 }
             }
         };
+        let found: HashSet<&JobId> = rows.iter().map(|row| &row.job_id).collect();
+        for id in missed.iter().filter(|id| !found.contains(id)) {
+            // It is not in the ledger, so there is no such job.
+            plan.assigned.remove(id);
+            plan.ended.retain(|e| e.job.id != *id);
+            followup.push(Input::Ended {
+                job: id.clone(),
+                state: JobState::Failed,
+            });
+        }
         for row in rows {
             let id = row.job_id.clone();
             if let Some((_, assignment)) = plan.assigned.get(&id) {
@@ -388,16 +398,31 @@ impl Core {
         let term = self.term.clone();
         let inbox = self.inbox.clone();
         self.term.tasks.spawn(async move {
-            let told = dispatch::publish(&term, dispatches, payloads).await;
-            if !told.is_empty() {
-                term.hand_in(Batch::of(told)).await;
-            }
+            let mut sending = Some(dispatch::begin(&term, dispatches, payloads).await);
+            // A message is acknowledged only when what came of it is in a stream.
+            let no_messages = dones.iter().all(|done| done.deliveries.is_empty());
+            let late = sending.take_if(|s| no_messages && s.may_wait());
+            publish(&term, sending).await;
             events(&term, &plan, &written).await;
             control(&term, plan, &inbox).await;
             for done in dones {
                 term.settle(done).await;
             }
+            if late.is_some() {
+                tokio::time::sleep(dispatch::STREAM_LAG).await;
+                publish(&term, late).await;
+            }
         });
+    }
+}
+
+/// Puts dispatches into the stream and tells the engine what came of it.
+async fn publish(term: &Term, sending: Option<Sending>) {
+    if let Some(sending) = sending {
+        let told = sending.publish(term).await;
+        if !told.is_empty() {
+            term.hand_in(Batch::of(told)).await;
+        }
     }
 }
 

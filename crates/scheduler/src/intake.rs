@@ -33,8 +33,8 @@ pub async fn submissions(term: Arc<Term>, consumer: Consumer) -> anyhow::Result<
 
 /// What one message on the submit subject says.
 enum Word {
-    /// These are in the ledger.
-    Wake(Vec<JobId>),
+    /// These are in the ledger; maybe we were told of them ahead.
+    Wake(Vec<JobId>, Bytes),
     /// This job, which may be in the ledger or not.
     Offer(JobId, Box<accept::Offer>),
 }
@@ -46,7 +46,7 @@ impl Word {
             (_, Payload::Wake(wake)) => {
                 let ids = wake.job_ids.into_iter().map(JobId::new);
                 let ids = ids.collect::<Result<_, _>>().map_err(|e| e.to_string())?;
-                Ok(Self::Wake(ids))
+                Ok(Self::Wake(ids, wake.ahead))
             }
             (envelope, Payload::JobRequest(request)) => {
                 let id = JobId::new(&request.job_id).map_err(|e| e.to_string())?;
@@ -63,7 +63,7 @@ impl Word {
 
     fn jobs(&self) -> &[JobId] {
         match self {
-            Self::Wake(ids) => ids,
+            Self::Wake(ids, _) => ids,
             Self::Offer(id, _) => std::slice::from_ref(id),
         }
     }
@@ -75,14 +75,28 @@ type Group = Vec<(Delivery, Word)>;
 async fn take_submissions(term: &Term, settler: Settler, deliveries: Vec<Delivery>) {
     let mut bad = Vec::new();
     let mut good = Vec::with_capacity(deliveries.len());
+    let mut known = Vec::new();
     for delivery in deliveries {
         match Word::of(&delivery) {
+            Ok(Word::Wake(_, ahead)) if !ahead.is_empty() && term.ahead.settled(&ahead) => {
+                known.push(delivery);
+            }
             Ok(word) => good.push((delivery, word)),
             Err(reason) => bad.push((delivery, Outcome::Poison { reason })),
         }
     }
     if !bad.is_empty() {
         settler.settle(bad, &term.letters).await;
+    }
+    if !known.is_empty() {
+        // Should we end now, the next leader finds them in the ledger.
+        term.settle(Done {
+            settler: Some(settler.clone()),
+            keys: known.iter().map(Delivery::key).collect(),
+            deliveries: known,
+            jobs: Vec::new(),
+        })
+        .await;
     }
     let groups = grouped(good, term.config.scheduler.batch, |(_, word)| {
         word.jobs().len()
@@ -141,7 +155,7 @@ async fn take_group(term: &Term, settler: &Settler, group: Group) {
             Word::Offer(id, offer) if !seen && !stored.contains(&id) => {
                 offers.push((delivery, offer));
             }
-            Word::Offer(..) | Word::Wake(_) => fresh.push(delivery),
+            Word::Offer(..) | Word::Wake(..) => fresh.push(delivery),
         }
     }
     if !offers.is_empty() {
@@ -169,7 +183,7 @@ async fn take_group(term: &Term, settler: &Settler, group: Group) {
         }
     }
     batch.done = Some(Done {
-        settler: settler.clone(),
+        settler: Some(settler.clone()),
         // Only these are done: what comes again must not be taken for seen then.
         keys: fresh.iter().map(Delivery::key).collect(),
         deliveries: fresh,
@@ -196,19 +210,9 @@ pub async fn decide(term: &Term, loaded: Vec<LoadedJob>) {
 
 /// What the kernel says to those that are PENDING and due.
 async fn judge(term: &Term, loaded: Vec<LoadedJob>) -> Batch {
-    let now = term.clock.now();
-    let mut payloads: Vec<(JobId, Bytes)> = Vec::new();
-    let mut jobs = Vec::with_capacity(loaded.len());
-    for mut job in loaded {
-        let due = job.due_at.is_none_or(|at| at <= now);
-        if job.state != JobState::Pending || !due {
-            continue;
-        }
+    let (jobs, payloads) = ready(term, loaded);
+    for job in &jobs {
         by_topic(&term.metrics.jobs_received, job.spec.topic.as_str());
-        if let Some(payload) = job.payload.take() {
-            payloads.push((job.job_id.clone(), payload));
-        }
-        jobs.push(known(job));
     }
     Batch {
         inputs: ask(term, jobs).await,
@@ -217,13 +221,51 @@ async fn judge(term: &Term, loaded: Vec<LoadedJob>) -> Batch {
     }
 }
 
-async fn ask(term: &Term, mut jobs: Vec<KnownJob>) -> Vec<Input> {
-    if !term.tracing {
-        return term.kernel.decide(jobs, random()).await;
+/// What the kernel says to jobs that are about to be committed, if it can tell already.
+pub async fn foresee(term: &Term, loaded: Vec<LoadedJob>) -> Option<Batch> {
+    let (mut jobs, payloads) = ready(term, loaded);
+    let spans = spans(term, &mut jobs);
+    let inputs = term.kernel.foresee(jobs).await?;
+    drop(spans);
+    Some(Batch {
+        inputs,
+        payloads,
+        ..Batch::default()
+    })
+}
+
+/// Those that are PENDING and due, and their inputs.
+fn ready(term: &Term, loaded: Vec<LoadedJob>) -> (Vec<KnownJob>, Vec<(JobId, Bytes)>) {
+    let now = term.clock.now();
+    let mut payloads = Vec::new();
+    let mut jobs = Vec::with_capacity(loaded.len());
+    for mut job in loaded {
+        let due = job.due_at.is_none_or(|at| at <= now);
+        if job.state != JobState::Pending || !due {
+            continue;
+        }
+        if let Some(payload) = job.payload.take() {
+            payloads.push((job.job_id.clone(), payload));
+        }
+        jobs.push(known(job));
     }
-    // Each job's span covers the decision; kernel and worker hang below it.
+    (jobs, payloads)
+}
+
+async fn ask(term: &Term, mut jobs: Vec<KnownJob>) -> Vec<Input> {
+    let spans = spans(term, &mut jobs);
+    let inputs = term.kernel.decide(jobs, random()).await;
+    drop(spans);
+    inputs
+}
+
+/// Each job's span covers the decision; kernel and worker hang below it.
+fn spans(term: &Term, jobs: &mut [KnownJob]) -> Vec<tracing::Span> {
+    if !term.tracing {
+        return Vec::new();
+    }
     let mut spans = Vec::with_capacity(jobs.len());
-    for job in &mut jobs {
+    for job in jobs {
         let span =
             tracing::info_span!("scheduler.schedule", job_id = %job.id, topic = %job.spec.topic);
         trace::follow(&span, &job.traceparent);
@@ -232,9 +274,7 @@ async fn ask(term: &Term, mut jobs: Vec<KnownJob>) -> Vec<Input> {
         }
         spans.push(span);
     }
-    let inputs = term.kernel.decide(jobs, random()).await;
-    drop(spans);
-    inputs
+    spans
 }
 
 /// The engine's view of a row.

@@ -96,9 +96,10 @@ impl Kernel {
         let mut why = None;
         for chunk in unknown.chunks(MOST_AT_ONCE) {
             let asked: Vec<&KnownJob> = chunk.iter().map(|i| &jobs[*i]).collect();
-            match self.ask(&asked).await {
+            let check = async { self.link.check(&asked).await.map(Some) };
+            match self.ask(&asked, check).await {
                 Ok(answers) => {
-                    for (i, verdict) in chunk.iter().zip(answers) {
+                    for (i, verdict) in chunk.iter().zip(answers.into_iter().flatten()) {
                         verdicts[*i] = Some(verdict);
                     }
                 }
@@ -128,6 +129,28 @@ impl Kernel {
             inputs.extend(self.undecided(undecided, &why, random));
         }
         inputs
+    }
+
+    /// The same for jobs that are not in the ledger yet. Nothing is counted by it, and
+    /// there is no answer unless their requests alone, and a kernel that answers, tell it.
+    pub async fn foresee(&self, jobs: Vec<KnownJob>) -> Option<Vec<Input>> {
+        let mut verdicts = self.remembered(&jobs);
+        let unknown: Vec<usize> = (0..jobs.len()).filter(|i| verdicts[*i].is_none()).collect();
+        if !unknown.is_empty() {
+            let asked: Vec<&KnownJob> = unknown.iter().map(|i| &jobs[*i]).collect();
+            let answers = self.ask(&asked, self.link.foresee(&asked)).await.ok()??;
+            for (i, verdict) in unknown.into_iter().zip(answers) {
+                verdicts[i] = Some(verdict);
+            }
+        }
+        self.approvals(&jobs, &mut verdicts).await.ok()?;
+        let decided = jobs.into_iter().zip(verdicts).map(|(job, verdict)| {
+            verdict.map(|verdict| Input::Decided {
+                job: Box::new(job),
+                verdict,
+            })
+        });
+        decided.collect()
     }
 
     /// Asks which policy is in force, so that what is known of it may be used on. `None`
@@ -175,22 +198,30 @@ impl Kernel {
         verdicts
     }
 
-    async fn ask(&self, jobs: &[&KnownJob]) -> Result<Vec<Verdict>, Unavailable> {
-        let answer = self.ask_if_closed(jobs).await;
+    async fn ask(
+        &self,
+        jobs: &[&KnownJob],
+        check: impl Future<Output = Result<Option<Told>, Unavailable>>,
+    ) -> Result<Option<Vec<Verdict>>, Unavailable> {
+        let answer = self.ask_if_closed(jobs, check).await;
         self.metrics
             .safety_circuit
             .set(shown(self.breaker.circuit()));
         answer
     }
 
-    async fn ask_if_closed(&self, jobs: &[&KnownJob]) -> Result<Vec<Verdict>, Unavailable> {
+    async fn ask_if_closed(
+        &self,
+        jobs: &[&KnownJob],
+        check: impl Future<Output = Result<Option<Told>, Unavailable>>,
+    ) -> Result<Option<Vec<Verdict>>, Unavailable> {
         let asked_at = self.clock.now();
         let (permit, told) = match self.breaker.circuit() {
             // All is well as far as we know: asking the others whether they think so too
             // must not cost time, so both go at once. What the kernel answered is used
             // only if they do, and not waited for if they do not.
             Circuit::Closed { .. } => {
-                let (admit, check) = (self.breaker.admit(asked_at), self.link.check(jobs));
+                let admit = self.breaker.admit(asked_at);
                 tokio::pin!(admit, check);
                 let (permit, early) = tokio::select! {
                     permit = &mut admit => (permit, None),
@@ -206,7 +237,7 @@ impl Kernel {
             Circuit::Open { .. } | Circuit::HalfOpen { .. } => {
                 let permit = self.breaker.admit(asked_at).await;
                 let permit = permit.ok_or(Unavailable::CircuitOpen)?;
-                (permit, self.link.check(jobs).await)
+                (permit, check.await)
             }
         };
         let now = self.clock.now();
@@ -214,7 +245,7 @@ impl Kernel {
             Ok(told) => {
                 self.breaker.succeeded(permit).await;
                 self.lock().failures = 0;
-                Ok(self.keep(jobs, told, asked_at, now))
+                Ok(told.map(|told| self.keep(jobs, told, asked_at, now)))
             }
             Err(why) => {
                 self.breaker.failed(permit, now).await;

@@ -7,11 +7,13 @@ use std::time::Duration;
 use airlock_bus::{StreamName, subjects};
 use airlock_election::Leadership;
 use airlock_model::engine::{Engine, Input};
+use airlock_proto::ahead::Key;
 use airlock_service::Context;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::ahead::Ahead;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::core::{Core, ask_inventory, reloaded};
@@ -22,8 +24,8 @@ use crate::signatures::Signatures;
 use crate::term::{Letters, Term, random};
 use crate::waiting::{LaneMetrics, Placement};
 use crate::{
-    Stores, approvals, audit, explain, intake, listen, reconciler, replayer, results, retention,
-    snapshot, upkeep, waiting,
+    Stores, ahead, approvals, audit, explain, intake, listen, reconciler, replayer, results,
+    retention, snapshot, upkeep, waiting,
 };
 
 /// Open jobs read at once on take-over.
@@ -73,6 +75,7 @@ pub async fn lead(
         letters: Letters(stores.ledger.clone()),
         reports: Reports::default(),
         signatures: Signatures::load(&config.bus, metrics)?,
+        ahead: Ahead::new(Key::new(&stores.ledger.bus_key().await?)),
         sender: match &config.bus.sender_id {
             Some(fixed) => fixed.clone(),
             None => instance.to_owned(),
@@ -106,6 +109,7 @@ pub async fn lead(
     };
     let mut parts = tokio::task::JoinSet::new();
     parts.spawn(listen::listen(term.clone(), inbox.clone()));
+    parts.spawn(ahead::listen(term.clone()));
     parts.spawn(core.run(from_all, finished));
     for job in pending {
         let _ = term.to_decide.send(job);

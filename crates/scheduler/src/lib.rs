@@ -7,6 +7,7 @@
 //! back to the core. [`upkeep`] does what nobody asks for.
 
 mod accept;
+mod ahead;
 mod approvals;
 mod audit;
 mod clock;

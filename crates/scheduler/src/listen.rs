@@ -141,7 +141,8 @@ fn understand(
         | Payload::JobEvents(_)
         | Payload::WorkerControl(_)
         | Payload::DeadLetter(_)
-        | Payload::Wake(_) => None,
+        | Payload::Wake(_)
+        | Payload::Ahead(_) => None,
     }
 }
 

@@ -59,6 +59,7 @@ pub struct ByOutcome {
 #[derive(Debug, Clone)]
 pub struct Metrics {
     pub jobs_received: Bounded<ByTopic, Counter>,
+    pub jobs_ahead: Counter,
     pub jobs_dispatched: Bounded<ByTopic, Counter>,
     pub jobs_completed: Bounded<ByTopicAndStatus, Counter>,
     pub safety_denied: Bounded<ByTopic, Counter>,
@@ -93,6 +94,7 @@ impl Metrics {
     pub fn new(registry: &Registry) -> Self {
         let m = Self {
             jobs_received: Bounded::new(Family::default()),
+            jobs_ahead: Counter::default(),
             jobs_dispatched: Bounded::new(Family::default()),
             jobs_completed: Bounded::new(Family::default()),
             safety_denied: Bounded::new(Family::default()),
@@ -136,6 +138,11 @@ impl Metrics {
                 name("jobs_received"),
                 "Jobs that reached the scheduler",
                 m.jobs_received.family.clone(),
+            );
+            r.register(
+                name("jobs_ahead"),
+                "Jobs that were judged while they were being committed",
+                m.jobs_ahead.clone(),
             );
             r.register(
                 name("jobs_dispatched"),

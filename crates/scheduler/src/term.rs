@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::ahead::Ahead;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::kernel::Kernel;
@@ -34,7 +35,8 @@ pub struct Content {
 
 /// Messages whose effects are part of a batch; told so when it is all done.
 pub struct Done {
-    pub settler: Settler,
+    /// Absent when there are no messages.
+    pub settler: Option<Settler>,
     pub deliveries: Vec<Delivery>,
     pub keys: Vec<MessageKey>,
     pub jobs: Vec<JobId>,
@@ -106,6 +108,7 @@ pub struct Term {
     /// What workers said of their runs and is not written yet.
     pub reports: Reports,
     pub signatures: Signatures,
+    pub ahead: Ahead,
     /// The sender of our packets to workers.
     pub sender: String,
     /// Spans are made only when something collects them.
@@ -187,7 +190,9 @@ impl Term {
             .into_iter()
             .map(|d| (d, Outcome::Done))
             .collect();
-        done.settler.settle(outcomes, &self.letters).await;
+        if let Some(settler) = done.settler {
+            settler.settle(outcomes, &self.letters).await;
+        }
     }
 }
 

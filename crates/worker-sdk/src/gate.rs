@@ -4,7 +4,7 @@
 //! until their accept-by has passed, since from then on they are refused for being late;
 //! so forgetting is safe however fast jobs come.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 use uuid::Uuid;
 
@@ -21,6 +21,15 @@ pub(crate) struct Facts<'a> {
     pub epoch: u64,
     /// Unix milliseconds; 0 when there is no such limit.
     pub accept_by_ms: i64,
+    pub way: Way,
+}
+
+/// How a dispatch came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    Stream,
+    /// Straight from the scheduler, ahead of the one in the stream.
+    Direct,
 }
 
 /// Why a dispatch is not taken.
@@ -30,6 +39,8 @@ pub(crate) enum Refusal {
     OtherIncarnation,
     /// It was taken before.
     Repeat,
+    /// It was taken before, as it came the other way: that was to be expected.
+    OtherWay,
     /// A leader that leads no more sent it.
     StaleEpoch,
     /// It has waited for too long; the scheduler may have given it to somebody else.
@@ -40,7 +51,8 @@ pub(crate) enum Refusal {
 pub(crate) struct Gate {
     incarnation: String,
     highest_epoch: u64,
-    seen: HashSet<Uuid>,
+    /// What was taken, and whether the stream's own is still to come.
+    seen: HashMap<Uuid, bool>,
     /// In the order of acceptance, with each one's accept-by.
     order: VecDeque<(Uuid, i64)>,
 }
@@ -50,7 +62,7 @@ impl Gate {
         Self {
             incarnation: incarnation.to_owned(),
             highest_epoch: 0,
-            seen: HashSet::new(),
+            seen: HashMap::new(),
             order: VecDeque::new(),
         }
     }
@@ -60,9 +72,14 @@ impl Gate {
         if facts.incarnation != self.incarnation {
             return Err(Refusal::OtherIncarnation);
         }
-        if self.seen.contains(&facts.dispatch) {
+        if let Some(expected) = self.seen.get_mut(&facts.dispatch) {
+            let refusal = match facts.way {
+                Way::Direct => Refusal::OtherWay,
+                Way::Stream if std::mem::take(expected) => Refusal::OtherWay,
+                Way::Stream => Refusal::Repeat,
+            };
             self.note_epoch(facts.epoch);
-            return Err(Refusal::Repeat);
+            return Err(refusal);
         }
         if facts.epoch < self.highest_epoch {
             return Err(Refusal::StaleEpoch);
@@ -81,7 +98,7 @@ impl Gate {
     }
 
     fn remember(&mut self, facts: Facts<'_>, now_ms: i64) {
-        self.seen.insert(facts.dispatch);
+        self.seen.insert(facts.dispatch, facts.way == Way::Direct);
         self.order.push_back((facts.dispatch, facts.accept_by_ms));
         while let Some((oldest, accept_by)) = self.order.front()
             && self.order.len() > KEPT
@@ -103,7 +120,23 @@ mod tests {
             incarnation: "me",
             epoch: 5,
             accept_by_ms: 1_000,
+            way: Way::Stream,
         }
+    }
+
+    #[test]
+    fn what_came_directly_is_expected_once_from_the_stream() {
+        let mut gate = Gate::new("me");
+        let direct = |n| Facts {
+            way: Way::Direct,
+            ..facts(n)
+        };
+        assert_eq!(gate.admit(direct(1), 10), Ok(()));
+        assert_eq!(gate.admit(facts(1), 10), Err(Refusal::OtherWay));
+        assert_eq!(gate.admit(facts(1), 10), Err(Refusal::Repeat));
+        assert_eq!(gate.admit(facts(2), 10), Ok(()));
+        assert_eq!(gate.admit(direct(2), 10), Err(Refusal::OtherWay));
+        assert_eq!(gate.admit(facts(2), 10), Err(Refusal::Repeat));
     }
 
     #[test]

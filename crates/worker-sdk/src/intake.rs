@@ -1,20 +1,20 @@
-//! Taking dispatches from the stream.
+//! Taking dispatches, from the stream and, when the scheduler has few to give, directly.
 //!
 //! What must stay true: a dispatch is acknowledged only after it was decided on, and all
 //! of a batch together. Should the acknowledgement get lost, the dispatch comes again
-//! and is known.
+//! and is known. What comes directly comes in the stream as well, and is known then too.
 
 use std::sync::Arc;
 
 use airlock_bus::{BoxError, BusError, Consumer, DeadLetters, DeadMessage, Delivery, Outcome};
 use airlock_model::{JobId, Timestamp};
 use airlock_proto::cap::bus_packet::Payload;
-use airlock_proto::packet;
+use airlock_proto::{cap, packet};
 use async_trait::async_trait;
 use uuid::Uuid;
 
 use crate::core::Core;
-use crate::gate::{Facts, Refusal};
+use crate::gate::{Facts, Refusal, Way};
 use crate::job::{self, Job, Parts};
 use crate::run_job;
 use crate::stats::Stats;
@@ -47,36 +47,71 @@ fn take(core: &Arc<Core>, delivery: &Delivery, now: Timestamp) {
     if !keys.trusts(&delivery.payload, "a dispatch", &core.stats) {
         return;
     }
-    match read(core, delivery) {
-        Ok(Read {
-            parts,
-            incarnation,
-            payload,
-        }) => {
-            let facts = Facts {
-                dispatch: parts.dispatch,
-                incarnation: &incarnation,
-                epoch: parts.detail.epoch,
-                accept_by_ms: parts.detail.accept_by_ms,
-            };
-            let dispatch = parts.dispatch;
-            match core.table.admit(facts, now.as_millis(), || Job::new(parts)) {
-                Ok(job) => {
-                    Stats::add(&core.stats.accepted, 1);
-                    tokio::spawn(run_job::run(Arc::clone(core), job, payload));
-                }
-                Err(refusal) => refuse(core, dispatch, refusal),
-            }
+    let taken = match packet::open(delivery.payload.clone()) {
+        Ok((envelope, Payload::JobRequest(request))) => {
+            let trace = delivery.traceparent.clone();
+            admit(core, &envelope, request, trace, Way::Stream, now)
         }
-        Err(reason) => {
-            Stats::add(&core.stats.dropped_malformed, 1);
-            tracing::warn!(
-                seq = delivery.stream_seq,
-                reason,
-                "dropped what is no dispatch"
-            );
-        }
+        Ok(_) => Err("it is not a job request".to_owned()),
+        Err(error) => Err(error.to_string()),
+    };
+    if let Err(reason) = taken {
+        malformed(core, delivery.stream_seq, &reason);
     }
+}
+
+/// Takes a dispatch that came directly; its packet is known to be the scheduler's. Without
+/// room it is left to the stream.
+pub(crate) fn take_direct(
+    core: &Arc<Core>,
+    envelope: &cap::BusPacket,
+    request: cap::JobRequest,
+    traceparent: Option<String>,
+) {
+    if !core.has_room() {
+        return;
+    }
+    let now = job::now();
+    if let Err(reason) = admit(core, envelope, request, traceparent, Way::Direct, now) {
+        malformed(core, 0, &reason);
+    }
+}
+
+fn malformed(core: &Core, seq: u64, reason: &str) {
+    Stats::add(&core.stats.dropped_malformed, 1);
+    tracing::warn!(seq, reason, "dropped what is no dispatch");
+}
+
+/// Begins the job, unless there is a reason not to. An error when it is no dispatch.
+fn admit(
+    core: &Arc<Core>,
+    envelope: &cap::BusPacket,
+    request: cap::JobRequest,
+    traceparent: Option<String>,
+    way: Way,
+    now: Timestamp,
+) -> Result<(), String> {
+    let Read {
+        parts,
+        incarnation,
+        payload,
+    } = read(core, envelope, request, traceparent)?;
+    let dispatch = parts.dispatch;
+    let facts = Facts {
+        dispatch,
+        incarnation: &incarnation,
+        epoch: parts.detail.epoch,
+        accept_by_ms: parts.detail.accept_by_ms,
+        way,
+    };
+    match core.table.admit(facts, now.as_millis(), || Job::new(parts)) {
+        Ok(job) => {
+            Stats::add(&core.stats.accepted, 1);
+            tokio::spawn(run_job::run(Arc::clone(core), job, payload));
+        }
+        Err(refusal) => refuse(core, dispatch, refusal),
+    }
+    Ok(())
 }
 
 fn refuse(core: &Core, dispatch: Uuid, refusal: Refusal) {
@@ -87,6 +122,7 @@ fn refuse(core: &Core, dispatch: Uuid, refusal: Refusal) {
             core.outbox().repeat_one(&dispatch);
             core.unpublished.notify_one();
         }
+        Refusal::OtherWay => return,
         Refusal::OtherIncarnation | Refusal::StaleEpoch | Refusal::Late => {}
     }
     tracing::debug!(%dispatch, ?refusal, "dropped a dispatch");
@@ -98,11 +134,12 @@ struct Read {
     payload: Option<bytes::Bytes>,
 }
 
-fn read(core: &Core, delivery: &Delivery) -> Result<Read, String> {
-    let (packet, payload) = packet::open(delivery.payload.clone()).map_err(|e| e.to_string())?;
-    let Payload::JobRequest(mut request) = payload else {
-        return Err("it is not a job request".to_owned());
-    };
+fn read(
+    core: &Core,
+    envelope: &cap::BusPacket,
+    mut request: cap::JobRequest,
+    traceparent: Option<String>,
+) -> Result<Read, String> {
     let id = JobId::new(&request.job_id).map_err(|e| e.to_string())?;
     let Some(named) = &request.dispatch else {
         return Err("it has no dispatch id".to_owned());
@@ -121,8 +158,8 @@ fn read(core: &Core, delivery: &Delivery) -> Result<Read, String> {
             dispatch,
             request,
             detail,
-            trace_id: packet.trace_id,
-            traceparent: delivery.traceparent.clone(),
+            trace_id: envelope.trace_id.clone(),
+            traceparent,
             handler,
             host: Arc::clone(&core.host),
         },

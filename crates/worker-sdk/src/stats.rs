@@ -68,6 +68,7 @@ impl Stats {
 
     pub(crate) fn refused(&self, refusal: Refusal) {
         let counter = match refusal {
+            Refusal::OtherWay => return,
             Refusal::OtherIncarnation => &self.dropped_incarnation,
             Refusal::Repeat => &self.dropped_repeat,
             Refusal::StaleEpoch => &self.dropped_epoch,

@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use crate::core::Core;
 use crate::gpu;
+use crate::intake;
 use crate::job::{self, Cause};
 use crate::load::{Load, Meter};
 use crate::notes::Note;
@@ -206,7 +207,7 @@ pub(crate) async fn reconnects(
     }
 }
 
-/// Listens to the scheduler: receipts, inventory, "who are you?".
+/// Listens to the scheduler: receipts, inventory, "who are you?", and a dispatch at times.
 pub(crate) async fn control(core: Arc<Core>, mut subscription: Subscription) {
     while let Some(incoming) = subscription.recv().await {
         let keys = &core.settings.keys;
@@ -215,6 +216,10 @@ pub(crate) async fn control(core: Arc<Core>, mut subscription: Subscription) {
         }
         let control = match packet::open(incoming.payload) {
             Ok((_, Payload::WorkerControl(control))) => control,
+            Ok((envelope, Payload::JobRequest(request))) => {
+                intake::take_direct(&core, &envelope, request, incoming.traceparent);
+                continue;
+            }
             Ok(_) => continue,
             Err(error) => {
                 tracing::warn!(%error, "dropped a control message");

@@ -1,5 +1,6 @@
 //! End to end, on the real binaries, and what holds for the whole tree.
 
+mod ahead;
 mod alone;
 mod approvals;
 mod audit;

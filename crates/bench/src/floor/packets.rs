@@ -63,7 +63,10 @@ fn labels(number: usize) -> std::collections::BTreeMap<String, String> {
 pub fn wake(jobs: &[NewJob]) -> Outgoing {
     let job_ids = jobs.iter().map(|job| job.job_id.to_string()).collect();
     let trace_id = jobs.first().map_or("none", |job| job.trace_id.as_str());
-    let wake = Payload::Wake(own::Wake { job_ids });
+    let wake = Payload::Wake(own::Wake {
+        job_ids,
+        ..own::Wake::default()
+    });
     Outgoing {
         subject: subjects::JOB_SUBMIT.to_owned(),
         payload: packet::seal("gateway", trace_id, now(), wake),

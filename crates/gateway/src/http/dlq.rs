@@ -194,7 +194,7 @@ impl App {
                 (job, ours)
             })
             .unzip();
-        self.waker.wake(jobs, &ours).await;
+        self.waker.wake(jobs, &ours, None).await;
         Ok(done)
     }
 }

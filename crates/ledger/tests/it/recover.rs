@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 
+use airlock_ledger::{Accepted, LoadedJob};
 use airlock_model::{Attempt, Due, JobId, JobState, Shard, Timestamp};
 
 use crate::bed::{Bed, One, SHARD, finish, id, job, job_with, requeue};
@@ -38,6 +39,42 @@ async fn jobs_are_loaded_with_payloads_up_to_a_size() -> anyhow::Result<()> {
             .iter()
             .any(|(i, p)| *i == id("large") && **p == *b"12345")
     );
+    Ok(())
+}
+
+/// The scheduler judges a job by this before it can read it.
+#[tokio::test]
+async fn a_job_is_accepted_as_was_told_ahead() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    let new = job_with("a", "acme", Some(b"1234"), |spec| {
+        spec.labels.insert("region".to_owned(), "eu".to_owned());
+        spec.max_attempts = Some(5);
+    });
+    bed.ledger.submit(std::slice::from_ref(&new)).await?;
+    let loaded = bed.ledger.load(&[id("a")], 10).await?;
+    let told = LoadedJob::accepted(Accepted {
+        job_id: new.job_id,
+        tenant: new.tenant,
+        spec: new.spec,
+        payload: new.payload,
+        payload_len: 4,
+        trace_id: new.trace_id,
+        traceparent: new.traceparent,
+        at: loaded[0].created_at,
+    });
+    assert_eq!(format!("{loaded:?}"), format!("{:?}", [told]));
+    Ok(())
+}
+
+/// Whoever comes first makes it, and everybody gets the same.
+#[tokio::test]
+async fn there_is_one_bus_key() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    let (a, b) = tokio::join!(bed.ledger.bus_key(), bed.ledger.bus_key());
+    let (a, b) = (a?, b?);
+    assert_eq!(a, b);
+    assert_eq!(a.len(), 64);
+    assert_eq!(bed.ledger.bus_key().await?, a);
     Ok(())
 }
 

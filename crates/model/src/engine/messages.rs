@@ -162,6 +162,8 @@ pub enum Input {
     Published {
         job: JobId,
         dispatch: DispatchId,
+        /// When it went out.
+        at: Timestamp,
     },
     PublishFailed {
         job: JobId,

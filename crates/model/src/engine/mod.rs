@@ -154,7 +154,7 @@ impl Engine {
                 running,
                 finished,
             } => self.inventory(now, &worker, &incarnation, &running, &finished, random, out),
-            Input::Published { job, dispatch } => self.published(now, &job, dispatch),
+            Input::Published { job, dispatch, at } => self.published(now, &job, dispatch, at),
             Input::PublishFailed {
                 job,
                 dispatch,

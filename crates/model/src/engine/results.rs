@@ -10,13 +10,19 @@ use crate::time::Timestamp;
 const DISPATCH_FAILED: &str = "dispatch_failed";
 
 impl Engine {
-    pub(super) fn published(&mut self, now: Timestamp, id: &JobId, dispatch: DispatchId) {
+    pub(super) fn published(
+        &mut self,
+        now: Timestamp,
+        id: &JobId,
+        dispatch: DispatchId,
+        at: Timestamp,
+    ) {
         let flush_at = now + self.settings.flush_after;
         if let Some(a) = self.jobs.get_mut(id).and_then(Job::assignment_mut)
             && a.dispatch == dispatch
             && a.dispatched_at.is_none()
         {
-            a.dispatched_at = Some(now);
+            a.dispatched_at = Some(at);
             self.unmarked.push_back((flush_at, id.clone(), dispatch));
         }
     }

@@ -133,6 +133,7 @@ async fn a_batch_answers_each_request_in_order() {
     let request = CheckBatchRequest {
         requests: requests.clone(),
         traceparents,
+        ..CheckBatchRequest::default()
     };
     let answers = batch
         .check_batch(request)
@@ -150,6 +151,7 @@ async fn a_batch_answers_each_request_in_order() {
     let request = CheckBatchRequest {
         requests: too_many,
         traceparents: Vec::new(),
+        ..CheckBatchRequest::default()
     };
     let status = batch.check_batch(request).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
@@ -162,6 +164,7 @@ async fn a_batch_answers_each_request_in_order() {
     let request = CheckBatchRequest {
         requests: requests[..3].to_vec(),
         traceparents: vec![String::new()],
+        ..CheckBatchRequest::default()
     };
     let status = batch.check_batch(request).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);

@@ -74,6 +74,7 @@ impl Running {
         let request = CheckBatchRequest {
             requests,
             traceparents: Vec::new(),
+            ..CheckBatchRequest::default()
         };
         let answer = self.batch.clone().check_batch(request).await;
         answer.expect("an answer").into_inner()

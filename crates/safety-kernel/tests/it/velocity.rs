@@ -3,6 +3,7 @@
 use airlock_bus::SecretUrl;
 use airlock_guard::GuardConfig;
 use airlock_proto::cap::{DecisionType, PolicyCheckRequest};
+use airlock_proto::own::CheckBatchRequest;
 use airlock_safety_kernel::Config;
 use airlock_testkit::Redis;
 
@@ -72,6 +73,23 @@ async fn kernels_count_together_and_each_job_once() {
     assert_eq!(explained.into_inner().decision(), SLOW);
     one.stop().await;
     two.stop().await;
+}
+
+/// A job that may never be in the ledger is not counted, and not answered for good.
+#[tokio::test]
+async fn who_asks_ahead_is_not_counted() {
+    let r = Running::start(Some(FAST)).await;
+    for id in ["a", "b", "c", "d"] {
+        let request = CheckBatchRequest {
+            requests: vec![named(id)],
+            ahead: true,
+            ..CheckBatchRequest::default()
+        };
+        let answer = r.batch.clone().check_batch(request).await.unwrap();
+        assert_eq!(answer.into_inner().reads_of, [0], "{id}");
+    }
+    assert_eq!(decisions(&r, &["a", "b", "c"]).await, [GO, GO, SLOW]);
+    r.stop().await;
 }
 
 #[tokio::test]

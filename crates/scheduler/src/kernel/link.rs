@@ -64,10 +64,29 @@ impl Link {
 
     /// One answer for each job, in order, or none at all.
     pub async fn check(&self, jobs: &[&KnownJob]) -> Result<Told, Unavailable> {
-        let within = format!("no answer within {} ms", self.timeout.as_millis());
-        match tokio::time::timeout(self.timeout, self.ask(jobs)).await {
+        self.in_time(self.ask(jobs)).await
+    }
+
+    /// The same for jobs that are not in the ledger yet. `None` when it takes more than
+    /// their requests to tell.
+    pub async fn foresee(&self, jobs: &[&KnownJob]) -> Result<Option<Told>, Unavailable> {
+        let answer = self.in_time(self.call(jobs, Vec::new(), true)).await?;
+        let complete = answer.content_wanted.is_empty();
+        let told = read(answer, jobs.len())?;
+        let known = told.answers.iter().all(|a| a.shape.is_some());
+        Ok((complete && known).then_some(told))
+    }
+
+    async fn in_time<T>(
+        &self,
+        call: impl Future<Output = Result<T, Unavailable>>,
+    ) -> Result<T, Unavailable> {
+        match tokio::time::timeout(self.timeout, call).await {
             Ok(told) => told,
-            Err(_) => Err(Unavailable::Failed(within)),
+            Err(_) => {
+                let within = format!("no answer within {} ms", self.timeout.as_millis());
+                Err(Unavailable::Failed(within))
+            }
         }
     }
 
@@ -85,7 +104,7 @@ impl Link {
     }
 
     async fn ask(&self, jobs: &[&KnownJob]) -> Result<Told, Unavailable> {
-        let first = self.call(jobs, Vec::new()).await?;
+        let first = self.call(jobs, Vec::new(), false).await?;
         let wanted: Vec<usize> = first
             .content_wanted
             .iter()
@@ -100,7 +119,7 @@ impl Link {
                     Unavailable::Failed(format!("a job's input cannot be read: {e}"))
                 })?;
             let asked: Vec<&KnownJob> = chunk.iter().map(|i| jobs[*i]).collect();
-            let second = self.call(&asked, payloads).await?;
+            let second = self.call(&asked, payloads, false).await?;
             let second = read(second, asked.len())?;
             // The policy may have changed in between: what counts is the later one.
             told.snapshot = second.snapshot;
@@ -119,6 +138,7 @@ impl Link {
         &self,
         jobs: &[&KnownJob],
         contents: Vec<(JobId, bytes::Bytes)>,
+        ahead: bool,
     ) -> Result<own::CheckBatchResponse, Unavailable> {
         let traced = jobs.iter().any(|j| j.traceparent.ends_with("01"));
         let mut contents: std::collections::HashMap<JobId, bytes::Bytes> =
@@ -144,6 +164,7 @@ impl Link {
             } else {
                 Vec::new()
             },
+            ahead,
         };
         self.metrics.safety_batches.inc();
         self.metrics.safety_checks.inc_by(jobs.len() as u64);

@@ -246,6 +246,7 @@ fn a_worker_that_cannot_list_shows_life_by_its_count() {
     rig.feed(Input::Published {
         job: job_id("a"),
         dispatch: a.dispatch,
+        at: rig.now,
     });
     for _ in 0..200 {
         rig.feed(Input::Beat(plain_beat("p", 1)));

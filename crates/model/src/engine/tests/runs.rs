@@ -9,10 +9,11 @@ fn one_running() -> (Rig, Assignment) {
     (rig, a)
 }
 
-fn published(a: &Assignment) -> Input {
+fn published(at: Timestamp, a: &Assignment) -> Input {
     Input::Published {
         job: job_id("a"),
         dispatch: a.dispatch,
+        at,
     }
 }
 
@@ -36,7 +37,7 @@ fn started(a: &Assignment) -> Input {
 #[test]
 fn marks_are_written_after_a_while() {
     let (mut rig, a) = one_running();
-    rig.feed(published(&a));
+    rig.feed(published(rig.now, &a));
     let on_wire = rig.now;
     assert_eq!(short(&rig.pass(ms(99))), nothing());
     let effects = rig.pass(ms(1));
@@ -51,7 +52,7 @@ fn marks_are_written_after_a_while() {
         panic!("{effects:?}")
     };
     assert!(assignment.started_at.is_some());
-    rig.feed(published(&a));
+    rig.feed(published(rig.now, &a));
     rig.feed(started(&a));
     assert_eq!(
         short(&rig.pass(ms(100))),
@@ -63,7 +64,7 @@ fn marks_are_written_after_a_while() {
 #[test]
 fn marks_are_not_written_when_the_end_came_first() {
     let (mut rig, a) = one_running();
-    rig.feed(published(&a));
+    rig.feed(published(rig.now, &a));
     rig.feed(started(&a));
     rig.result("a", &a, Outcome::Succeeded);
     assert_eq!(short(&rig.pass(ms(100))), nothing());
@@ -90,7 +91,7 @@ fn a_failed_publish_is_repeated_with_the_same_dispatch() {
     );
     rig.feed(failed(&a));
     assert_eq!(short(&rig.pass(secs(2))), ["republish a"]);
-    rig.feed(published(&a));
+    rig.feed(published(rig.now, &a));
     assert_eq!(rig.worker("w").in_flight, 1);
 }
 

@@ -502,7 +502,11 @@ impl World {
                 sure,
             }
         } else {
-            Input::Published { job, dispatch }
+            Input::Published {
+                job,
+                dispatch,
+                at: self.now,
+            }
         };
         let late = self.between(0, 150);
         self.send(late, Mail::Answer(self.term, input));

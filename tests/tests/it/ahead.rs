@@ -1,0 +1,220 @@
+//! Jobs that come alone are told of before they are committed, and given to their worker
+//! straight. Nothing of that may count for more than the ledger.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use airlock_bus::{Bus, BusConfig, subjects};
+use airlock_client::SubmitRequest;
+use airlock_model::Timestamp;
+use airlock_proto::ahead::Key;
+use airlock_proto::cap::bus_packet::Payload;
+use airlock_proto::{own, packet};
+use airlock_testkit::{Seen, Service, Stack, eventually};
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+
+use crate::support::{ask_scheduler, check, client, done, stack};
+
+const WAIT: Duration = Duration::from_secs(60);
+
+/// The value of a metric of the scheduler without labels.
+async fn metric(stack: &Stack, name: &str) -> Result<u64> {
+    let scrape = ask_scheduler(stack, 0, "/metrics").await?;
+    let line = scrape
+        .lines()
+        .find(|l| l.split(' ').next() == Some(name))
+        .with_context(|| format!("no {name}"))?;
+    Ok(line.rsplit(' ').next().context("no value")?.parse()?)
+}
+
+async fn runs(stack: &Stack) -> Result<()> {
+    let job = client(stack)?
+        .submit_wait(&SubmitRequest::new("job.echo"), WAIT)
+        .await?;
+    ensure!(job.state.to_string() == "SUCCEEDED", "{job:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_lone_job_is_judged_while_it_is_committed() -> Result<()> {
+    let stack = Stack::builder().start().await?;
+    // The first one may find a worker or a connection that is not there yet.
+    runs(&stack).await?;
+    let before = metric(&stack, "cordum_scheduler_jobs_ahead_total").await?;
+    for _ in 0..5 {
+        runs(&stack).await?;
+    }
+    let after = metric(&stack, "cordum_scheduler_jobs_ahead_total").await?;
+    ensure!(after > before, "none of five jobs was judged ahead");
+    // The same key again: it is judged in vain, and there is no second job.
+    let keyed = SubmitRequest::new("job.echo").idempotency_key("k");
+    let first = client(&stack)?.submit_wait(&keyed, WAIT).await?;
+    let again = client(&stack)?.submit_wait(&keyed, WAIT).await?;
+    ensure!(again.job_id == first.job_id, "{first:?} {again:?}");
+    Ok(())
+}
+
+const COUNTS_AND_LOOKS: &str = "version: 1
+default_decision: allow
+rules:
+  - id: often
+    match: {topics: [job.echo]}
+    velocity: {max_requests: 2, window_seconds: 600, key: [tenant]}
+    decision: deny
+input_policy:
+  content_rules:
+    - id: secret
+      match: {topics: [job.default]}
+      keywords: [hunter2]
+      decision: deny
+";
+
+/// What the request alone does not tell is not foreseen.
+#[tokio::test]
+async fn a_rule_that_counts_or_looks_inside_is_asked_after_the_commit() -> Result<()> {
+    let stack = Stack::builder().policy(COUNTS_AND_LOOKS).start().await?;
+    let client = client(&stack)?;
+    let mut states = Vec::new();
+    for topic in ["job.echo", "job.echo", "job.echo", "job.default"] {
+        let request = SubmitRequest::new(topic).payload(&serde_json::json!("hunter2"))?;
+        states.push(client.submit_wait(&request, WAIT).await?.state.to_string());
+    }
+    ensure!(
+        states == ["SUCCEEDED", "SUCCEEDED", "DENIED", "DENIED"],
+        "{states:?}"
+    );
+    let ahead = metric(&stack, "cordum_scheduler_jobs_ahead_total").await?;
+    ensure!(ahead == 0, "{ahead} were judged ahead");
+    Ok(())
+}
+
+/// Says that there is such a job, and that it is committed.
+async fn pretend(bus: &Bus, key: &Key, id: [u8; 16], job_id: &str) -> Result<()> {
+    let job = own::AheadJob {
+        job_id: job_id.to_owned(),
+        tenant: "default".to_owned(),
+        spec: Bytes::from_static(br#"{"topic":"job.echo"}"#),
+        trace_id: "0af7651916cd43dd8448eb211c80319c".to_owned(),
+        traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned(),
+        ..own::AheadJob::default()
+    };
+    let ahead = key.seal(id, vec![job]).context("too large")?;
+    let wake = own::Wake {
+        job_ids: vec![job_id.to_owned()],
+        ahead: Bytes::copy_from_slice(&id),
+    };
+    for payload in [Payload::Ahead(ahead), Payload::Wake(wake)] {
+        let packet = packet::seal("gateway", "trace", Timestamp(1), payload);
+        bus.send(subjects::AHEAD, packet, None).await?;
+    }
+    bus.flush().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_told_ahead_needs_the_ledgers_key_and_its_row() -> Result<()> {
+    let stack = Stack::builder().start().await?;
+    runs(&stack).await?;
+    let config = BusConfig {
+        url: stack.nats().url().into(),
+        ..BusConfig::default()
+    };
+    let bus = Bus::connect(&config, "test").await?;
+    let ahead = || metric(&stack, "cordum_scheduler_jobs_ahead_total");
+    let before = ahead().await?;
+    let refused = "cordum_scheduler_signatures_refused_total";
+    let refusals = metric(&stack, refused).await?;
+    pretend(&bus, &Key::new("a guess"), [1; 16], "forged").await?;
+    eventually(WAIT, "the forged one refused", || async {
+        let now = metric(&stack, refused).await?;
+        Ok(Seen::when(now == refusals + 1, now))
+    })
+    .await?;
+    ensure!(ahead().await? == before, "it was taken in");
+
+    // With the key it is taken in, and still there is no such job.
+    let rows = stack
+        .postgres()
+        .query("SELECT value FROM setting WHERE name = 'bus_key'")
+        .await?;
+    let secret = rows.into_iter().flatten().flatten().next();
+    let key = Key::new(&secret.context("no bus key")?);
+    pretend(&bus, &key, [2; 16], "nowhere").await?;
+    eventually(WAIT, "the one without a row taken in", || async {
+        let now = ahead().await?;
+        Ok(Seen::when(now == before + 1, now))
+    })
+    .await?;
+    eventually(WAIT, "it let go of", || async {
+        let now = metric(&stack, "cordum_scheduler_assigned").await?;
+        Ok(Seen::when(now == 0, now))
+    })
+    .await?;
+    runs(&stack).await?;
+    let strange = |id: &str| id == "forged" || id == "nowhere";
+    let journal = stack.journal()?;
+    ensure!(
+        !journal.iter().any(|line| strange(&line.job_id)),
+        "a worker ran what is in no ledger"
+    );
+    Ok(())
+}
+
+/// One job after the other, until there are so many.
+async fn submit_alone(stack: &Stack, enough: usize, ids: &mut BTreeSet<String>) -> Result<()> {
+    let client = client(stack)?;
+    let request = SubmitRequest::new("job.sleep").payload(&serde_json::json!({"ms": 5}))?;
+    while ids.len() < enough {
+        ids.insert(client.submit(&request).await?.job_id);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn jobs_that_come_alone_survive_what_the_others_do() -> Result<()> {
+    // What is submitted while NATS is away is found by the replayer.
+    let stack = stack()
+        .env_for(
+            Service::Scheduler,
+            "AIRLOCK_SCHEDULER__REPLAY_INTERVAL",
+            "1s",
+        )
+        .env_for(Service::Scheduler, "AIRLOCK_SCHEDULER__PENDING_AGE", "3s")
+        .start()
+        .await?;
+    let mut ids = BTreeSet::new();
+    submit_alone(&stack, 50, &mut ids).await?;
+    done(&stack, 50).await?;
+    let (killed, submitted) = tokio::join!(
+        async {
+            stack.scheduler(0).kill9()?;
+            stack.restart_scheduler(0).await
+        },
+        submit_alone(&stack, 150, &mut ids)
+    );
+    killed.and(submitted)?;
+    let (wiped, submitted) = tokio::join!(stack.nats().wipe(), submit_alone(&stack, 250, &mut ids));
+    wiped.and(submitted)?;
+    let (flushed, submitted) = tokio::join!(
+        stack.redis().flushall(),
+        submit_alone(&stack, 300, &mut ids)
+    );
+    flushed.and(submitted)?;
+    let (killed, submitted) = tokio::join!(
+        async {
+            stack.worker(0).kill9()?;
+            stack.restart_worker(0).await
+        },
+        submit_alone(&stack, 400, &mut ids)
+    );
+    killed.and(submitted)?;
+    let sql = "SELECT count(*)::text FROM job_state WHERE state < 10";
+    eventually(WAIT, "all of them final", || async {
+        let open = stack.postgres().query(sql).await?;
+        let none = open == [[Some("0".to_owned())]];
+        Ok(Seen::when(none, format!("{open:?}")))
+    })
+    .await?;
+    check(&stack, &ids).await
+}
