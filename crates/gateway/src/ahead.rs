@@ -4,7 +4,7 @@
 
 use airlock_bus::{Bus, subjects};
 use airlock_ledger::NewJob;
-use airlock_proto::ahead::{Id, JOBS, Key};
+use airlock_proto::ahead::{JOBS, Key, Token};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{own, packet};
 use bytes::Bytes;
@@ -13,17 +13,17 @@ use uuid::Uuid;
 use crate::wake::{SENDER, now};
 
 /// Tells of the jobs, if that makes sense; what the wake-up must carry then.
-pub async fn tell(bus: &Bus, key: &Key, jobs: &[NewJob]) -> Option<Id> {
+pub async fn tell(bus: &Bus, key: &Key, jobs: &[NewJob]) -> Option<Token> {
     if jobs.len() > JOBS || !jobs.iter().all(is_plain) {
         return None;
     }
     let trace_id = &jobs.first()?.trace_id;
     let contents = jobs.iter().map(content).collect::<Option<Vec<_>>>()?;
-    let id = Uuid::new_v4().into_bytes();
-    let ahead = key.seal(id, contents)?;
+    let token: Token = Uuid::new_v4().into_bytes();
+    let ahead = key.seal(&token, contents)?;
     let packet = packet::seal(SENDER, trace_id, now(), Payload::Ahead(ahead));
     bus.send(subjects::AHEAD, packet, None).await.ok()?;
-    Some(id)
+    Some(token)
 }
 
 /// Whether none of its times is the ledger's to say: when it is due, when its deadline is.

@@ -49,14 +49,19 @@ impl Waker {
 
     /// Tells the leader of jobs whose commit begins, unless the bus would have us wait;
     /// [`Waker::wake`] wants what it returns.
-    pub fn ahead(&self, jobs: &[NewJob]) -> Option<ahead::Id> {
+    pub fn ahead(&self, jobs: &[NewJob]) -> Option<ahead::Token> {
         let (bus, key) = (self.links.bus()?, self.links.ahead_key()?);
         tell(&bus, key, jobs).now_or_never()?
     }
 
     /// Announces those of `jobs` that were accepted and are due. When it returns, the bus
     /// has had its turn to send: what its caller does next does not hold them up.
-    pub async fn wake(&self, mut jobs: Vec<NewJob>, accepted: &[bool], ahead: Option<ahead::Id>) {
+    pub async fn wake(
+        &self,
+        mut jobs: Vec<NewJob>,
+        accepted: &[bool],
+        ahead: Option<ahead::Token>,
+    ) {
         let now = now();
         let told = jobs.len();
         let mut accepted = accepted.iter();
@@ -83,7 +88,13 @@ impl Waker {
 
     /// What was committed together is announced together: a message costs the bus and
     /// every reader the same whether it names one job or hundreds.
-    async fn announce(&self, bus: &Bus, jobs: &[NewJob], ahead: Option<ahead::Id>, now: Timestamp) {
+    async fn announce(
+        &self,
+        bus: &Bus,
+        jobs: &[NewJob],
+        ahead: Option<ahead::Token>,
+        now: Timestamp,
+    ) {
         let chunks = jobs.chunks(packet::WAKE_JOBS);
         let messages = chunks.clone().map(|jobs| {
             let ids = jobs.iter().map(|job| job.job_id.to_string()).collect();
@@ -195,11 +206,11 @@ fn is_due(job: &NewJob, now: Timestamp) -> bool {
 /// twice, so it needs no place in the stream's memory of ids.
 fn wake_message(
     job_ids: Vec<String>,
-    ahead: Option<ahead::Id>,
+    ahead: Option<ahead::Token>,
     trace_id: &str,
     now: Timestamp,
 ) -> Outgoing {
-    let ahead = ahead.map(|id| Bytes::copy_from_slice(&id));
+    let ahead = ahead.map(|token| Bytes::copy_from_slice(&token));
     let wake = Payload::Wake(own::Wake {
         job_ids,
         ahead: ahead.unwrap_or_default(),

@@ -1,11 +1,11 @@
 //! Jobs that are told of before they are committed, sealed with a key of the ledger's.
 //!
-//! What must stay true: what is opened here was sealed by somebody who may read that key,
-//! and so could have written the same into the ledger.
+//! What must stay true: what is opened here was sealed by somebody who has that key, which
+//! is somebody with the ledger's password.
 
 use bytes::Bytes;
 use prost::Message;
-use ring::hmac;
+use ring::{digest, hmac};
 
 use crate::own;
 
@@ -17,6 +17,19 @@ pub const BYTES: usize = 64 * 1024;
 /// Tells one transaction's jobs from another's.
 pub type Id = [u8; 16];
 
+/// What is told when they are committed: only who made the id can know it before.
+pub type Token = [u8; 16];
+
+/// The id of what a token belongs to.
+pub fn id_of(token: &[u8]) -> Id {
+    let digest = digest::digest(&digest::SHA256, token);
+    let mut id = Id::default();
+    for (to, from) in id.iter_mut().zip(digest.as_ref()) {
+        *to = *from;
+    }
+    id
+}
+
 /// Shows nothing of itself.
 #[derive(Debug, Clone)]
 pub struct Key(hmac::Key);
@@ -27,7 +40,8 @@ impl Key {
     }
 
     /// Nothing when they are too large.
-    pub fn seal(&self, id: Id, jobs: Vec<own::AheadJob>) -> Option<own::Ahead> {
+    pub fn seal(&self, token: &Token, jobs: Vec<own::AheadJob>) -> Option<own::Ahead> {
+        let id = id_of(token);
         let jobs = own::AheadJobs { jobs }.encode_to_vec();
         if jobs.len() > BYTES {
             return None;
@@ -70,8 +84,8 @@ mod tests {
     #[test]
     fn what_was_sealed_is_opened_and_nothing_else() {
         let key = Key::new("the ledger's");
-        let sealed = key.seal([7; 16], jobs(2)).expect("small");
-        assert_eq!(key.open(&sealed), Some(([7; 16], jobs(2))));
+        let sealed = key.seal(&[7; 16], jobs(2)).expect("small");
+        assert_eq!(key.open(&sealed), Some((id_of(&[7; 16]), jobs(2))));
         assert_eq!(Key::new("another").open(&sealed), None);
         let other_id = own::Ahead {
             id: Bytes::from_static(&[8; 16]),
@@ -95,8 +109,8 @@ mod tests {
         let key = Key::new("the ledger's");
         let mut large = jobs(1);
         large[0].payload = Some(Bytes::from(vec![b' '; BYTES]));
-        assert_eq!(key.seal([0; 16], large), None);
-        let many = key.seal([0; 16], jobs(JOBS + 1)).expect("small");
+        assert_eq!(key.seal(&[0; 16], large), None);
+        let many = key.seal(&[0; 16], jobs(JOBS + 1)).expect("small");
         assert_eq!(key.open(&many), None);
     }
 

@@ -38,7 +38,8 @@ pub enum Purpose {
     Decide,
     /// Nothing remembers that it was given.
     Look,
-    /// It counts when it depends on the request alone; otherwise it is asked for again.
+    /// Velocity does not count it, and metrics do when all answers of the batch depend on
+    /// their requests alone; otherwise they are asked for again.
     Ahead,
 }
 
@@ -66,10 +67,11 @@ pub enum Judged {
 }
 
 impl Judged {
-    pub fn evaluation(&self) -> Option<&Evaluation> {
+    /// Whether it depends on nothing but the request.
+    pub fn holds_for_the_request(&self) -> bool {
         match self {
-            Self::ByPolicy { evaluation, .. } => Some(evaluation),
-            Self::WithoutPolicy { .. } => None,
+            Self::ByPolicy { evaluation, .. } => evaluation.cacheable(),
+            Self::WithoutPolicy { .. } => false,
         }
     }
 
@@ -163,24 +165,24 @@ impl Sitting<'_> {
             rounds += 1;
             open = self.round(open, &mut answers, spans, purpose).await;
         }
-        answers
+        let answers: Vec<Judged> = answers
             .into_iter()
-            .map(|answer| {
-                let answer = answer.unwrap_or_else(|| self.without(Decision::Deny, NO_END));
-                let counts = match purpose {
-                    Purpose::Decide => true,
-                    Purpose::Look => false,
-                    Purpose::Ahead => answer.evaluation().is_some_and(Evaluation::cacheable),
-                };
-                if counts {
-                    self.judge.metrics.decided(answer.decision());
-                    if let Judged::ByPolicy { evaluation, .. } = &answer {
-                        self.judge.metrics.shadows(&evaluation.shadows);
-                    }
+            .map(|answer| answer.unwrap_or_else(|| self.without(Decision::Deny, NO_END)))
+            .collect();
+        let counts = match purpose {
+            Purpose::Decide => true,
+            Purpose::Look => false,
+            Purpose::Ahead => answers.iter().all(Judged::holds_for_the_request),
+        };
+        if counts {
+            for answer in &answers {
+                self.judge.metrics.decided(answer.decision());
+                if let Judged::ByPolicy { evaluation, .. } = answer {
+                    self.judge.metrics.shadows(&evaluation.shadows);
                 }
-                answer
-            })
-            .collect()
+            }
+        }
+        answers
     }
 
     /// Looks up one counter for each, all at once, and asks the rules again.

@@ -16,18 +16,21 @@ use std::time::{Duration, Instant};
 
 use airlock_bus::subjects;
 use airlock_ledger::{Accepted, LoadedJob};
+use airlock_model::engine::Input;
 use airlock_model::{JobId, TenantId, Timestamp, Topic};
-use airlock_proto::ahead::{Id, Key};
+use airlock_proto::ahead::{Id, Key, id_of};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{own, packet};
+use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use crate::intake;
 use crate::metrics::by_topic;
 use crate::term::{Done, Term};
 
-/// How long a commit is waited for. After that the wake-up finds nothing here.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the kernel and the commit are waited for. After that the wake-up finds
+/// nothing here.
+const PATIENCE: Duration = Duration::from_millis(500);
 /// How long the stream's wake-up is waited for.
 const KEPT: Duration = Duration::from_secs(30);
 /// Transactions known of at once; more are left to the stream.
@@ -79,9 +82,9 @@ impl Ahead {
     }
 
     /// The gateway says that it is committed.
-    fn committed(&self, id: &[u8]) {
+    fn committed(&self, token: &[u8]) {
         let mut known = self.known();
-        let entry = Id::try_from(id).ok().and_then(|id| known.get_mut(&id));
+        let entry = known.get_mut(&id_of(token));
         if let Some(word) = entry.and_then(|k| k.word.take()) {
             // Who has given up on it needs no word.
             let _ = word.send(());
@@ -105,9 +108,8 @@ impl Ahead {
 
     /// The stream says that it is committed. True when there is nothing left to do about
     /// it; otherwise it is the stream's from now on.
-    pub fn settled(&self, id: &[u8]) -> bool {
-        let id = Id::try_from(id).ok();
-        let known = id.and_then(|id| self.known().remove(&id));
+    pub fn settled(&self, token: &[u8]) -> bool {
+        let known = self.known().remove(&id_of(token));
         known.is_some_and(|k| k.taken)
     }
 }
@@ -163,7 +165,11 @@ fn read(job: own::AheadJob, inline: usize, now: Timestamp) -> Option<LoadedJob> 
         job_id: JobId::new(job.job_id).ok()?,
         tenant: TenantId::new(job.tenant).ok()?,
         spec: serde_json::from_slice(&job.spec).ok()?,
-        payload: job.payload.filter(|p| p.len() <= inline),
+        // A copy: a slice would hold on to all that came with it.
+        payload: job
+            .payload
+            .filter(|p| p.len() <= inline)
+            .map(|p| Bytes::copy_from_slice(&p)),
         payload_len,
         trace_id: job.trace_id,
         traceparent: job.traceparent,
@@ -176,17 +182,29 @@ fn read(job: own::AheadJob, inline: usize, now: Timestamp) -> Option<LoadedJob> 
 async fn judge(term: &Term, id: Id, loaded: Vec<LoadedJob>, committed: oneshot::Receiver<()>) {
     let ids: Vec<JobId> = loaded.iter().map(|job| job.job_id.clone()).collect();
     let topics: Vec<Topic> = loaded.iter().map(|job| job.spec.topic.clone()).collect();
-    let (_, foreseen) = tokio::join!(term.begin(&[], &ids), intake::foresee(term, loaded));
-    let mut foreseen = foreseen;
-    if foreseen.is_some() && !matches!(tokio::time::timeout(PATIENCE, committed).await, Ok(Ok(())))
-    {
-        foreseen = None;
-    }
+    let (_, foreseen) = tokio::join!(term.begin(&[], &ids), async {
+        tokio::select! {
+            () = term.over.cancelled() => None,
+            () = tokio::time::sleep(PATIENCE) => None,
+            batch = async {
+                let batch = intake::foresee(term, loaded).await?;
+                committed.await.ok()?;
+                Some(batch)
+            } => batch,
+        }
+    });
     let Some(mut batch) = foreseen.filter(|_| term.ahead.take(id)) else {
         term.ahead.forget(id);
         term.locks.unlock(&ids).await;
         return;
     };
+    // It was decided on before there was a job; what counts is when it is used.
+    let now = term.clock.now();
+    for input in &mut batch.inputs {
+        if let Input::Decided { verdict, .. } = input {
+            verdict.decided_at = now;
+        }
+    }
     for topic in &topics {
         by_topic(&term.metrics.jobs_received, topic.as_str());
     }
@@ -211,30 +229,33 @@ mod tests {
     #[tokio::test]
     async fn a_commit_is_told_and_settled_once() {
         let ahead = ahead();
-        ahead.committed(&[1; 16]);
-        let word = ahead.enter([1; 16]).expect("a place");
-        assert!(ahead.enter([1; 16]).is_none(), "it is known");
-        ahead.committed(b"no id");
-        ahead.committed(&[1; 16]);
+        let (token, id) = (b"one", id_of(b"one"));
+        ahead.committed(token);
+        let word = ahead.enter(id).expect("a place");
+        assert!(ahead.enter(id).is_none(), "it is known");
+        ahead.committed(&id);
+        ahead.committed(token);
         assert!(word.await.is_ok());
-        assert!(ahead.take([1; 16]));
-        assert!(ahead.settled(&[1; 16]), "it was taken");
-        assert!(!ahead.settled(&[1; 16]), "it is forgotten");
+        assert!(ahead.take(id));
+        assert!(!ahead.settled(&id), "the id is no token");
+        assert!(ahead.settled(token), "it was taken");
+        assert!(!ahead.settled(token), "it is forgotten");
     }
 
     #[tokio::test]
     async fn what_the_stream_has_first_is_its_own() {
         let ahead = ahead();
-        let word = ahead.enter([1; 16]).expect("a place");
-        assert!(!ahead.settled(&[1; 16]), "it is not taken yet");
+        let (token, id) = (b"one", id_of(b"one"));
+        let word = ahead.enter(id).expect("a place");
+        assert!(!ahead.settled(token), "it is not taken yet");
         assert!(word.await.is_err());
-        assert!(!ahead.take([1; 16]));
+        assert!(!ahead.take(id));
         // Also when the word came before.
-        let word = ahead.enter([2; 16]).expect("a place");
-        ahead.committed(&[2; 16]);
+        let word = ahead.enter(id).expect("a place");
+        ahead.committed(token);
         assert!(word.await.is_ok());
-        assert!(!ahead.settled(&[2; 16]));
-        assert!(!ahead.take([2; 16]));
+        assert!(!ahead.settled(token));
+        assert!(!ahead.take(id));
     }
 
     #[test]

@@ -398,31 +398,34 @@ impl Core {
         let term = self.term.clone();
         let inbox = self.inbox.clone();
         self.term.tasks.spawn(async move {
-            let mut sending = Some(dispatch::begin(&term, dispatches, payloads).await);
+            let sending = dispatch::begin(&term, dispatches, payloads).await;
             // A message is acknowledged only when what came of it is in a stream.
-            let no_messages = dones.iter().all(|done| done.deliveries.is_empty());
-            let late = sending.take_if(|s| no_messages && s.may_wait());
-            publish(&term, sending).await;
+            let messages = dones.iter().any(|done| !done.deliveries.is_empty());
+            let late = match sending.may_wait() && !messages {
+                true => Some(sending),
+                false => {
+                    publish(&term, sending).await;
+                    None
+                }
+            };
             events(&term, &plan, &written).await;
             control(&term, plan, &inbox).await;
             for done in dones {
                 term.settle(done).await;
             }
-            if late.is_some() {
+            if let Some(sending) = late {
                 tokio::time::sleep(dispatch::STREAM_LAG).await;
-                publish(&term, late).await;
+                publish(&term, sending).await;
             }
         });
     }
 }
 
 /// Puts dispatches into the stream and tells the engine what came of it.
-async fn publish(term: &Term, sending: Option<Sending>) {
-    if let Some(sending) = sending {
-        let told = sending.publish(term).await;
-        if !told.is_empty() {
-            term.hand_in(Batch::of(told)).await;
-        }
+async fn publish(term: &Term, sending: Sending) {
+    let told = sending.publish(term).await;
+    if !told.is_empty() {
+        term.hand_in(Batch::of(told)).await;
     }
 }
 

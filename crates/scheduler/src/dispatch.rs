@@ -43,7 +43,7 @@ pub struct Sending {
     outgoing: Vec<Outgoing>,
     /// Those whose input could not be had.
     unready: Vec<Dispatch>,
-    /// When the workers were told directly, if they all were.
+    /// When workers were told directly.
     told: Option<Timestamp>,
 }
 
@@ -88,10 +88,10 @@ impl Sending {
         for (d, message) in self.dispatches.iter().zip(&self.outgoing) {
             let to = subjects::worker_control(&d.assignment.worker);
             let (packet, trace) = (message.payload.clone(), message.traceparent.as_deref());
-            // The stream has it as well.
-            let _ = term.bus.send(to, packet, trace).await;
+            if term.bus.send(to, packet, trace).await.is_ok() {
+                self.told = Some(now);
+            }
         }
-        self.told = Some(now);
     }
 
     /// Publishes them to the stream and says what came of each.

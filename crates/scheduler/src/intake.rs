@@ -89,14 +89,18 @@ async fn take_submissions(term: &Term, settler: Settler, deliveries: Vec<Deliver
         settler.settle(bad, &term.letters).await;
     }
     if !known.is_empty() {
-        // Should we end now, the next leader finds them in the ledger.
-        term.settle(Done {
+        // Through the core, behind the jobs themselves: it acknowledges while it leads.
+        let done = Done {
             settler: Some(settler.clone()),
             keys: known.iter().map(Delivery::key).collect(),
             deliveries: known,
             jobs: Vec::new(),
-        })
-        .await;
+        };
+        let batch = Batch {
+            done: Some(done),
+            ..Batch::default()
+        };
+        term.hand_in(batch).await;
     }
     let groups = grouped(good, term.config.scheduler.batch, |(_, word)| {
         word.jobs().len()

@@ -96,10 +96,9 @@ impl Kernel {
         let mut why = None;
         for chunk in unknown.chunks(MOST_AT_ONCE) {
             let asked: Vec<&KnownJob> = chunk.iter().map(|i| &jobs[*i]).collect();
-            let check = async { self.link.check(&asked).await.map(Some) };
-            match self.ask(&asked, check).await {
+            match self.ask(&asked).await {
                 Ok(answers) => {
-                    for (i, verdict) in chunk.iter().zip(answers.into_iter().flatten()) {
+                    for (i, verdict) in chunk.iter().zip(answers) {
                         verdicts[*i] = Some(verdict);
                     }
                 }
@@ -131,14 +130,20 @@ impl Kernel {
         inputs
     }
 
-    /// The same for jobs that are not in the ledger yet. Nothing is counted by it, and
-    /// there is no answer unless their requests alone, and a kernel that answers, tell it.
+    /// The same for jobs that are not in the ledger yet. Neither velocity nor the breaker
+    /// counts it, and there is no answer unless their requests alone, and a kernel that is
+    /// well, tell it.
     pub async fn foresee(&self, jobs: Vec<KnownJob>) -> Option<Vec<Input>> {
+        let Circuit::Closed { .. } = self.breaker.circuit() else {
+            return None;
+        };
         let mut verdicts = self.remembered(&jobs);
         let unknown: Vec<usize> = (0..jobs.len()).filter(|i| verdicts[*i].is_none()).collect();
         if !unknown.is_empty() {
             let asked: Vec<&KnownJob> = unknown.iter().map(|i| &jobs[*i]).collect();
-            let answers = self.ask(&asked, self.link.foresee(&asked)).await.ok()??;
+            let asked_at = self.clock.now();
+            let told = self.link.foresee(&asked).await?;
+            let answers = self.keep(&asked, told, asked_at, self.clock.now());
             for (i, verdict) in unknown.into_iter().zip(answers) {
                 verdicts[i] = Some(verdict);
             }
@@ -198,30 +203,22 @@ impl Kernel {
         verdicts
     }
 
-    async fn ask(
-        &self,
-        jobs: &[&KnownJob],
-        check: impl Future<Output = Result<Option<Told>, Unavailable>>,
-    ) -> Result<Option<Vec<Verdict>>, Unavailable> {
-        let answer = self.ask_if_closed(jobs, check).await;
+    async fn ask(&self, jobs: &[&KnownJob]) -> Result<Vec<Verdict>, Unavailable> {
+        let answer = self.ask_if_closed(jobs).await;
         self.metrics
             .safety_circuit
             .set(shown(self.breaker.circuit()));
         answer
     }
 
-    async fn ask_if_closed(
-        &self,
-        jobs: &[&KnownJob],
-        check: impl Future<Output = Result<Option<Told>, Unavailable>>,
-    ) -> Result<Option<Vec<Verdict>>, Unavailable> {
+    async fn ask_if_closed(&self, jobs: &[&KnownJob]) -> Result<Vec<Verdict>, Unavailable> {
         let asked_at = self.clock.now();
         let (permit, told) = match self.breaker.circuit() {
             // All is well as far as we know: asking the others whether they think so too
             // must not cost time, so both go at once. What the kernel answered is used
             // only if they do, and not waited for if they do not.
             Circuit::Closed { .. } => {
-                let admit = self.breaker.admit(asked_at);
+                let (admit, check) = (self.breaker.admit(asked_at), self.link.check(jobs));
                 tokio::pin!(admit, check);
                 let (permit, early) = tokio::select! {
                     permit = &mut admit => (permit, None),
@@ -237,7 +234,7 @@ impl Kernel {
             Circuit::Open { .. } | Circuit::HalfOpen { .. } => {
                 let permit = self.breaker.admit(asked_at).await;
                 let permit = permit.ok_or(Unavailable::CircuitOpen)?;
-                (permit, check.await)
+                (permit, self.link.check(jobs).await)
             }
         };
         let now = self.clock.now();
@@ -245,7 +242,7 @@ impl Kernel {
             Ok(told) => {
                 self.breaker.succeeded(permit).await;
                 self.lock().failures = 0;
-                Ok(told.map(|told| self.keep(jobs, told, asked_at, now)))
+                Ok(self.keep(jobs, told, asked_at, now))
             }
             Err(why) => {
                 self.breaker.failed(permit, now).await;

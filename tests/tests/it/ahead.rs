@@ -7,7 +7,7 @@ use std::time::Duration;
 use airlock_bus::{Bus, BusConfig, subjects};
 use airlock_client::SubmitRequest;
 use airlock_model::Timestamp;
-use airlock_proto::ahead::Key;
+use airlock_proto::ahead::{Key, Token};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{own, packet};
 use airlock_testkit::{Seen, Service, Stack, eventually};
@@ -90,7 +90,7 @@ async fn a_rule_that_counts_or_looks_inside_is_asked_after_the_commit() -> Resul
 }
 
 /// Says that there is such a job, and that it is committed.
-async fn pretend(bus: &Bus, key: &Key, id: [u8; 16], job_id: &str) -> Result<()> {
+async fn pretend(bus: &Bus, key: &Key, token: Token, job_id: &str) -> Result<()> {
     let job = own::AheadJob {
         job_id: job_id.to_owned(),
         tenant: "default".to_owned(),
@@ -99,10 +99,10 @@ async fn pretend(bus: &Bus, key: &Key, id: [u8; 16], job_id: &str) -> Result<()>
         traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned(),
         ..own::AheadJob::default()
     };
-    let ahead = key.seal(id, vec![job]).context("too large")?;
+    let ahead = key.seal(&token, vec![job]).context("too large")?;
     let wake = own::Wake {
         job_ids: vec![job_id.to_owned()],
-        ahead: Bytes::copy_from_slice(&id),
+        ahead: Bytes::copy_from_slice(&token),
     };
     for payload in [Payload::Ahead(ahead), Payload::Wake(wake)] {
         let packet = packet::seal("gateway", "trace", Timestamp(1), payload);

@@ -22,7 +22,8 @@ impl Engine {
             && a.dispatch == dispatch
             && a.dispatched_at.is_none()
         {
-            a.dispatched_at = Some(at);
+            // What began was on the wire before, whatever the worker's clock says.
+            a.dispatched_at = Some(a.started_at.unwrap_or(at).min(at));
             self.unmarked.push_back((flush_at, id.clone(), dispatch));
         }
     }
@@ -134,10 +135,10 @@ impl Engine {
         }
         // A result implies that it was dispatched and ran.
         a.accepted = true;
-        a.dispatched_at.get_or_insert(now);
         if report.outcome != Outcome::NotStarted && a.started_at.is_none() {
             a.started_at = Some(within(a, report.started_at, now));
         }
+        a.dispatched_at.get_or_insert(a.started_at.unwrap_or(now));
         let assignment = a.clone();
         self.taken
             .put(assignment.dispatch, self.settings.remember_results);

@@ -64,30 +64,21 @@ impl Link {
 
     /// One answer for each job, in order, or none at all.
     pub async fn check(&self, jobs: &[&KnownJob]) -> Result<Told, Unavailable> {
-        self.in_time(self.ask(jobs)).await
-    }
-
-    /// The same for jobs that are not in the ledger yet. `None` when it takes more than
-    /// their requests to tell.
-    pub async fn foresee(&self, jobs: &[&KnownJob]) -> Result<Option<Told>, Unavailable> {
-        let answer = self.in_time(self.call(jobs, Vec::new(), true)).await?;
-        let complete = answer.content_wanted.is_empty();
-        let told = read(answer, jobs.len())?;
-        let known = told.answers.iter().all(|a| a.shape.is_some());
-        Ok((complete && known).then_some(told))
-    }
-
-    async fn in_time<T>(
-        &self,
-        call: impl Future<Output = Result<T, Unavailable>>,
-    ) -> Result<T, Unavailable> {
-        match tokio::time::timeout(self.timeout, call).await {
+        let within = format!("no answer within {} ms", self.timeout.as_millis());
+        match tokio::time::timeout(self.timeout, self.ask(jobs)).await {
             Ok(told) => told,
-            Err(_) => {
-                let within = format!("no answer within {} ms", self.timeout.as_millis());
-                Err(Unavailable::Failed(within))
-            }
+            Err(_) => Err(Unavailable::Failed(within)),
         }
+    }
+
+    /// The same for jobs that are not in the ledger yet, as long as the caller waits.
+    /// `None` when it takes more than their requests to tell.
+    pub async fn foresee(&self, jobs: &[&KnownJob]) -> Option<Told> {
+        let answer = self.call(jobs, Vec::new(), true).await.ok()?;
+        let complete = answer.content_wanted.is_empty();
+        let told = read(answer, jobs.len()).ok()?;
+        let known = told.answers.iter().all(|a| a.shape.is_some());
+        (complete && known).then_some(told)
     }
 
     /// Which policy is in force, within `bound`.

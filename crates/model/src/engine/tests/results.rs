@@ -218,6 +218,22 @@ fn a_worker_s_clock_is_kept_within_ours() {
 }
 
 #[test]
+fn a_result_that_overtakes_its_publication_keeps_its_times() {
+    let (mut rig, a) = one_running();
+    rig.pass(ms(10));
+    let began = rig.now;
+    rig.pass(ms(50));
+    let mut r = report("a", &a, Outcome::Succeeded);
+    r.started_at = Some(began);
+    let effects = rig.feed(Input::Result(r));
+    let Some(Effect::Finish { assignment, .. }) = effects.last() else {
+        panic!()
+    };
+    assert_eq!(assignment.started_at, Some(began));
+    assert_eq!(assignment.dispatched_at, Some(began));
+}
+
+#[test]
 fn an_end_by_another_hand_frees_the_slot_and_stops_the_worker() {
     let (mut rig, a) = one_running();
     rig.allow(job("b"));
