@@ -399,9 +399,7 @@ impl Core {
         let inbox = self.inbox.clone();
         self.term.tasks.spawn(async move {
             let sending = dispatch::begin(&term, dispatches, payloads).await;
-            // A message is acknowledged only when what came of it is in a stream.
-            let messages = dones.iter().any(|done| !done.deliveries.is_empty());
-            let late = match sending.may_wait() && !messages {
+            let late = match sending.may_wait() {
                 true => Some(sending),
                 false => {
                     publish(&term, sending).await;
@@ -410,12 +408,12 @@ impl Core {
             };
             events(&term, &plan, &written).await;
             control(&term, plan, &inbox).await;
-            for done in dones {
-                term.settle(done).await;
-            }
             if let Some(sending) = late {
                 tokio::time::sleep(dispatch::STREAM_LAG).await;
                 publish(&term, sending).await;
+            }
+            for done in dones {
+                term.settle(done).await;
             }
         });
     }
