@@ -100,16 +100,19 @@ impl Tracker {
             };
         };
         held.reply = reply.clone();
-        if held.opening != opening {
+        let reopened = held.opening != opening;
+        // A server that was killed may not remember that it delivered it.
+        let forgotten = !reopened && held.before + delivered <= held.total;
+        if reopened {
             held.opening = opening;
             held.before = held.total;
-            if !held.given_back {
-                return Taken::Held;
-            }
+        }
+        held.total = held.total.max(held.before + delivered);
+        if (reopened || forgotten) && !held.given_back {
+            return Taken::Held;
         }
         // Given back, or its AckWait is over and nobody said they still work on it.
         held.given_back = false;
-        held.total = held.before + delivered;
         Taken::HandOut {
             deliveries: held.total,
         }
@@ -186,6 +189,19 @@ mod tests {
         assert_eq!(tracker.take_in(5, T, &"b".into(), 1, 1), Taken::Held);
         assert_eq!(tracker.let_go(5, T), Some("b".into()));
         assert_eq!(tracker.take_in(5, T, &"c".into(), 2, 1), handed(1));
+    }
+
+    #[test]
+    fn what_is_held_is_not_handed_out_again_by_a_server_that_forgot() {
+        let tracker = Tracker::default();
+        assert_eq!(tracker.take_in(5, T, &"a".into(), 0, 1), handed(1));
+        assert_eq!(tracker.take_in(5, T, &"b".into(), 0, 1), Taken::Held);
+        assert_eq!(tracker.take_in(5, T, &"c".into(), 1, 1), Taken::Held);
+        assert_eq!(tracker.take_in(5, T, &"d".into(), 1, 1), Taken::Held);
+        // Its AckWait ran out.
+        assert_eq!(tracker.take_in(5, T, &"e".into(), 1, 2), handed(3));
+        tracker.give_back(5, T);
+        assert_eq!(tracker.take_in(5, T, &"f".into(), 1, 1), handed(3));
     }
 
     #[test]
