@@ -1,10 +1,13 @@
 //! Telling the leader of a lone transaction while it is being committed, so that its
-//! jobs are judged meanwhile. When many transactions are under way, or a large one, the
-//! machine has better things to do.
+//! jobs are judged and placed meanwhile. When transactions follow each other closely, or
+//! one is large, the machine has better things to do.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use airlock_bus::{Bus, subjects};
 use airlock_ledger::NewJob;
-use airlock_proto::ahead::{JOBS, Key, Token};
+use airlock_proto::ahead::{Id, JOBS, Key};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{own, packet};
 use bytes::Bytes;
@@ -12,18 +15,51 @@ use uuid::Uuid;
 
 use crate::wake::{SENDER, now};
 
-/// Tells of the jobs, if that makes sense; what the wake-up must carry then.
-pub async fn tell(bus: &Bus, key: &Key, jobs: &[NewJob]) -> Option<Token> {
-    if jobs.len() > JOBS || !jobs.iter().all(is_plain) {
-        return None;
+/// How long nothing was committed before a transaction that counts as lone.
+const REST: Duration = Duration::from_millis(2);
+
+/// Which transactions are lone ones.
+#[derive(Default)]
+pub struct Calm(Mutex<Recent>);
+
+#[derive(Default)]
+struct Recent {
+    under_way: usize,
+    ended: Option<Instant>,
+}
+
+impl Calm {
+    /// A transaction begins; whether it is a lone one.
+    pub fn begin(&self) -> bool {
+        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.under_way += 1;
+        recent.under_way == 1 && recent.ended.is_none_or(|at| at.elapsed() >= REST)
     }
-    let trace_id = &jobs.first()?.trace_id;
-    let contents = jobs.iter().map(content).collect::<Option<Vec<_>>>()?;
-    let token: Token = Uuid::new_v4().into_bytes();
-    let ahead = key.seal(&token, contents)?;
-    let packet = packet::seal(SENDER, trace_id, now(), Payload::Ahead(ahead));
-    bus.send(subjects::AHEAD, packet, None).await.ok()?;
-    Some(token)
+
+    /// One is over.
+    pub fn end(&self) {
+        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.under_way -= 1;
+        recent.ended = Some(Instant::now());
+    }
+}
+
+/// The id of a transaction with these jobs, if telling of it makes sense.
+pub fn id_for(jobs: &[NewJob]) -> Option<Id> {
+    let small = jobs.len() <= JOBS && jobs.iter().all(is_plain);
+    small.then(|| Uuid::new_v4().into_bytes())
+}
+
+/// Tells of the jobs; false when they are too large for that, or it did not work.
+pub async fn tell(bus: &Bus, key: &Key, id: Id, jobs: &[NewJob]) -> bool {
+    let Some(contents) = jobs.iter().map(content).collect::<Option<Vec<_>>>() else {
+        return false;
+    };
+    let (Some(ahead), Some(first)) = (key.seal(id, contents), jobs.first()) else {
+        return false;
+    };
+    let packet = packet::seal(SENDER, &first.trace_id, now(), Payload::Ahead(ahead));
+    bus.send(subjects::AHEAD, packet, None).await.is_ok()
 }
 
 /// Whether none of its times is the ledger's to say: when it is due, when its deadline is.
@@ -41,4 +77,25 @@ fn content(job: &NewJob) -> Option<own::AheadJob> {
         trace_id: job.trace_id.clone(),
         traceparent: job.traceparent.clone(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lone_transaction_has_nothing_beside_it_or_just_before() {
+        let calm = Calm::default();
+        assert!(calm.begin());
+        assert!(!calm.begin(), "beside another");
+        calm.end();
+        calm.end();
+        // Put back instead of waited for.
+        let back = |by| Instant::now().checked_sub(by);
+        calm.0.lock().expect("whole").ended = back(Duration::ZERO);
+        assert!(!calm.begin(), "just after another");
+        calm.end();
+        calm.0.lock().expect("whole").ended = back(REST);
+        assert!(calm.begin());
+    }
 }

@@ -10,15 +10,16 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use airlock_ledger::{Ledger, LedgerError, NewJob, Submitted};
 use airlock_model::{JobId, JobState};
+use airlock_proto::ahead::{Id, number};
 use airlock_service::{Context, OnFailure};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::Instant;
 
+use crate::ahead::{Calm, id_for};
 use crate::config::SubmitConfig;
 use crate::links::Links;
 use crate::metrics::GatewayMetrics;
@@ -139,7 +140,7 @@ pub fn start(
         metrics: metrics.clone(),
         batch: config.batch,
         retry_for: config.retry_for,
-        under_way: AtomicUsize::new(0),
+        calm: Calm::default(),
     });
     for n in 0..config.committers {
         let (committer, entries) = (Arc::clone(&committer), Arc::clone(&entries));
@@ -163,8 +164,7 @@ struct Committer {
     metrics: GatewayMetrics,
     batch: usize,
     retry_for: Duration,
-    /// Commits under way.
-    under_way: AtomicUsize,
+    calm: Calm,
 }
 
 impl Committer {
@@ -188,13 +188,14 @@ impl Committer {
                         .flatten();
                 }
             }
-            let alone = self.under_way.fetch_add(1, Ordering::Relaxed) == 0;
+            let calm = self.calm.begin();
+            let id = calm.then(|| id_for(&jobs)).flatten();
             // The commit goes first; what is told of it is on its way meanwhile.
-            let (outcomes, ahead) = tokio::join!(self.commit(&jobs), async {
-                alone.then(|| self.waker.ahead(&jobs)).flatten()
+            let (outcomes, ahead) = tokio::join!(self.commit(&jobs, id), async {
+                id.filter(|id| self.waker.ahead(*id, &jobs))
             });
             let mut outcomes = outcomes.into_iter();
-            self.under_way.fetch_sub(1, Ordering::Relaxed);
+            self.calm.end();
             let accepted: Vec<bool> = outcomes
                 .as_slice()
                 .iter()
@@ -209,7 +210,7 @@ impl Committer {
         }
     }
 
-    async fn commit(&self, jobs: &[NewJob]) -> Vec<Outcome> {
+    async fn commit(&self, jobs: &[NewJob], id: Option<Id>) -> Vec<Outcome> {
         let Some(ledger) = self.links.ledger() else {
             return vec![Outcome::Unknown; jobs.len()];
         };
@@ -222,7 +223,7 @@ impl Committer {
             end: jobs.len(),
         }]);
         while let Some(part) = parts.pop() {
-            match submit(&ledger, &jobs[part.clone()], deadline).await {
+            match submit(&ledger, &jobs[part.clone()], id, deadline).await {
                 Ok(found) => {
                     for (at, found) in part.zip(found) {
                         outcomes[at] = outcome(&jobs[at], found);
@@ -253,9 +254,10 @@ impl Committer {
 async fn submit(
     ledger: &Ledger,
     jobs: &[NewJob],
+    id: Option<Id>,
     deadline: Instant,
 ) -> Result<Vec<Submitted>, LedgerError> {
-    retrying(deadline, || ledger.submit(jobs)).await
+    retrying(deadline, || ledger.submit_told(jobs, id.map(number))).await
 }
 
 fn outcome(job: &NewJob, found: Submitted) -> Outcome {

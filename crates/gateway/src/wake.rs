@@ -25,7 +25,7 @@ use crate::metrics::GatewayMetrics;
 /// How the gateway signs its packets.
 pub const SENDER: &str = "gateway";
 
-/// How much later the stream has a wake-up that went straight to the leader.
+/// How much later the stream has a wake-up of what the leader was told of ahead.
 const STREAM_LAG: Duration = Duration::from_millis(5);
 
 #[derive(Clone)]
@@ -47,21 +47,18 @@ impl Waker {
         }
     }
 
-    /// Tells the leader of jobs whose commit begins, unless the bus would have us wait;
-    /// [`Waker::wake`] wants what it returns.
-    pub fn ahead(&self, jobs: &[NewJob]) -> Option<ahead::Token> {
-        let (bus, key) = (self.links.bus()?, self.links.ahead_key()?);
-        tell(&bus, key, jobs).now_or_never()?
+    /// Tells the leader of jobs whose commit begins, unless the bus would have us wait.
+    pub fn ahead(&self, id: ahead::Id, jobs: &[NewJob]) -> bool {
+        let (Some(bus), Some(key)) = (self.links.bus(), self.links.ahead_key()) else {
+            return false;
+        };
+        tell(&bus, key, id, jobs).now_or_never() == Some(true)
     }
 
-    /// Announces those of `jobs` that were accepted and are due. When it returns, the bus
-    /// has had its turn to send: what its caller does next does not hold them up.
-    pub async fn wake(
-        &self,
-        mut jobs: Vec<NewJob>,
-        accepted: &[bool],
-        ahead: Option<ahead::Token>,
-    ) {
+    /// Announces those of `jobs` that were accepted and are due; `ahead` when the leader was
+    /// told of them. When it returns, the bus has had its turn to send: what its caller does
+    /// next does not hold them up.
+    pub async fn wake(&self, mut jobs: Vec<NewJob>, accepted: &[bool], ahead: Option<ahead::Id>) {
         let now = now();
         let told = jobs.len();
         let mut accepted = accepted.iter();
@@ -88,27 +85,18 @@ impl Waker {
 
     /// What was committed together is announced together: a message costs the bus and
     /// every reader the same whether it names one job or hundreds.
-    async fn announce(
-        &self,
-        bus: &Bus,
-        jobs: &[NewJob],
-        ahead: Option<ahead::Token>,
-        now: Timestamp,
-    ) {
+    async fn announce(&self, bus: &Bus, jobs: &[NewJob], ahead: Option<ahead::Id>, now: Timestamp) {
+        if ahead.is_some() {
+            // The leader has them. The stream is for what was missed, and would only be in
+            // the way now.
+            tokio::time::sleep(STREAM_LAG).await;
+        }
         let chunks = jobs.chunks(packet::WAKE_JOBS);
         let messages = chunks.clone().map(|jobs| {
             let ids = jobs.iter().map(|job| job.job_id.to_string()).collect();
             wake_message(ids, ahead, &jobs[0].trace_id, now)
         });
         let messages: Vec<Outgoing> = messages.collect();
-        if let ([message], Some(_)) = (&messages[..], ahead) {
-            // Straight to the leader, which waits for it. The stream is for what was
-            // missed, and would only be in the way now.
-            let packet = message.payload.clone();
-            if bus.send(subjects::AHEAD, packet, None).await.is_ok() {
-                tokio::time::sleep(STREAM_LAG).await;
-            }
-        }
         let Ok(_permit) = self.permits.try_acquire() else {
             self.lost(jobs.len());
             return;
@@ -206,11 +194,11 @@ fn is_due(job: &NewJob, now: Timestamp) -> bool {
 /// twice, so it needs no place in the stream's memory of ids.
 fn wake_message(
     job_ids: Vec<String>,
-    ahead: Option<ahead::Token>,
+    ahead: Option<ahead::Id>,
     trace_id: &str,
     now: Timestamp,
 ) -> Outgoing {
-    let ahead = ahead.map(|token| Bytes::copy_from_slice(&token));
+    let ahead = ahead.map(|id| Bytes::copy_from_slice(&id));
     let wake = Payload::Wake(own::Wake {
         job_ids,
         ahead: ahead.unwrap_or_default(),

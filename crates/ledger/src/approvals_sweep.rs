@@ -240,10 +240,10 @@ impl Ledger {
     ) -> Result<T, LedgerError> {
         match tokio::time::timeout(self.op_timeout, work).await {
             Ok(done) => done,
-            Err(_) => Err(LedgerError::Timeout {
-                doing: "looking after held jobs",
-                limit_ms: u64::try_from(self.op_timeout.as_millis()).unwrap_or(u64::MAX),
-            }),
+            Err(_) => Err(LedgerError::timeout(
+                "looking after held jobs",
+                self.op_timeout,
+            )),
         }
     }
 }

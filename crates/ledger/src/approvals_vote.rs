@@ -57,10 +57,7 @@ impl Ledger {
         let doing = "voting on a job";
         match tokio::time::timeout(self.op_timeout, self.voting(vote)).await {
             Ok(done) => done,
-            Err(_) => Err(LedgerError::Timeout {
-                doing,
-                limit_ms: u64::try_from(self.op_timeout.as_millis()).unwrap_or(u64::MAX),
-            }),
+            Err(_) => Err(LedgerError::timeout(doing, self.op_timeout)),
         }
     }
 

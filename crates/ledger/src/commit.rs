@@ -89,6 +89,9 @@ pub struct StrayResult {
 /// Everything one transaction writes.
 #[derive(Debug, Clone, Default)]
 pub struct Commit {
+    /// Numbers of submissions that must be over first
+    /// ([`Ledger::submit_told`](crate::Ledger::submit_told)).
+    pub after: Vec<i64>,
     pub assign: Vec<Assign>,
     pub refuse: Vec<Refuse>,
     pub finish: Vec<Finish>,
@@ -100,7 +103,8 @@ pub struct Commit {
 
 impl Commit {
     pub fn is_empty(&self) -> bool {
-        self.assign.is_empty()
+        self.after.is_empty()
+            && self.assign.is_empty()
             && self.refuse.is_empty()
             && self.finish.is_empty()
             && self.requeue.is_empty()
@@ -187,4 +191,11 @@ pub struct Written {
     pub requeued: HashSet<JobId>,
     /// Where the change-log entry of this transaction stands, if it has one.
     pub position: Option<ChangePosition>,
+}
+
+impl Written {
+    /// Whether a job left PENDING by it.
+    pub fn moved(&self, id: &JobId) -> bool {
+        self.assigned.contains(id) || self.refused.contains(id)
+    }
 }

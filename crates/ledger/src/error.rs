@@ -1,5 +1,7 @@
 //! What can go wrong with the ledger, and what to do about it.
 
+use std::time::Duration;
+
 /// An error of the ledger, with what was being done.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
@@ -35,6 +37,13 @@ pub enum Failure {
 }
 
 impl LedgerError {
+    pub(crate) fn timeout(doing: &'static str, limit: Duration) -> Self {
+        Self::Timeout {
+            doing,
+            limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+
     pub fn failure(&self) -> Failure {
         match self {
             Self::Database { source, .. } => match source {

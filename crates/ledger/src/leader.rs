@@ -12,7 +12,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use airlock_model::{Epoch, JobId, Shard, Verdict};
+use airlock_model::{Epoch, JobId, Shard, Timestamp, Verdict};
 use sqlx::PgConnection;
 use sqlx::postgres::PgConnectOptions;
 use uuid::Uuid;
@@ -27,6 +27,7 @@ use crate::{ChangePosition, Ledger, approvals_hold, letters};
 /// The one connection that writes as the leader of a shard.
 pub struct LeaderWriter {
     conn: PgConnection,
+    joint: bool,
     options: PgConnectOptions,
     shard: Shard,
     epoch: Epoch,
@@ -89,6 +90,33 @@ RETURNING u.number
 )
 SELECT CASE WHEN EXISTS (SELECT 1 FROM fence)
        THEN coalesce((SELECT array_agg(number) FROM done), '{}') END"#;
+
+// Whoever holds the lock is committing. A short limit: the others wait behind this one.
+const AWAIT: &str = "SELECT clock_timestamp()
+FROM (SELECT set_config('lock_timeout', '100ms', true), pg_advisory_xact_lock_shared(n)
+      FROM unnest($1::bigint[]) AS n OFFSET 0) AS over";
+
+// For one round trip instead of two. It must be plpgsql, in which each statement sees what
+// was committed before it began; one statement would not see what it waited for.
+fn assign_after() -> String {
+    let wait = AWAIT.replacen("SELECT", "PERFORM", 1).replace("$1", "$16");
+    let assign = ASSIGN_ALONE.replace(" u.at,", " greatest(u.at, clock_timestamp()),");
+    format!(
+        "CREATE FUNCTION pg_temp.assign_after(
+            smallint, bigint, text[], int[], uuid[], text[], text[], smallint[], text[], text[],
+            text[], timestamptz[], timestamptz[], text[], bytea[], bigint[])
+         RETURNS bigint[] LANGUAGE plpgsql AS $body$
+         DECLARE numbers bigint[];
+         BEGIN
+         {wait};
+         {assign} INTO numbers;
+         RETURN numbers;
+         END $body$"
+    )
+}
+
+const ASSIGN_AFTER: &str = "SELECT pg_temp.assign_after(
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)";
 
 const REFUSE: &str = r#"
 UPDATE job_state s SET state = u.state, open = (u.state = 5), epoch = $2,
@@ -192,9 +220,10 @@ impl Ledger {
         shard: Shard,
         epoch: Epoch,
     ) -> Result<LeaderWriter, LedgerError> {
-        let conn = open(&self.options, self.op_timeout).await?;
+        let (conn, joint) = begin(&self.options, self.op_timeout).await?;
         Ok(LeaderWriter {
             conn,
+            joint,
             options: self.options.clone(),
             shard,
             epoch,
@@ -202,6 +231,25 @@ impl Ledger {
             broken: false,
         })
     }
+}
+
+/// A connection, and whether it can wait and assign in one statement: not every role may
+/// make temporary functions.
+async fn begin(
+    options: &PgConnectOptions,
+    limit: Duration,
+) -> Result<(PgConnection, bool), LedgerError> {
+    const DOING: &str = "preparing a leader's connection";
+    let mut conn = open(options, limit).await?;
+    let function = sqlx::AssertSqlSafe(assign_after());
+    let made = sqlx::raw_sql(function).execute(&mut conn);
+    let joint = match tokio::time::timeout(limit, made).await {
+        Ok(Ok(_)) => true,
+        Ok(Err(sqlx::Error::Database(e))) if e.code().as_deref() == Some("42501") => false,
+        Ok(Err(error)) => return Err(error).doing(DOING),
+        Err(_) => return Err(LedgerError::timeout(DOING, limit)),
+    };
+    Ok((conn, joint))
 }
 
 impl LeaderWriter {
@@ -213,16 +261,13 @@ impl LeaderWriter {
     /// before the next attempt, because its transaction may still be open.
     pub async fn commit(&mut self, commit: &Commit) -> Result<Written, LedgerError> {
         if self.broken {
-            self.conn = open(&self.options, self.op_timeout).await?;
+            (self.conn, self.joint) = begin(&self.options, self.op_timeout).await?;
             self.broken = false;
         }
         let limit = self.op_timeout;
         let done = match tokio::time::timeout(limit, self.transaction(commit)).await {
             Ok(done) => done,
-            Err(_) => Err(LedgerError::Timeout {
-                doing: "committing as the leader",
-                limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
-            }),
+            Err(_) => Err(LedgerError::timeout("committing as the leader", limit)),
         };
         if done.is_err() {
             self.broken = true;
@@ -236,19 +281,29 @@ impl LeaderWriter {
             shard: self.shard.0,
             epoch: self.epoch.0,
         };
-        if c.assign.len() == c.len() && c.assign.iter().all(|x| x.verdict.approved.is_none()) {
-            let done = assign(&mut self.conn, ASSIGN_ALONE, shard, epoch, &c.assign).await?;
+        let tx = &mut self.conn;
+        let alone =
+            c.assign.len() == c.len() && c.assign.iter().all(|x| x.verdict.approved.is_none());
+        if alone && (c.after.is_empty() || self.joint) {
+            let how = match c.after.is_empty() {
+                true => How::Alone,
+                false => How::After(&c.after),
+            };
+            let done = assign(tx, how, shard, epoch, &c.assign).await?;
             return Ok(Written {
                 assigned: done.ok_or(stale)?,
                 ..Written::default()
             });
+        }
+        let mut over = Timestamp(0);
+        if !c.after.is_empty() {
+            over = wait_for(tx, &c.after).await?;
         }
         // One round trip for both; the numbers are ours. An error anywhere leaves the
         // transaction to the end of this connection, which is never used again then.
         let begin = format!(
             "BEGIN; SELECT 1 FROM leadership WHERE shard = {shard} AND epoch = {epoch} FOR SHARE"
         );
-        let tx = &mut self.conn;
         let fence = sqlx::raw_sql(sqlx::AssertSqlSafe(begin))
             .fetch_optional(&mut *tx)
             .await
@@ -264,13 +319,13 @@ impl LeaderWriter {
             w.requeued = requeue(tx, shard, epoch, &c.requeue).await?;
         }
         if !c.assign.is_empty() {
-            w.assigned = assign(tx, ASSIGN, shard, epoch, &c.assign)
+            w.assigned = assign(tx, How::Within(over), shard, epoch, &c.assign)
                 .await?
                 .unwrap_or_default();
             approvals_hold::spend(tx, &c.assign, &w.assigned).await?;
         }
         if !c.refuse.is_empty() {
-            w.refused = refuse(tx, shard, epoch, &c.refuse).await?;
+            w.refused = refuse(tx, shard, epoch, &c.refuse, over).await?;
             approvals_hold::hold(tx, shard, &c.refuse, &w.refused).await?;
         }
         if !c.mark.is_empty() {
@@ -364,16 +419,41 @@ fn picked<T>(
     picked.ok_or_else(|| LedgerError::Corrupt("a move answered for a job not in it".to_owned()))
 }
 
-/// By either statement; no answer is a fence that did not hold.
+/// Returns when the submissions are over, and the time.
+async fn wait_for(tx: &mut PgConnection, after: &[i64]) -> Result<Timestamp, LedgerError> {
+    let over: Vec<Ts> = sqlx::query_scalar(AWAIT)
+        .bind(after)
+        .fetch_all(tx)
+        .await
+        .doing("waiting for a submission")?;
+    Ok(over.last().map_or(Timestamp(0), |ts| ts.0))
+}
+
+/// How jobs are assigned.
+enum How<'a> {
+    /// In a transaction, not earlier than this.
+    Within(Timestamp),
+    /// In one statement.
+    Alone,
+    /// In one that waits for these.
+    After(&'a [i64]),
+}
+
+/// No answer is a fence that did not hold.
 async fn assign(
     tx: &mut PgConnection,
-    statement: &'static str,
+    how: How<'_>,
     shard: i16,
     epoch: i64,
     items: &[Assign],
 ) -> Result<Option<HashSet<JobId>>, LedgerError> {
+    let (statement, over, after) = match how {
+        How::Within(over) => (ASSIGN, over, None),
+        How::Alone => (ASSIGN_ALONE, Timestamp(0), None),
+        How::After(after) => (ASSIGN_AFTER, Timestamp(0), Some(after)),
+    };
     let v = sorted(items, |x| &x.job_id);
-    let done: Option<Vec<i64>> = sqlx::query_scalar(statement)
+    let query = sqlx::query_scalar(statement)
         .bind(shard)
         .bind(epoch)
         .bind(col(&v, |x| x.job_id.as_str()))
@@ -386,12 +466,14 @@ async fn assign(
         .bind(col(&v, |x| clean(&x.verdict.snapshot)))
         .bind(col(&v, |x| clean(&x.verdict.reason)))
         .bind(col(&v, |x| Ts(x.verdict.decided_at)))
-        .bind(col(&v, |x| Ts(x.at)))
+        .bind(col(&v, |x| Ts(x.at.max(over))))
         .bind(col(&v, |x| rule_hash(&x.verdict)))
-        .bind(col(&v, |x| constraints(&x.verdict)))
-        .fetch_one(&mut *tx)
-        .await
-        .doing("assigning jobs")?;
+        .bind(col(&v, |x| constraints(&x.verdict)));
+    let query = match after {
+        Some(after) => query.bind(after),
+        None => query,
+    };
+    let done: Option<Vec<i64>> = query.fetch_one(tx).await.doing("assigning jobs")?;
     done.map(|numbers| picked(&numbers, &v, |x| &x.job_id))
         .transpose()
 }
@@ -401,6 +483,7 @@ async fn refuse(
     shard: i16,
     epoch: i64,
     items: &[Refuse],
+    over: Timestamp,
 ) -> Result<HashSet<JobId>, LedgerError> {
     let v = sorted(items, |x| &x.job_id);
     let rows = sqlx::query_scalar(REFUSE)
@@ -415,7 +498,7 @@ async fn refuse(
         .bind(col(&v, |x| x.verdict.as_ref().map(|v| Ts(v.decided_at))))
         .bind(col(&v, |x| x.reason_code.as_str()))
         .bind(col(&v, |x| clean(&x.reason)))
-        .bind(col(&v, |x| Ts(x.at)))
+        .bind(col(&v, |x| Ts(x.at.max(over))))
         .bind(col(&v, |x| x.verdict.as_ref().and_then(rule_hash)))
         .bind(col(&v, |x| x.verdict.as_ref().and_then(constraints)))
         .fetch_all(&mut *tx)

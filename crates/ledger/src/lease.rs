@@ -35,10 +35,7 @@ async fn within<T>(
 ) -> Result<T, LedgerError> {
     match tokio::time::timeout(limit, work).await {
         Ok(done) => done.doing(doing),
-        Err(_) => Err(LedgerError::Timeout {
-            doing,
-            limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
-        }),
+        Err(_) => Err(LedgerError::timeout(doing, limit)),
     }
 }
 

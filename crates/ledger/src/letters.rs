@@ -163,10 +163,10 @@ impl Ledger {
             .await?;
         match tokio::time::timeout(self.op_timeout, insert(&mut conn, letters)).await {
             Ok(done) => done,
-            Err(_) => Err(LedgerError::Timeout {
-                doing: "writing dead letters",
-                limit_ms: u64::try_from(self.op_timeout.as_millis()).unwrap_or(u64::MAX),
-            }),
+            Err(_) => Err(LedgerError::timeout(
+                "writing dead letters",
+                self.op_timeout,
+            )),
         }
     }
 

@@ -145,10 +145,7 @@ impl Ledger {
     ) -> Result<T, LedgerError> {
         match tokio::time::timeout(self.op_timeout, work).await {
             Ok(done) => done.doing(doing),
-            Err(_) => Err(LedgerError::Timeout {
-                doing,
-                limit_ms: u64::try_from(self.op_timeout.as_millis()).unwrap_or(u64::MAX),
-            }),
+            Err(_) => Err(LedgerError::timeout(doing, self.op_timeout)),
         }
     }
 }

@@ -67,10 +67,7 @@ impl Lines {
         });
         match done.await {
             Ok(done) => done,
-            Err(_) => Err(LedgerError::Timeout {
-                doing,
-                limit_ms: u64::try_from(inner.limit.as_millis()).unwrap_or(u64::MAX),
-            }),
+            Err(_) => Err(LedgerError::timeout(doing, inner.limit)),
         }
     }
 
@@ -121,9 +118,6 @@ pub(crate) async fn open(
     ]);
     match tokio::time::timeout(limit, PgConnection::connect_with(&options)).await {
         Ok(conn) => conn.doing("opening a connection"),
-        Err(_) => Err(LedgerError::Timeout {
-            doing: "opening a connection",
-            limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
-        }),
+        Err(_) => Err(LedgerError::timeout("opening a connection", limit)),
     }
 }

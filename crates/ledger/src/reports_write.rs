@@ -109,10 +109,7 @@ impl Ledger {
         };
         match tokio::time::timeout(self.op_timeout, work).await {
             Ok(done) => done,
-            Err(_) => Err(LedgerError::Timeout {
-                doing: "keeping reports",
-                limit_ms: u64::try_from(self.op_timeout.as_millis()).unwrap_or(u64::MAX),
-            }),
+            Err(_) => Err(LedgerError::timeout("keeping reports", self.op_timeout)),
         }
     }
 }

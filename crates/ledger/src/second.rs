@@ -56,10 +56,7 @@ impl Ledger {
         let limit = self.op_timeout;
         match tokio::time::timeout(limit, self.second_chances(jobs, who)).await {
             Ok(done) => done,
-            Err(_) => Err(LedgerError::Timeout {
-                doing: "trying dead letters again",
-                limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
-            }),
+            Err(_) => Err(LedgerError::timeout("trying dead letters again", limit)),
         }
     }
 

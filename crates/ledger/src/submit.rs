@@ -68,14 +68,19 @@ pub(crate) struct Columns<'a> {
     delay_ms: Vec<Option<i64>>,
     deadline_ms: Vec<Option<i64>>,
     submitted_by: Vec<Option<&'a str>>,
+    /// Of the whole transaction: what the leader was told of it.
+    number: Option<i64>,
 }
+
+// Both take the lock by which others can tell that the transaction is over, when it has
+// one, before they write anything.
 
 // Jobs that can hardly be known: their ids are new, they have no key, and they are due.
 // "On conflict" would look into each unique index twice, write each row in two steps and
 // answer with every id.
 const INSERT_NEW: &str = r#"
 WITH input AS MATERIALIZED (
-    SELECT *, statement_timestamp() AS at
+    SELECT *, statement_timestamp() AS at, pg_advisory_xact_lock($14)
     FROM unnest($1::text[], $2::text[], $3::text[], $4::smallint[], $5::smallint[],
                 $6::bytea[], $7::bytea[], $8::bytea[], $9::text[], $10::text[], $11::smallint[],
                 $12::bigint[], $13::text[])
@@ -97,7 +102,8 @@ SELECT statement_timestamp()"#;
 // already has no row in job_due.
 const INSERT: &str = r#"
 WITH input AS (
-    SELECT *, coalesce(due_abs, clock_timestamp() + delay_ms * interval '1 millisecond') AS due_at
+    SELECT *, coalesce(due_abs, clock_timestamp() + delay_ms * interval '1 millisecond') AS due_at,
+           pg_advisory_xact_lock($17)
     FROM unnest($1::text[], $2::text[], $3::text[], $4::smallint[], $5::smallint[], $6::text[],
                 $7::bytea[], $8::bytea[], $9::bytea[], $10::text[], $11::text[], $12::smallint[],
                 $13::timestamptz[], $14::bigint[], $15::bigint[], $16::text[])
@@ -137,6 +143,16 @@ FROM known JOIN job_request r USING (job_id) JOIN job_state s USING (job_id)"#;
 impl Ledger {
     /// Accepts jobs in one transaction; the outcomes are in the order of `jobs`.
     pub async fn submit(&self, jobs: &[NewJob]) -> Result<Vec<Submitted>, LedgerError> {
+        self.submit_told(jobs, None).await
+    }
+
+    /// Like [`Ledger::submit`], of jobs that the leader was told of under `number`: it can
+    /// wait for the end of this transaction ([`Commit::after`](crate::Commit)).
+    pub async fn submit_told(
+        &self,
+        jobs: &[NewJob],
+        number: Option<i64>,
+    ) -> Result<Vec<Submitted>, LedgerError> {
         if jobs.is_empty() {
             return Ok(Vec::new());
         }
@@ -145,7 +161,10 @@ impl Ledger {
         let mut order: Vec<&NewJob> = jobs.iter().collect();
         order.sort_by(|a, b| a.job_id.cmp(&b.job_id));
         order.dedup_by(|later, first| later.job_id == first.job_id);
-        let c = Columns::of(order)?;
+        let c = Columns {
+            number,
+            ..Columns::of(order)?
+        };
         if c.job_id.len() == jobs.len()
             && c.are_new()
             && let Some(at) = self
@@ -286,6 +305,7 @@ impl<'a> Columns<'a> {
             .bind(&self.max_attempts)
             .bind(&self.deadline_ms)
             .bind(&self.submitted_by)
+            .bind(self.number)
             .fetch_one(to)
             .await;
         match inserted {
@@ -317,6 +337,7 @@ impl<'a> Columns<'a> {
             .bind(&self.delay_ms)
             .bind(&self.deadline_ms)
             .bind(&self.submitted_by)
+            .bind(self.number)
             .fetch_all(to)
             .await
     }

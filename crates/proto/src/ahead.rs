@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use prost::Message;
-use ring::{digest, hmac};
+use ring::hmac;
 
 use crate::own;
 
@@ -17,17 +17,10 @@ pub const BYTES: usize = 64 * 1024;
 /// Tells one transaction's jobs from another's.
 pub type Id = [u8; 16];
 
-/// What is told when they are committed: only who made the id can know it before.
-pub type Token = [u8; 16];
-
-/// The id of what a token belongs to.
-pub fn id_of(token: &[u8]) -> Id {
-    let digest = digest::digest(&digest::SHA256, token);
-    let mut id = Id::default();
-    for (to, from) in id.iter_mut().zip(digest.as_ref()) {
-        *to = *from;
-    }
-    id
+/// The number under which the ledger locks the transaction.
+pub fn number(id: Id) -> i64 {
+    // Any half is as random as the other.
+    u128::from_be_bytes(id) as i64
 }
 
 /// Shows nothing of itself.
@@ -40,8 +33,7 @@ impl Key {
     }
 
     /// Nothing when they are too large.
-    pub fn seal(&self, token: &Token, jobs: Vec<own::AheadJob>) -> Option<own::Ahead> {
-        let id = id_of(token);
+    pub fn seal(&self, id: Id, jobs: Vec<own::AheadJob>) -> Option<own::Ahead> {
         let jobs = own::AheadJobs { jobs }.encode_to_vec();
         if jobs.len() > BYTES {
             return None;
@@ -84,8 +76,8 @@ mod tests {
     #[test]
     fn what_was_sealed_is_opened_and_nothing_else() {
         let key = Key::new("the ledger's");
-        let sealed = key.seal(&[7; 16], jobs(2)).expect("small");
-        assert_eq!(key.open(&sealed), Some((id_of(&[7; 16]), jobs(2))));
+        let sealed = key.seal([7; 16], jobs(2)).expect("small");
+        assert_eq!(key.open(&sealed), Some(([7; 16], jobs(2))));
         assert_eq!(Key::new("another").open(&sealed), None);
         let other_id = own::Ahead {
             id: Bytes::from_static(&[8; 16]),
@@ -109,8 +101,8 @@ mod tests {
         let key = Key::new("the ledger's");
         let mut large = jobs(1);
         large[0].payload = Some(Bytes::from(vec![b' '; BYTES]));
-        assert_eq!(key.seal(&[0; 16], large), None);
-        let many = key.seal(&[0; 16], jobs(JOBS + 1)).expect("small");
+        assert_eq!(key.seal([0; 16], large), None);
+        let many = key.seal([0; 16], jobs(JOBS + 1)).expect("small");
         assert_eq!(key.open(&many), None);
     }
 

@@ -14,7 +14,7 @@ use airlock_ledger::{Failure, LeaderWriter, LedgerError, LoadedJob, StrayResult,
 use airlock_model::engine::{Assignment, Engine, Input, ReloadedJob, Terms, reach_of};
 use airlock_model::{JobId, JobState};
 use airlock_proto::cap::bus_packet::Payload;
-use airlock_proto::{cap, own, packet};
+use airlock_proto::{ahead, cap, own, packet};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
@@ -25,7 +25,7 @@ use crate::order::{Order, ROUND};
 use crate::plan::Plan;
 use crate::reconciler;
 use crate::snapshot;
-use crate::term::{Batch, Content, Done, Term, ToCore, random};
+use crate::term::{Batch, Content, Done, Term, ToCore, Told, random};
 
 /// Payloads kept for jobs that wait for a worker; beyond it they are read again.
 const PAYLOAD_CACHE: usize = 64 * 1024 * 1024;
@@ -44,6 +44,8 @@ pub struct Core {
     /// Results that came too late to change anything, to be recorded with the next round.
     pub late: Vec<StrayResult>,
     pub begun: Begun,
+    /// Transactions of gateways that the next round's waits for.
+    pub told: Vec<Told>,
 }
 
 impl Core {
@@ -136,6 +138,7 @@ impl Core {
             }
         }
         dones.extend(b.done);
+        self.told.extend(b.told);
     }
 
     /// Jobs that should have moved on, unless they came into our hands meanwhile.
@@ -159,6 +162,8 @@ impl Core {
         plan.commit.stray.append(&mut self.late);
         // Contents of results that came to nothing are dropped with the round.
         self.contents.clear();
+        let mut told = std::mem::take(&mut self.told);
+        plan.commit.after = told.iter().map(|t| ahead::number(t.id)).collect();
         let mut followup = Vec::new();
         let written = if plan.commit.is_empty() {
             Written::default()
@@ -170,7 +175,14 @@ impl Core {
                 job,
                 state: JobState::Failed,
             }));
-            let missed = plan.missed(&written);
+            let mut missed = plan.missed(&written);
+            for told in &mut told {
+                told.jobs.retain(|id| !written.moved(id));
+                // Nothing shows yet that these are in the ledger.
+                let unseen = told.jobs.iter().filter(|id| !missed.contains(id));
+                let unseen: Vec<JobId> = unseen.cloned().collect();
+                missed.extend(unseen);
+            }
             if missed.is_empty() {
                 written
             } else {
@@ -185,6 +197,13 @@ impl Core {
         self.follow_up(plan, written, dones);
         if !followup.is_empty() || !self.late.is_empty() {
             Box::pin(self.round(followup, Vec::new())).await?;
+        }
+        for told in told {
+            // What the stream brings of it is known then, or it has to be read.
+            match told.jobs.iter().all(|id| self.engine.holds(id)) {
+                true => self.term.ahead.settle(told.id),
+                false => self.term.ahead.forget(told.id),
+            }
         }
         Ok(())
     }
@@ -206,6 +225,8 @@ impl Core {
                 }
                 Err(error) => {
                     plan.doubtful = true;
+                    // Waited for long enough: what is not there then is let go of.
+                    plan.commit.after.clear();
                     // Retryable or ambiguous: the same moves again. What an unheard
                     // commit already did, compare-and-set does not do twice.
                     let failure = error.failure();

@@ -78,7 +78,7 @@ async fn take_submissions(term: &Term, settler: Settler, deliveries: Vec<Deliver
     let mut known = Vec::new();
     for delivery in deliveries {
         match Word::of(&delivery) {
-            Ok(Word::Wake(_, ahead)) if !ahead.is_empty() && term.ahead.settled(&ahead) => {
+            Ok(Word::Wake(_, ahead)) if !ahead.is_empty() && term.ahead.is_settled(&ahead) => {
                 known.push(delivery);
             }
             Ok(word) => good.push((delivery, word)),
@@ -91,7 +91,7 @@ async fn take_submissions(term: &Term, settler: Settler, deliveries: Vec<Deliver
     if !known.is_empty() {
         // Through the core, behind the jobs themselves: it acknowledges while it leads.
         let done = Done {
-            settler: Some(settler.clone()),
+            settler: settler.clone(),
             keys: known.iter().map(Delivery::key).collect(),
             deliveries: known,
             jobs: Vec::new(),
@@ -187,7 +187,7 @@ async fn take_group(term: &Term, settler: &Settler, group: Group) {
         }
     }
     batch.done = Some(Done {
-        settler: Some(settler.clone()),
+        settler: settler.clone(),
         // Only these are done: what comes again must not be taken for seen then.
         keys: fresh.iter().map(Delivery::key).collect(),
         deliveries: fresh,

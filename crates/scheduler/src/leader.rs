@@ -106,6 +106,7 @@ pub async fn lead(
         payload_bytes: 0,
         late: Vec::new(),
         begun: Begun::default(),
+        told: Vec::new(),
     };
     let mut parts = tokio::task::JoinSet::new();
     parts.spawn(listen::listen(term.clone(), inbox.clone()));

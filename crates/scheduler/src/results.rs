@@ -67,7 +67,7 @@ async fn take_results(term: &Term, settler: Settler, deliveries: Vec<Delivery>) 
     let seen = term.begin(&message_keys, &jobs).await;
     let mut batch = Batch::default();
     let mut done = Done {
-        settler: Some(settler.clone()),
+        settler: settler.clone(),
         deliveries: Vec::with_capacity(good.len()),
         keys: Vec::with_capacity(good.len()),
         jobs,

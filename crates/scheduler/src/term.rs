@@ -12,6 +12,7 @@ use airlock_ledger::{ChangePosition, Ledger, LoadedJob, NewDeadLetter};
 use airlock_model::engine::{Input, KnownJob};
 use airlock_model::explain::{Lane, Standing};
 use airlock_model::{Epoch, JobId, Shard};
+use airlock_proto::ahead::Id;
 use airlock_proto::cap::bus_packet::Payload;
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -35,8 +36,7 @@ pub struct Content {
 
 /// Messages whose effects are part of a batch; told so when it is all done.
 pub struct Done {
-    /// Absent when there are no messages.
-    pub settler: Option<Settler>,
+    pub settler: Settler,
     pub deliveries: Vec<Delivery>,
     pub keys: Vec<MessageKey>,
     pub jobs: Vec<JobId>,
@@ -51,6 +51,14 @@ pub struct Batch {
     /// Jobs' payloads, to go along with a dispatch.
     pub payloads: Vec<(JobId, Bytes)>,
     pub done: Option<Done>,
+    /// Jobs that are being committed by a gateway: theirs comes first.
+    pub told: Option<Told>,
+}
+
+/// A transaction that we were told of ahead.
+pub struct Told {
+    pub id: Id,
+    pub jobs: Vec<JobId>,
 }
 
 impl Batch {
@@ -190,9 +198,7 @@ impl Term {
             .into_iter()
             .map(|d| (d, Outcome::Done))
             .collect();
-        if let Some(settler) = done.settler {
-            settler.settle(outcomes, &self.letters).await;
-        }
+        done.settler.settle(outcomes, &self.letters).await;
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use airlock_bus::{Bus, BusConfig, subjects};
 use airlock_client::SubmitRequest;
 use airlock_model::Timestamp;
-use airlock_proto::ahead::{Key, Token};
+use airlock_proto::ahead::{Id, Key};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{own, packet};
 use airlock_testkit::{Seen, Service, Stack, eventually};
@@ -17,6 +17,8 @@ use bytes::Bytes;
 use crate::support::{ask_scheduler, check, client, done, stack};
 
 const WAIT: Duration = Duration::from_secs(60);
+/// Well below the time in which a dispatch must be accepted.
+const AT_ONCE: Duration = Duration::from_secs(8);
 
 /// The value of a metric of the scheduler without labels.
 async fn metric(stack: &Stack, name: &str) -> Result<u64> {
@@ -89,25 +91,19 @@ async fn a_rule_that_counts_or_looks_inside_is_asked_after_the_commit() -> Resul
     Ok(())
 }
 
-/// Says that there is such a job, and that it is committed.
-async fn pretend(bus: &Bus, key: &Key, token: Token, job_id: &str) -> Result<()> {
+/// Says that such a job is being committed.
+async fn pretend(bus: &Bus, key: &Key, id: Id, job_id: &str, topic: &str) -> Result<()> {
     let job = own::AheadJob {
         job_id: job_id.to_owned(),
         tenant: "default".to_owned(),
-        spec: Bytes::from_static(br#"{"topic":"job.echo"}"#),
+        spec: Bytes::from(serde_json::json!({"topic": topic}).to_string()),
         trace_id: "0af7651916cd43dd8448eb211c80319c".to_owned(),
         traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned(),
         ..own::AheadJob::default()
     };
-    let ahead = key.seal(&token, vec![job]).context("too large")?;
-    let wake = own::Wake {
-        job_ids: vec![job_id.to_owned()],
-        ahead: Bytes::copy_from_slice(&token),
-    };
-    for payload in [Payload::Ahead(ahead), Payload::Wake(wake)] {
-        let packet = packet::seal("gateway", "trace", Timestamp(1), payload);
-        bus.send(subjects::AHEAD, packet, None).await?;
-    }
+    let ahead = key.seal(id, vec![job]).context("too large")?;
+    let packet = packet::seal("gateway", "trace", Timestamp(1), Payload::Ahead(ahead));
+    bus.send(subjects::AHEAD, packet, None).await?;
     bus.flush().await?;
     Ok(())
 }
@@ -125,7 +121,7 @@ async fn what_is_told_ahead_needs_the_ledgers_key_and_its_row() -> Result<()> {
     let before = ahead().await?;
     let refused = "cordum_scheduler_signatures_refused_total";
     let refusals = metric(&stack, refused).await?;
-    pretend(&bus, &Key::new("a guess"), [1; 16], "forged").await?;
+    pretend(&bus, &Key::new("a guess"), [1; 16], "forged", "job.echo").await?;
     eventually(WAIT, "the forged one refused", || async {
         let now = metric(&stack, refused).await?;
         Ok(Seen::when(now == refusals + 1, now))
@@ -140,19 +136,24 @@ async fn what_is_told_ahead_needs_the_ledgers_key_and_its_row() -> Result<()> {
         .await?;
     let secret = rows.into_iter().flatten().flatten().next();
     let key = Key::new(&secret.context("no bus key")?);
-    pretend(&bus, &key, [2; 16], "nowhere").await?;
-    eventually(WAIT, "the one without a row taken in", || async {
+    // Whether there is a worker for it or not.
+    pretend(&bus, &key, [2; 16], "nowhere", "job.echo").await?;
+    pretend(&bus, &key, [3; 16], "never", "job.nobody").await?;
+    eventually(WAIT, "those without a row taken in", || async {
         let now = ahead().await?;
-        Ok(Seen::when(now == before + 1, now))
+        Ok(Seen::when(now == before + 2, now))
     })
     .await?;
-    eventually(WAIT, "it let go of", || async {
-        let now = metric(&stack, "cordum_scheduler_assigned").await?;
-        Ok(Seen::when(now == 0, now))
+    // At once: neither a worker's silence nor a deadline would let go of both so soon.
+    eventually(AT_ONCE, "them let go of", || async {
+        let assigned = metric(&stack, "cordum_scheduler_assigned").await?;
+        let waiting = metric(&stack, "cordum_scheduler_waiting").await?;
+        let seen = format!("{assigned} assigned, {waiting} waiting");
+        Ok(Seen::when(assigned + waiting == 0, seen))
     })
     .await?;
     runs(&stack).await?;
-    let strange = |id: &str| id == "forged" || id == "nowhere";
+    let strange = |id: &str| ["forged", "nowhere", "never"].contains(&id);
     let journal = stack.journal()?;
     ensure!(
         !journal.iter().any(|line| strange(&line.job_id)),
@@ -161,12 +162,46 @@ async fn what_is_told_ahead_needs_the_ledgers_key_and_its_row() -> Result<()> {
     Ok(())
 }
 
-/// One job after the other, until there are so many.
+/// A job that nobody can run yet is in the ledger, so it is kept, and runs when somebody
+/// can.
+#[tokio::test]
+async fn a_lone_job_without_a_worker_waits_for_one() -> Result<()> {
+    let stack = Stack::builder().start().await?;
+    runs(&stack).await?;
+    stack.worker(0).term()?;
+    let client = client(&stack)?;
+    eventually(WAIT, "the worker gone", || async {
+        let workers = metric(&stack, "cordum_scheduler_workers").await?;
+        Ok(Seen::when(workers == 0, workers))
+    })
+    .await?;
+    let ahead = || metric(&stack, "cordum_scheduler_jobs_ahead_total");
+    let before = ahead().await?;
+    let job = client.submit(&SubmitRequest::new("job.echo")).await?;
+    eventually(WAIT, "it judged ahead", || async {
+        let now = ahead().await?;
+        Ok(Seen::when(now == before + 1, now))
+    })
+    .await?;
+    eventually(WAIT, "it waiting", || async {
+        let waiting = metric(&stack, "cordum_scheduler_waiting").await?;
+        Ok(Seen::when(waiting == 1, waiting))
+    })
+    .await?;
+    stack.restart_worker(0).await?;
+    let job = client.wait(&job.job_id, WAIT).await?;
+    ensure!(job.state.to_string() == "SUCCEEDED", "{job:?}");
+    ensure!(job.attempts == 1, "{job:?}");
+    Ok(())
+}
+
+/// One job after the other, with a pause that makes them lone ones, until there are so many.
 async fn submit_alone(stack: &Stack, enough: usize, ids: &mut BTreeSet<String>) -> Result<()> {
     let client = client(stack)?;
     let request = SubmitRequest::new("job.sleep").payload(&serde_json::json!({"ms": 5}))?;
     while ids.len() < enough {
         ids.insert(client.submit(&request).await?.job_id);
+        tokio::time::sleep(Duration::from_millis(3)).await;
     }
     Ok(())
 }
@@ -186,6 +221,8 @@ async fn jobs_that_come_alone_survive_what_the_others_do() -> Result<()> {
     let mut ids = BTreeSet::new();
     submit_alone(&stack, 50, &mut ids).await?;
     done(&stack, 50).await?;
+    let ahead = metric(&stack, "cordum_scheduler_jobs_ahead_total").await?;
+    ensure!(ahead > 0, "none was judged ahead");
     let (killed, submitted) = tokio::join!(
         async {
             stack.scheduler(0).kill9()?;

@@ -14,6 +14,7 @@ async fn one_transaction_writes_every_kind() -> anyhow::Result<()> {
     let mut result = finish("done", 1, JobState::Succeeded);
     result.result = Some(Bytes::from_static(b"out\0put"));
     let commit = Commit {
+        after: Vec::new(),
         assign: vec![assign("new", 1, 10)],
         refuse: vec![refuse("denied", JobState::Denied, Some(Decision::Deny))],
         finish: vec![result],

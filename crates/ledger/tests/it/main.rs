@@ -18,4 +18,5 @@ mod retention;
 mod second;
 mod stale;
 mod submit;
+mod told;
 mod view;
