@@ -23,6 +23,7 @@ fn may_pass(error: &LedgerError) -> bool {
         LedgerError::Database { .. }
         | LedgerError::Timeout { .. }
         | LedgerError::StaleEpoch { .. }
+        | LedgerError::NotOver
         | LedgerError::ChangedMigration { .. }
         | LedgerError::TooNew { .. } => match error.failure() {
             Failure::Retryable | Failure::Ambiguous => true,

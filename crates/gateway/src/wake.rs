@@ -55,9 +55,9 @@ impl Waker {
         tell(&bus, key, id, jobs).now_or_never() == Some(true)
     }
 
-    /// Announces those of `jobs` that were accepted and are due; `ahead` when the leader was
-    /// told of them. When it returns, the bus has had its turn to send: what its caller does
-    /// next does not hold them up.
+    /// Announces those of `jobs` that were accepted and are due, a little later when the
+    /// leader was told of them (`ahead`). Otherwise the bus has had its turn to send when it
+    /// returns: what its caller does next does not hold them up.
     pub async fn wake(&self, mut jobs: Vec<NewJob>, accepted: &[bool], ahead: Option<ahead::Id>) {
         let now = now();
         let told = jobs.len();
@@ -76,7 +76,8 @@ impl Waker {
         let mut announcing = Box::pin(async move {
             waker.announce(&bus, &jobs, ahead, now).await;
         });
-        // The first step hands them to the bus; the rest waits for its word.
+        // The first step hands them to the bus, if they are to go at once; the rest waits
+        // for its word.
         if futures::poll!(announcing.as_mut()).is_pending() {
             self.tasks.spawn("wake", OnFailure::Log, announcing);
             tokio::task::yield_now().await;

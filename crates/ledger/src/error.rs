@@ -16,6 +16,9 @@ pub enum LedgerError {
     StaleEpoch { shard: u16, epoch: u64 },
     #[error("{doing}: took longer than {limit_ms} ms")]
     Timeout { doing: &'static str, limit_ms: u64 },
+    /// A leader waited for it in vain. Nothing was written.
+    #[error("a submission is still under way")]
+    NotOver,
     #[error("the ledger holds something this version cannot read: {0}")]
     Corrupt(String),
     #[error("migration {version} was changed after it ran; the ledger and this program disagree")]
@@ -60,6 +63,7 @@ impl LedgerError {
                 _ => Failure::Ambiguous,
             },
             Self::Timeout { .. } => Failure::Ambiguous,
+            Self::NotOver => Failure::Retryable,
             Self::StaleEpoch { .. }
             | Self::Corrupt(_)
             | Self::ChangedMigration { .. }
@@ -81,6 +85,7 @@ impl LedgerError {
             },
             Self::Timeout { .. }
             | Self::StaleEpoch { .. }
+            | Self::NotOver
             | Self::Corrupt(_)
             | Self::ChangedMigration { .. }
             | Self::TooNew { .. } => false,
@@ -100,6 +105,7 @@ impl LedgerError {
             Self::Database { .. }
             | Self::Timeout { .. }
             | Self::StaleEpoch { .. }
+            | Self::NotOver
             | Self::Corrupt(_)
             | Self::ChangedMigration { .. }
             | Self::TooNew { .. } => false,

@@ -213,6 +213,8 @@ impl History {
         reason: Option<String>,
     ) {
         if let Some(at) = at {
+            // The clocks of worker, leader and ledger differ a little; the order does not.
+            let at = self.0.last().map_or(at, |last| at.max(last.at));
             self.0.push(HistoryEntry {
                 state,
                 at,

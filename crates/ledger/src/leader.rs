@@ -12,7 +12,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use airlock_model::{Epoch, JobId, Shard, Timestamp, Verdict};
+use airlock_model::{Epoch, JobId, Shard, Verdict};
 use sqlx::PgConnection;
 use sqlx::postgres::PgConnectOptions;
 use uuid::Uuid;
@@ -92,15 +92,13 @@ SELECT CASE WHEN EXISTS (SELECT 1 FROM fence)
        THEN coalesce((SELECT array_agg(number) FROM done), '{}') END"#;
 
 // Whoever holds the lock is committing. A short limit: the others wait behind this one.
-const AWAIT: &str = "SELECT clock_timestamp()
-FROM (SELECT set_config('lock_timeout', '100ms', true), pg_advisory_xact_lock_shared(n)
-      FROM unnest($1::bigint[]) AS n OFFSET 0) AS over";
+const AWAIT: &str = "SELECT set_config('lock_timeout', '100ms', true),
+    pg_advisory_xact_lock_shared(n) FROM unnest($1::bigint[]) AS n";
 
 // For one round trip instead of two. It must be plpgsql, in which each statement sees what
 // was committed before it began; one statement would not see what it waited for.
 fn assign_after() -> String {
     let wait = AWAIT.replacen("SELECT", "PERFORM", 1).replace("$1", "$16");
-    let assign = ASSIGN_ALONE.replace(" u.at,", " greatest(u.at, clock_timestamp()),");
     format!(
         "CREATE FUNCTION pg_temp.assign_after(
             smallint, bigint, text[], int[], uuid[], text[], text[], smallint[], text[], text[],
@@ -109,7 +107,7 @@ fn assign_after() -> String {
          DECLARE numbers bigint[];
          BEGIN
          {wait};
-         {assign} INTO numbers;
+         {ASSIGN_ALONE} INTO numbers;
          RETURN numbers;
          END $body$"
     )
@@ -269,7 +267,11 @@ impl LeaderWriter {
             Ok(done) => done,
             Err(_) => Err(LedgerError::timeout("committing as the leader", limit)),
         };
-        if done.is_err() {
+        // One statement waits, so when it has waited for too long, there is nothing to end.
+        if done
+            .as_ref()
+            .is_err_and(|e| !matches!(e, LedgerError::NotOver))
+        {
             self.broken = true;
         }
         done
@@ -295,9 +297,10 @@ impl LeaderWriter {
                 ..Written::default()
             });
         }
-        let mut over = Timestamp(0);
         if !c.after.is_empty() {
-            over = wait_for(tx, &c.after).await?;
+            let wait = sqlx::query(AWAIT).bind(&c.after).execute(&mut *tx);
+            wait.await
+                .map_err(|e| waited(e, "waiting for a submission"))?;
         }
         // One round trip for both; the numbers are ours. An error anywhere leaves the
         // transaction to the end of this connection, which is never used again then.
@@ -319,13 +322,13 @@ impl LeaderWriter {
             w.requeued = requeue(tx, shard, epoch, &c.requeue).await?;
         }
         if !c.assign.is_empty() {
-            w.assigned = assign(tx, How::Within(over), shard, epoch, &c.assign)
+            w.assigned = assign(tx, How::Within, shard, epoch, &c.assign)
                 .await?
                 .unwrap_or_default();
             approvals_hold::spend(tx, &c.assign, &w.assigned).await?;
         }
         if !c.refuse.is_empty() {
-            w.refused = refuse(tx, shard, epoch, &c.refuse, over).await?;
+            w.refused = refuse(tx, shard, epoch, &c.refuse).await?;
             approvals_hold::hold(tx, shard, &c.refuse, &w.refused).await?;
         }
         if !c.mark.is_empty() {
@@ -419,20 +422,18 @@ fn picked<T>(
     picked.ok_or_else(|| LedgerError::Corrupt("a move answered for a job not in it".to_owned()))
 }
 
-/// Returns when the submissions are over, and the time.
-async fn wait_for(tx: &mut PgConnection, after: &[i64]) -> Result<Timestamp, LedgerError> {
-    let over: Vec<Ts> = sqlx::query_scalar(AWAIT)
-        .bind(after)
-        .fetch_all(tx)
-        .await
-        .doing("waiting for a submission")?;
-    Ok(over.last().map_or(Timestamp(0), |ts| ts.0))
+/// An error of a statement that waits.
+fn waited(source: sqlx::Error, doing: &'static str) -> LedgerError {
+    match &source {
+        sqlx::Error::Database(e) if e.code().as_deref() == Some("55P03") => LedgerError::NotOver,
+        _ => LedgerError::Database { doing, source },
+    }
 }
 
 /// How jobs are assigned.
 enum How<'a> {
-    /// In a transaction, not earlier than this.
-    Within(Timestamp),
+    /// In a transaction.
+    Within,
     /// In one statement.
     Alone,
     /// In one that waits for these.
@@ -447,10 +448,10 @@ async fn assign(
     epoch: i64,
     items: &[Assign],
 ) -> Result<Option<HashSet<JobId>>, LedgerError> {
-    let (statement, over, after) = match how {
-        How::Within(over) => (ASSIGN, over, None),
-        How::Alone => (ASSIGN_ALONE, Timestamp(0), None),
-        How::After(after) => (ASSIGN_AFTER, Timestamp(0), Some(after)),
+    let (statement, after) = match how {
+        How::Within => (ASSIGN, None),
+        How::Alone => (ASSIGN_ALONE, None),
+        How::After(after) => (ASSIGN_AFTER, Some(after)),
     };
     let v = sorted(items, |x| &x.job_id);
     let query = sqlx::query_scalar(statement)
@@ -466,14 +467,18 @@ async fn assign(
         .bind(col(&v, |x| clean(&x.verdict.snapshot)))
         .bind(col(&v, |x| clean(&x.verdict.reason)))
         .bind(col(&v, |x| Ts(x.verdict.decided_at)))
-        .bind(col(&v, |x| Ts(x.at.max(over))))
+        .bind(col(&v, |x| Ts(x.at)))
         .bind(col(&v, |x| rule_hash(&x.verdict)))
         .bind(col(&v, |x| constraints(&x.verdict)));
     let query = match after {
         Some(after) => query.bind(after),
         None => query,
     };
-    let done: Option<Vec<i64>> = query.fetch_one(tx).await.doing("assigning jobs")?;
+    let done = query.fetch_one(tx).await;
+    let done: Option<Vec<i64>> = match after {
+        Some(_) => done.map_err(|e| waited(e, "assigning jobs"))?,
+        None => done.doing("assigning jobs")?,
+    };
     done.map(|numbers| picked(&numbers, &v, |x| &x.job_id))
         .transpose()
 }
@@ -483,7 +488,6 @@ async fn refuse(
     shard: i16,
     epoch: i64,
     items: &[Refuse],
-    over: Timestamp,
 ) -> Result<HashSet<JobId>, LedgerError> {
     let v = sorted(items, |x| &x.job_id);
     let rows = sqlx::query_scalar(REFUSE)
@@ -498,7 +502,7 @@ async fn refuse(
         .bind(col(&v, |x| x.verdict.as_ref().map(|v| Ts(v.decided_at))))
         .bind(col(&v, |x| x.reason_code.as_str()))
         .bind(col(&v, |x| clean(&x.reason)))
-        .bind(col(&v, |x| Ts(x.at.max(over))))
+        .bind(col(&v, |x| Ts(x.at)))
         .bind(col(&v, |x| x.verdict.as_ref().and_then(rule_hash)))
         .bind(col(&v, |x| x.verdict.as_ref().and_then(constraints)))
         .fetch_all(&mut *tx)

@@ -10,6 +10,7 @@
 //! gateway's transaction is over is never assigned, and not kept.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,8 @@ use crate::term::{Term, Told};
 
 /// How long the kernel is waited for. After that it is the stream's.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// How long nothing is taken in after a transaction that took too long.
+const PAUSE: Duration = Duration::from_secs(1);
 /// How long the stream's wake-up is waited for.
 const KEPT: Duration = Duration::from_secs(30);
 /// Transactions known of at once; more are left to the stream.
@@ -38,6 +41,10 @@ const MOST: usize = 256;
 pub struct Ahead {
     key: Key,
     known: Mutex<HashMap<Id, Known>>,
+    /// The core is in the middle of a round.
+    busy: AtomicBool,
+    /// When the last transaction took too long.
+    late: Mutex<Option<Instant>>,
 }
 
 struct Known {
@@ -51,7 +58,25 @@ impl Ahead {
         Self {
             key,
             known: Mutex::default(),
+            busy: AtomicBool::new(false),
+            late: Mutex::default(),
         }
+    }
+
+    /// Whether the core is in the middle of a round: then it has other things to do than to
+    /// wait for a gateway.
+    pub fn busy(&self, yes: bool) {
+        self.busy.store(yes, Ordering::Relaxed);
+    }
+
+    /// A transaction took too long; the next ones are left to the stream for a while.
+    pub fn pause(&self) {
+        *self.late.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    fn is_calm(&self) -> bool {
+        let late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        !self.busy.load(Ordering::Relaxed) && late.is_none_or(|at| at.elapsed() >= PAUSE)
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<Id, Known>> {
@@ -81,14 +106,14 @@ impl Ahead {
     }
 
     /// Its jobs are in the ledger and with the engine.
-    pub fn settle(&self, id: Id) {
+    fn settle(&self, id: Id) {
         if let Some(known) = self.known().get_mut(&id) {
             known.settled = true;
         }
     }
 
     /// The stream has them read and judged.
-    pub fn forget(&self, id: Id) {
+    fn forget(&self, id: Id) {
         self.known().remove(&id);
     }
 
@@ -99,6 +124,22 @@ impl Ahead {
             return false;
         };
         self.known().remove(&id).is_some_and(|k| k.settled)
+    }
+}
+
+/// What came of a transaction: its jobs are known, or the stream has to bring them.
+pub fn settle(term: &Term, told: &Told, known: bool) {
+    let metrics = &term.metrics;
+    let jobs = told.topics.len() as u64;
+    if known {
+        term.ahead.settle(told.id);
+        metrics.jobs_ahead.inc_by(jobs);
+        for topic in &told.topics {
+            by_topic(&metrics.jobs_received, topic.as_str());
+        }
+    } else {
+        term.ahead.forget(told.id);
+        metrics.jobs_ahead_in_vain.inc_by(jobs);
     }
 }
 
@@ -117,7 +158,7 @@ pub async fn listen(term: Arc<Term>) -> anyhow::Result<()> {
             anyhow::bail!("a subscription ended");
         };
         match packet::open(message.payload) {
-            Ok((_, Payload::Ahead(ahead))) => {
+            Ok((_, Payload::Ahead(ahead))) if term.ahead.is_calm() => {
                 if let Some((id, jobs)) = begin(&term, &ahead) {
                     judging.push(judge(&term, id, jobs));
                 }
@@ -145,7 +186,8 @@ fn begin(term: &Term, ahead: &own::Ahead) -> Option<(Id, Vec<LoadedJob>)> {
     term.ahead.enter(id).then_some((id, loaded))
 }
 
-/// The job as it will stand in the ledger.
+/// The job as it will stand in the ledger. Its id is new, the gateway's own: it names no
+/// other tenant's job.
 fn read(job: own::AheadJob, inline: usize, now: Timestamp) -> Option<LoadedJob> {
     let payload_len = job.payload.as_ref().map_or(0, |p| p.len() as u64);
     Some(LoadedJob::accepted(Accepted {
@@ -178,11 +220,11 @@ async fn judge(term: &Term, id: Id, loaded: Vec<LoadedJob>) {
         term.ahead.forget(id);
         return;
     };
-    for topic in &topics {
-        by_topic(&term.metrics.jobs_received, topic.as_str());
-    }
-    term.metrics.jobs_ahead.inc_by(ids.len() as u64);
-    batch.told = Some(Told { id, jobs: ids });
+    batch.told = Some(Told {
+        id,
+        jobs: ids,
+        topics,
+    });
     term.hand_in(batch).await;
 }
 
@@ -214,6 +256,20 @@ mod tests {
         assert!(!ahead.has([1; 16]));
         ahead.settle([1; 16]);
         assert!(!ahead.is_settled(&[1; 16]));
+    }
+
+    #[test]
+    fn there_are_times_without() {
+        let ahead = ahead();
+        assert!(ahead.is_calm());
+        ahead.busy(true);
+        assert!(!ahead.is_calm());
+        ahead.busy(false);
+        assert!(ahead.is_calm());
+        ahead.pause();
+        assert!(!ahead.is_calm());
+        *ahead.late.lock().expect("whole") = Instant::now().checked_sub(PAUSE);
+        assert!(ahead.is_calm());
     }
 
     #[test]

@@ -13,11 +13,13 @@ use airlock_bus::{Outgoing, subjects};
 use airlock_ledger::{Failure, LeaderWriter, LedgerError, LoadedJob, StrayResult, Written};
 use airlock_model::engine::{Assignment, Engine, Input, ReloadedJob, Terms, reach_of};
 use airlock_model::{JobId, JobState};
+use airlock_proto::ahead::number;
 use airlock_proto::cap::bus_packet::Payload;
-use airlock_proto::{ahead, cap, own, packet};
+use airlock_proto::{cap, own, packet};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
+use crate::ahead;
 use crate::dispatch::{self, Dispatch, Sending};
 use crate::intake;
 use crate::metrics::{Begun, by_topic};
@@ -95,7 +97,9 @@ impl Core {
             {
                 self.take_in(result, &mut batch, &mut dones);
             }
+            self.term.ahead.busy(true);
             self.round(batch, dones).await?;
+            self.term.ahead.busy(false);
             // Who is not in the snapshot is unknown to the next leader until heard of, so
             // newcomers are noted at once: in steps of a tenth, for a crowd of them.
             let workers = self.engine.census().workers;
@@ -141,6 +145,12 @@ impl Core {
         self.told.extend(b.told);
     }
 
+    fn drop_payload(&mut self, id: &JobId) -> Option<Bytes> {
+        let payload = self.payloads.remove(id)?;
+        self.payload_bytes -= payload.len();
+        Some(payload)
+    }
+
     /// Jobs that should have moved on, unless they came into our hands meanwhile.
     fn adopt(&self, jobs: Vec<LoadedJob>) -> Vec<Input> {
         let now = self.term.clock.now();
@@ -157,18 +167,26 @@ impl Core {
     /// One round: decide, commit, hand on.
     async fn round(&mut self, inputs: Vec<Input>, dones: Vec<Done>) -> anyhow::Result<()> {
         let now = self.term.clock.now();
+        let mut told = std::mem::take(&mut self.told);
+        for told in &mut told {
+            // What came to us by another way is in the ledger.
+            told.jobs.retain(|id| !self.engine.holds(id));
+        }
         let effects = self.engine.handle(now, &mut random, inputs);
         let mut plan = Plan::new(effects, &mut self.contents, now);
         plan.commit.stray.append(&mut self.late);
         // Contents of results that came to nothing are dropped with the round.
         self.contents.clear();
-        let mut told = std::mem::take(&mut self.told);
-        plan.commit.after = told.iter().map(|t| ahead::number(t.id)).collect();
+        plan.commit.after = told.iter().map(|t| number(t.id)).collect();
         let mut followup = Vec::new();
         let written = if plan.commit.is_empty() {
             Written::default()
         } else {
             let written = self.commit(&mut plan).await?;
+            for told in &mut told {
+                told.jobs
+                    .retain(|id| !written.moved(id) && !plan.refused.contains(id));
+            }
             // Nothing can be done about them until the ledger takes their rows: they are
             // let go, and the replayer tries again when it comes by.
             followup.extend(plan.refused.drain(..).map(|job| Input::Ended {
@@ -176,12 +194,10 @@ impl Core {
                 state: JobState::Failed,
             }));
             let mut missed = plan.missed(&written);
-            for told in &mut told {
-                told.jobs.retain(|id| !written.moved(id));
-                // Nothing shows yet that these are in the ledger.
-                let unseen = told.jobs.iter().filter(|id| !missed.contains(id));
-                let unseen: Vec<JobId> = unseen.cloned().collect();
-                missed.extend(unseen);
+            for id in told.iter().flat_map(|told| &told.jobs) {
+                if !missed.contains(id) {
+                    missed.push(id.clone());
+                }
             }
             if missed.is_empty() {
                 written
@@ -199,11 +215,8 @@ impl Core {
             Box::pin(self.round(followup, Vec::new())).await?;
         }
         for told in told {
-            // What the stream brings of it is known then, or it has to be read.
-            match told.jobs.iter().all(|id| self.engine.holds(id)) {
-                true => self.term.ahead.settle(told.id),
-                false => self.term.ahead.forget(told.id),
-            }
+            let known = told.jobs.iter().all(|id| self.engine.holds(id));
+            ahead::settle(&self.term, &told, known);
         }
         Ok(())
     }
@@ -219,14 +232,17 @@ impl Core {
                     return Ok(written);
                 }
                 Err(error @ LedgerError::StaleEpoch { .. }) => return Err(error.into()),
+                Err(LedgerError::NotOver) => {
+                    // What is not there now is let go of; the stream will bring it.
+                    self.term.ahead.pause();
+                    plan.commit.after.clear();
+                }
                 Err(error) if error.is_data_error() => {
                     tracing::error!(%error, rows = plan.commit.len(), "the ledger refuses a row; looking for it");
                     return self.commit_singly(plan).await;
                 }
                 Err(error) => {
                     plan.doubtful = true;
-                    // Waited for long enough: what is not there then is let go of.
-                    plan.commit.after.clear();
                     // Retryable or ambiguous: the same moves again. What an unheard
                     // commit already did, compare-and-set does not do twice.
                     let failure = error.failure();
@@ -316,11 +332,15 @@ impl Core {
         let found: HashSet<&JobId> = rows.iter().map(|row| &row.job_id).collect();
         for id in missed.iter().filter(|id| !found.contains(id)) {
             // It is not in the ledger, so there is no such job.
-            plan.assigned.remove(id);
+            let new = plan.assigned.remove(id).is_some();
             plan.ended.retain(|e| e.job.id != *id);
-            followup.push(Input::Ended {
-                job: id.clone(),
-                state: JobState::Failed,
+            self.drop_payload(id);
+            followup.push(match new {
+                true => Input::Gone(id.clone()),
+                false => Input::Ended {
+                    job: id.clone(),
+                    state: JobState::Failed,
+                },
             });
         }
         for row in rows {
@@ -390,8 +410,7 @@ impl Core {
         let mut payloads = HashMap::new();
         for id in &written.assigned {
             if let Some((job, assignment)) = plan.assigned.remove(id) {
-                if let Some(payload) = self.payloads.remove(id) {
-                    self.payload_bytes -= payload.len();
+                if let Some(payload) = self.drop_payload(id) {
                     payloads.insert(id.clone(), payload);
                 }
                 dispatches.push(Dispatch {
@@ -402,9 +421,7 @@ impl Core {
             }
         }
         for e in &plan.ended {
-            if let Some(payload) = self.payloads.remove(&e.job.id) {
-                self.payload_bytes -= payload.len();
-            }
+            self.drop_payload(&e.job.id);
         }
         let nothing = dispatches.is_empty()
             && plan.ended.is_empty()

@@ -60,6 +60,7 @@ pub struct ByOutcome {
 pub struct Metrics {
     pub jobs_received: Bounded<ByTopic, Counter>,
     pub jobs_ahead: Counter,
+    pub jobs_ahead_in_vain: Counter,
     pub jobs_dispatched: Bounded<ByTopic, Counter>,
     pub jobs_completed: Bounded<ByTopicAndStatus, Counter>,
     pub safety_denied: Bounded<ByTopic, Counter>,
@@ -95,6 +96,7 @@ impl Metrics {
         let m = Self {
             jobs_received: Bounded::new(Family::default()),
             jobs_ahead: Counter::default(),
+            jobs_ahead_in_vain: Counter::default(),
             jobs_dispatched: Bounded::new(Family::default()),
             jobs_completed: Bounded::new(Family::default()),
             safety_denied: Bounded::new(Family::default()),
@@ -143,6 +145,11 @@ impl Metrics {
                 name("jobs_ahead"),
                 "Jobs that were judged while they were being committed",
                 m.jobs_ahead.clone(),
+            );
+            r.register(
+                name("jobs_ahead_in_vain"),
+                "Jobs that were judged ahead and then not in the ledger, or not yet",
+                m.jobs_ahead_in_vain.clone(),
             );
             r.register(
                 name("jobs_dispatched"),

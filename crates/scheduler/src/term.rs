@@ -11,7 +11,7 @@ use airlock_guard::{Guard, JobLocks};
 use airlock_ledger::{ChangePosition, Ledger, LoadedJob, NewDeadLetter};
 use airlock_model::engine::{Input, KnownJob};
 use airlock_model::explain::{Lane, Standing};
-use airlock_model::{Epoch, JobId, Shard};
+use airlock_model::{Epoch, JobId, Shard, Topic};
 use airlock_proto::ahead::Id;
 use airlock_proto::cap::bus_packet::Payload;
 use async_trait::async_trait;
@@ -58,7 +58,10 @@ pub struct Batch {
 /// A transaction that we were told of ahead.
 pub struct Told {
     pub id: Id,
+    /// Those of which nothing shows yet that they are in the ledger.
     pub jobs: Vec<JobId>,
+    /// Of all of them.
+    pub topics: Vec<Topic>,
 }
 
 impl Batch {

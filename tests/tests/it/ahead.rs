@@ -14,7 +14,7 @@ use airlock_testkit::{Seen, Service, Stack, eventually};
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 
-use crate::support::{ask_scheduler, check, client, done, stack};
+use crate::support::{ask_scheduler, check, client, done, runs, stack};
 
 const WAIT: Duration = Duration::from_secs(60);
 /// Well below the time in which a dispatch must be accepted.
@@ -28,14 +28,6 @@ async fn metric(stack: &Stack, name: &str) -> Result<u64> {
         .find(|l| l.split(' ').next() == Some(name))
         .with_context(|| format!("no {name}"))?;
     Ok(line.rsplit(' ').next().context("no value")?.parse()?)
-}
-
-async fn runs(stack: &Stack) -> Result<()> {
-    let job = client(stack)?
-        .submit_wait(&SubmitRequest::new("job.echo"), WAIT)
-        .await?;
-    ensure!(job.state.to_string() == "SUCCEEDED", "{job:?}");
-    Ok(())
 }
 
 #[tokio::test]
@@ -136,23 +128,29 @@ async fn what_is_told_ahead_needs_the_ledgers_key_and_its_row() -> Result<()> {
         .await?;
     let secret = rows.into_iter().flatten().flatten().next();
     let key = Key::new(&secret.context("no bus key")?);
+    let vain = || metric(&stack, "cordum_scheduler_jobs_ahead_in_vain_total");
+    let vain_before = vain().await?;
+    let mut cancels = bus.subscribe(subjects::JOB_CANCEL, None).await?;
     // Whether there is a worker for it or not.
     pretend(&bus, &key, [2; 16], "nowhere", "job.echo").await?;
     pretend(&bus, &key, [3; 16], "never", "job.nobody").await?;
     eventually(WAIT, "those without a row taken in", || async {
-        let now = ahead().await?;
-        Ok(Seen::when(now == before + 2, now))
+        let now = vain().await?;
+        Ok(Seen::when(now == vain_before + 2, now))
     })
     .await?;
-    // At once: neither a worker's silence nor a deadline would let go of both so soon.
-    eventually(AT_ONCE, "them let go of", || async {
+    // They are let go of before they are counted; the next round shows it.
+    runs(&stack).await?;
+    eventually(AT_ONCE, "all of them gone", || async {
         let assigned = metric(&stack, "cordum_scheduler_assigned").await?;
         let waiting = metric(&stack, "cordum_scheduler_waiting").await?;
         let seen = format!("{assigned} assigned, {waiting} waiting");
         Ok(Seen::when(assigned + waiting == 0, seen))
     })
     .await?;
-    runs(&stack).await?;
+    bus.flush().await?;
+    let cancel = tokio::time::timeout(Duration::ZERO, cancels.recv()).await;
+    ensure!(cancel.is_err(), "a worker was told of it: {cancel:?}");
     let strange = |id: &str| ["forged", "nowhere", "never"].contains(&id);
     let journal = stack.journal()?;
     ensure!(

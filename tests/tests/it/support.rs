@@ -22,6 +22,16 @@ pub fn client(stack: &Stack) -> Result<Client> {
     Ok(Client::new(&stack.api_url(), stack.api_key())?)
 }
 
+/// One job, from the request to its end.
+pub async fn runs(stack: &Stack) -> Result<()> {
+    let request = SubmitRequest::new("job.echo");
+    let job = client(stack)?
+        .submit_wait(&request, Duration::from_secs(60))
+        .await?;
+    ensure!(job.state.to_string() == "SUCCEEDED", "{job:?}");
+    Ok(())
+}
+
 /// Submits [`JOBS`] jobs that each take a while, and returns their ids: every one of
 /// them was answered with a 2xx.
 pub async fn submit_load(stack: &Stack) -> Result<BTreeSet<String>> {

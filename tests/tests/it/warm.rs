@@ -3,11 +3,10 @@
 
 use std::time::Duration;
 
-use airlock_client::SubmitRequest;
 use airlock_testkit::{Seen, Service, Stack, eventually};
 use anyhow::{Result, ensure};
 
-use crate::support::{self, ask_scheduler, client};
+use crate::support::{self, ask_scheduler, runs};
 
 const WAIT: Duration = Duration::from_secs(60);
 const SNAPSHOT: &str = "sys:workers:snapshot";
@@ -24,14 +23,6 @@ async fn stack(snapshot_interval: &str) -> Result<Stack> {
         )
         .start()
         .await
-}
-
-async fn runs(stack: &Stack) -> Result<()> {
-    let job = client(stack)?
-        .submit_wait(&SubmitRequest::new("job.echo"), WAIT)
-        .await?;
-    ensure!(job.state.to_string() == "SUCCEEDED", "{job:?}");
-    Ok(())
 }
 
 async fn snapshot(stack: &Stack) -> Result<Option<String>> {

@@ -1,6 +1,6 @@
 //! A leader's transaction that waits for the submission it was told of.
 
-use airlock_ledger::{Assign, Commit, Failure, LedgerError, NewJob, Submitted};
+use airlock_ledger::{Assign, Commit, LedgerError, NewJob, Submitted};
 use airlock_model::{DispatchId, JobState, Timestamp};
 use airlock_testkit::{Seen, eventually};
 use sqlx::Executor;
@@ -50,13 +50,13 @@ async fn found_when_over(bed: &Bed, new: NewJob, functions: i64) -> anyhow::Resu
     // The leader does not wait for ever.
     let commit = after(&[&name]);
     let error = writer.commit(&commit).await.expect_err("it is not over");
-    assert_eq!(error.failure(), Failure::Retryable, "{error}");
+    assert!(matches!(error, LedgerError::NotOver), "{error}");
 
     let (ended, written) = tokio::join!(holdup.execute("ROLLBACK"), async {
         loop {
             match writer.commit(&commit).await {
                 // A slow machine.
-                Err(e) if e.failure() == Failure::Retryable => {}
+                Err(LedgerError::NotOver) => {}
                 done => return done,
             }
         }

@@ -147,6 +147,8 @@ pub enum Input {
         job: JobId,
         state: JobState,
     },
+    /// There is no such job in the ledger, so nothing of it went out.
+    Gone(JobId),
     Hello(Box<Worker>),
     Beat(Beat),
     Goodbye {

@@ -140,6 +140,9 @@ impl Engine {
             } => self.sleep_because(now, *job, now + delay, reason, Some(detail)),
             Input::Reloaded(job) => self.reloaded(now, *job, out),
             Input::Ended { job, state } => self.ended(&job, state, out),
+            Input::Gone(job) => {
+                self.forget(&job);
+            }
             Input::Hello(worker) => self.hello(now, *worker, random, out),
             Input::Beat(beat) => self.beat(now, beat, random, out),
             Input::Goodbye {
