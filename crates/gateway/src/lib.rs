@@ -13,7 +13,7 @@
 //! | [`body`], [`decode`] | a request's JSON to a job, with every mistake named |
 //! | [`commit`] | group commit: concurrent submissions share transactions |
 //! | [`kernel`] | what the policy would say, for those who ask |
-//! | [`ahead`], [`wake`] | what the scheduler is told during and after a commit |
+//! | [`ahead`], [`wake`], [`late`] | what the scheduler is told during and after a commit |
 //! | [`waiting`] | clients that wait for a job's end |
 //! | [`tasks`] | the plainest way in: a time and a payload |
 //! | [`explain`] | what a job waits for, in a sentence |
@@ -32,6 +32,7 @@ pub mod explain;
 pub mod host;
 pub mod http;
 pub mod kernel;
+pub mod late;
 pub mod letters;
 pub mod links;
 pub mod metrics;

@@ -60,7 +60,7 @@ impl GatewayMetrics {
             commit_jobs,
             wakeups_lost: metrics.counter(
                 "cordum_gateway_wakeups_lost",
-                "Accepted jobs whose wake-up did not reach the bus; the scheduler finds them",
+                "Accepted jobs whose wake-up was given up; the scheduler finds them",
             ),
             waiters: metrics.gauge(
                 "cordum_gateway_waiters",

@@ -1,8 +1,8 @@
 //! Wake-ups: telling the schedulers that there is something new.
 //!
 //! A wake-up is a hint. The ledger has the job, and the scheduler's replayer finds what
-//! no wake-up announced, so nothing here is repeated and no client waits for it: a
-//! wake-up that is lost costs time and is counted.
+//! no wake-up announced, so no client waits for it. One that could not go out is tried
+//! again behind ([`late`](crate::late)); one that is lost costs time and is counted.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -19,6 +19,7 @@ use futures::FutureExt;
 use tokio::sync::Semaphore;
 
 use crate::ahead::tell;
+use crate::late::Late;
 use crate::links::Links;
 use crate::metrics::GatewayMetrics;
 
@@ -33,18 +34,34 @@ pub struct Waker {
     links: Links,
     tasks: Supervisor,
     permits: Arc<Semaphore>,
+    late: Arc<Late>,
     metrics: GatewayMetrics,
 }
 
 impl Waker {
     /// At most `publishers` batches are on their way at once.
     pub fn new(publishers: usize, links: &Links, metrics: &GatewayMetrics, ctx: &Context) -> Self {
-        Self {
+        let waker = Self {
             links: links.clone(),
             tasks: ctx.tasks.clone(),
             permits: Arc::new(Semaphore::new(publishers)),
+            late: Arc::default(),
             metrics: metrics.clone(),
-        }
+        };
+        let (again, shutdown) = (waker.clone(), ctx.shutdown.clone());
+        ctx.tasks
+            .spawn("late wake-ups", OnFailure::StopService, async move {
+                let send = |ids| {
+                    let waker = again.clone();
+                    async move { waker.announce_late(ids).await }
+                };
+                tokio::select! {
+                    () = shutdown.cancelled() => {}
+                    () = again.late.run(send) => {}
+                }
+                again.lost(again.late.len());
+            });
+        waker
     }
 
     /// Tells the leader of jobs whose commit begins, unless the bus would have us wait.
@@ -69,7 +86,7 @@ impl Waker {
             return;
         }
         let Some(bus) = self.links.bus() else {
-            self.lost(jobs.len());
+            self.later(&jobs);
             return;
         };
         let waker = self.clone();
@@ -99,18 +116,30 @@ impl Waker {
         });
         let messages: Vec<Outgoing> = messages.collect();
         let Ok(_permit) = self.permits.try_acquire() else {
-            self.lost(jobs.len());
+            self.later(jobs);
             return;
         };
         let results = bus.publish_all(messages).await;
-        let mut lost = 0;
         for (jobs, result) in chunks.zip(results) {
             if let Err(error) = result {
-                tracing::debug!(%error, jobs = jobs.len(), "a wake-up is lost");
-                lost += jobs.len();
+                tracing::debug!(%error, jobs = jobs.len(), "a wake-up is late");
+                self.later(jobs);
             }
         }
+    }
+
+    fn later(&self, jobs: &[NewJob]) {
+        let lost = self.late.put(jobs.iter().map(|job| job.job_id.to_string()));
         self.lost(lost);
+    }
+
+    /// Whether the stream has it.
+    async fn announce_late(&self, ids: Vec<String>) -> bool {
+        let (Some(bus), Ok(_permit)) = (self.links.bus(), self.permits.acquire().await) else {
+            return false;
+        };
+        let message = wake_message(ids, None, &crate::trace::fresh_id(), now());
+        bus.publish(message).await.is_ok()
     }
 
     /// Tells workers and schedulers of a cancellation that is committed.

@@ -1,9 +1,14 @@
 //! Servers that are away, and answers that are lost.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use airlock_bus::{Bus, BusConfig, Subscription, subjects};
 use airlock_client::SubmitRequest;
+use airlock_proto::cap::bus_packet::Payload;
+use airlock_proto::packet;
 use airlock_testkit::{Direction, Proxy, Seen, eventually};
+use anyhow::Context as _;
 
 use crate::harness::{ADMIN, BOUND, Running, assert_problem, config, reply, servers};
 
@@ -146,5 +151,56 @@ async fn without_nats_jobs_are_accepted_all_the_same() -> anyhow::Result<()> {
         assert_eq!(gateway.submit(BODY).await?.status, 202);
     }
     assert_eq!(gateway.stored().await?, 52);
+    gateway.stop().await
+}
+
+/// The job ids of wake-ups, until there are so many.
+async fn woken(submits: &mut Subscription, count: usize) -> anyhow::Result<BTreeSet<String>> {
+    let mut ids = BTreeSet::new();
+    while ids.len() < count {
+        let message = tokio::time::timeout(BOUND, submits.recv()).await?;
+        let (_, payload) = packet::open(message.context("no more messages")?.payload)?;
+        if let Payload::Wake(wake) = payload {
+            ids.extend(wake.job_ids);
+        }
+    }
+    Ok(ids)
+}
+
+#[tokio::test]
+async fn wake_ups_wait_for_a_bus_that_hangs_or_is_away() -> anyhow::Result<()> {
+    let (postgres, nats) = servers().await?;
+    let mut config = config(&postgres.url(), &nats.url());
+    // The second one finds no room.
+    config.submit.publishers = 1;
+    let gateway = Running::with(config, postgres, nats).await?;
+    gateway.until_ready().await?;
+    let bus = BusConfig {
+        url: gateway.nats.url().into(),
+        ..BusConfig::default()
+    };
+    let bus = Bus::connect(&bus, "test").await?;
+    let mut submits = bus.subscribe(subjects::JOB_SUBMIT, None).await?;
+    let submit = async |count: usize| {
+        let mut ids = BTreeSet::new();
+        for _ in 0..count {
+            let accepted = gateway.submit(BODY).await?;
+            assert_eq!(accepted.status, 202, "{}", accepted.text);
+            ids.insert(accepted.job_id().to_owned());
+        }
+        anyhow::Ok(ids)
+    };
+    gateway.nats.stop()?;
+    let hung = submit(10).await?;
+    gateway.nats.cont()?;
+    assert_eq!(woken(&mut submits, hung.len()).await?, hung);
+
+    gateway.nats.kill()?;
+    let away = submit(10).await?;
+    gateway.nats.restart().await?;
+    assert_eq!(woken(&mut submits, away.len()).await?, away);
+    let scrape = gateway.get("/metrics", "").await?;
+    let lost = "cordum_gateway_wakeups_lost_total 0";
+    assert!(scrape.text.lines().any(|l| l == lost), "{}", scrape.text);
     gateway.stop().await
 }
