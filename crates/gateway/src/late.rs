@@ -53,7 +53,7 @@ impl Late {
     }
 
     /// How many are left.
-    pub fn len(&self) -> usize {
+    pub fn waiting(&self) -> usize {
         self.ids().len()
     }
 
@@ -113,7 +113,7 @@ mod tests {
         let all: Vec<String> = some(WAKE_JOBS + 1).collect();
         let (first, second) = all.split_at(WAKE_JOBS);
         assert_eq!(*sent.lock().expect("whole"), [first, second]);
-        assert_eq!(late.len(), 0);
+        assert_eq!(late.waiting(), 0);
     }
 
     #[test]
@@ -121,6 +121,6 @@ mod tests {
         let late = Late::default();
         assert_eq!(late.put(some(MOST - 1)), 0);
         assert_eq!(late.put(some(3)), 2);
-        assert_eq!(late.len(), MOST);
+        assert_eq!(late.waiting(), MOST);
     }
 }

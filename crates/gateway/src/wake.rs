@@ -59,7 +59,7 @@ impl Waker {
                     () = shutdown.cancelled() => {}
                     () = again.late.run(send) => {}
                 }
-                again.lost(again.late.len());
+                again.lost(again.late.waiting());
             });
         waker
     }

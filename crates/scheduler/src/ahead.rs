@@ -220,11 +220,11 @@ async fn judge(term: &Term, id: Id, loaded: Vec<LoadedJob>) {
         term.ahead.forget(id);
         return;
     };
-    batch.told = Some(Told {
+    batch.told = Some(Box::new(Told {
         id,
         jobs: ids,
         topics,
-    });
+    }));
     term.hand_in(batch).await;
 }
 

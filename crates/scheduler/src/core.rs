@@ -142,7 +142,7 @@ impl Core {
             }
         }
         dones.extend(b.done);
-        self.told.extend(b.told);
+        self.told.extend(b.told.map(|told| *told));
     }
 
     fn drop_payload(&mut self, id: &JobId) -> Option<Bytes> {

@@ -52,7 +52,7 @@ pub struct Batch {
     pub payloads: Vec<(JobId, Bytes)>,
     pub done: Option<Done>,
     /// Jobs that are being committed by a gateway: theirs comes first.
-    pub told: Option<Told>,
+    pub told: Option<Box<Told>>,
 }
 
 /// A transaction that we were told of ahead.
