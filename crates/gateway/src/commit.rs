@@ -30,8 +30,8 @@ use crate::wake::Waker;
 /// What became of one submission.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// Committed as PENDING.
-    Accepted,
+    /// Committed as PENDING. `waits`: the leader claims it when its time comes.
+    Accepted { waits: bool },
     /// The same request came before.
     Existing {
         job_id: JobId,
@@ -53,7 +53,7 @@ pub enum Outcome {
 impl Outcome {
     fn word(&self) -> &'static str {
         match self {
-            Self::Accepted => "accepted",
+            Self::Accepted { .. } => "accepted",
             Self::Existing { .. } => "existing",
             Self::Conflict => "conflict",
             Self::Refused => "refused",
@@ -196,13 +196,13 @@ impl Committer {
             });
             let mut outcomes = outcomes.into_iter();
             self.calm.end();
-            let accepted: Vec<bool> = outcomes
+            let due: Vec<bool> = outcomes
                 .as_slice()
                 .iter()
-                .map(|outcome| *outcome == Outcome::Accepted)
+                .map(|outcome| *outcome == Outcome::Accepted { waits: false })
                 .collect();
             // The jobs are committed; the sooner the scheduler hears, the sooner they run.
-            self.waker.wake(jobs, &accepted, ahead).await;
+            self.waker.wake(jobs, &due, ahead).await;
             for (count, reply) in replies {
                 // A client that is gone needs no answer.
                 let _ = reply.send(outcomes.by_ref().take(count).collect());
@@ -262,13 +262,16 @@ async fn submit(
 
 fn outcome(job: &NewJob, found: Submitted) -> Outcome {
     match found {
-        Submitted::Accepted { .. } => Outcome::Accepted,
+        Submitted::Accepted { waits, .. } => Outcome::Accepted { waits },
         // Our own earlier try, whose answer was lost.
-        Submitted::Existing { job_id, .. } if job_id == job.job_id => Outcome::Accepted,
+        Submitted::Existing { job_id, waits, .. } if job_id == job.job_id => {
+            Outcome::Accepted { waits }
+        }
         Submitted::Existing {
             job_id,
             state,
             trace_id,
+            waits: _,
         } => Outcome::Existing {
             job_id,
             state,

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use airlock_bus::{Bus, Outgoing, subjects};
 use airlock_ledger::{Approval, NewJob};
-use airlock_model::{Due, Timestamp};
+use airlock_model::Timestamp;
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::cap::{AlertSeverity, JobCancel, SystemAlert};
 use airlock_proto::{ahead, own, packet};
@@ -72,14 +72,15 @@ impl Waker {
         tell(&bus, key, id, jobs).now_or_never() == Some(true)
     }
 
-    /// Announces those of `jobs` that were accepted and are due, a little later when the
-    /// leader was told of them (`ahead`). Otherwise the bus has had its turn to send when it
+    /// Announces those of `jobs` that are `due`: accepted, and without a time at which the
+    /// leader claims them by itself. That is the ledger's word, never this machine's clock.
+    /// A little later when the leader was told of them (`ahead`). Otherwise the bus has had its turn to send when it
     /// returns: what its caller does next does not hold them up.
-    pub async fn wake(&self, mut jobs: Vec<NewJob>, accepted: &[bool], ahead: Option<ahead::Id>) {
+    pub async fn wake(&self, mut jobs: Vec<NewJob>, due: &[bool], ahead: Option<ahead::Id>) {
         let now = now();
         let told = jobs.len();
-        let mut accepted = accepted.iter();
-        jobs.retain(|job| accepted.next() == Some(&true) && is_due(job, now));
+        let mut due = due.iter();
+        jobs.retain(|_| due.next() == Some(&true));
         // What was told of is committed as a whole, or read from the ledger.
         let ahead = ahead.filter(|_| jobs.len() == told);
         if jobs.is_empty() {
@@ -211,15 +212,6 @@ async fn send_cancel(bus: &Bus, job_id: &str, packet: Bytes) {
     }
 }
 
-/// A job with a time of its own is claimed by the leader when that comes.
-fn is_due(job: &NewJob, now: Timestamp) -> bool {
-    match job.spec.due {
-        None => true,
-        Some(Due::At(at)) => at <= now,
-        Some(Due::After(ms)) => ms == 0,
-    }
-}
-
 /// Only which jobs: the scheduler reads the rest from the ledger. A wake-up may come
 /// twice, so it needs no place in the stream's memory of ids.
 fn wake_message(
@@ -241,8 +233,7 @@ fn wake_message(
     }
 }
 
-/// This machine's time; only for packets and to tell whether a job is due. The
-/// ledger's clock decides when it runs.
+/// This machine's time; only for packets. The ledger's clock decides when a job is due.
 pub fn now() -> Timestamp {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)

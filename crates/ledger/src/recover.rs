@@ -33,6 +33,9 @@ pub struct LoadedJob {
     pub state: JobState,
     pub attempt: Attempt,
     pub due_at: Option<Timestamp>,
+    /// It has a row in `job_due`: it is claimed when its time comes, and nobody takes it
+    /// up before.
+    pub waits: bool,
     pub deadline_at: Option<Timestamp>,
     pub not_before: Option<Timestamp>,
     pub dispatch_id: Option<DispatchId>,
@@ -78,6 +81,7 @@ impl LoadedJob {
             state: JobState::Pending,
             attempt: Attempt(0),
             due_at: None,
+            waits: false,
             deadline_at: None,
             not_before: None,
             dispatch_id: None,
@@ -98,11 +102,18 @@ impl LoadedJob {
 /// What recovery reads.
 pub type OpenJob = LoadedJob;
 
+// Most jobs have no due time, and for those nothing is looked up.
 macro_rules! select {
     ($payload:literal, $rest:literal) => {
-        select!("", $payload, $rest)
+        select!(
+            "",
+            "CASE WHEN s.due_at IS NULL THEN false \
+             ELSE coalesce((SELECT true FROM job_due w WHERE w.job_id = s.job_id), false) END",
+            $payload,
+            $rest
+        )
     };
-    ($with:literal, $payload:literal, $rest:literal) => {
+    ($with:literal, $waits:literal, $payload:literal, $rest:literal) => {
         concat!(
             $with,
             "SELECT r.job_id, r.tenant, r.spec, ",
@@ -111,8 +122,9 @@ macro_rules! select {
              r.created_at, s.state, s.attempt, s.due_at, s.deadline_at, s.not_before, \
              s.dispatch_id, s.worker_id, s.incarnation, s.scheduled_at, s.dispatched_at, \
              s.running_at, s.finished_at, s.reason_code, s.reason, s.constraints, \
-             s.rule_id \
-             FROM job_state s JOIN job_request r USING (job_id) ",
+             s.rule_id, ",
+            $waits,
+            " FROM job_state s JOIN job_request r USING (job_id) ",
             $rest
         )
     };
@@ -136,6 +148,7 @@ const CLAIM: &str = select!(
      ), claimed AS (
         DELETE FROM job_due d USING due WHERE d.job_id = due.job_id
      ) ",
+    "false",
     "CASE WHEN octet_length(r.payload) <= $2 THEN r.payload END",
     "JOIN due ON due.job_id = s.job_id ORDER BY due.due_at"
 );
@@ -341,6 +354,7 @@ fn read(row: &PgRow) -> Result<LoadedJob, LedgerError> {
         state: JobState::from_code(state).ok_or_else(|| corrupt(format!("state {state}")))?,
         attempt: Attempt(u32::try_from(attempt).unwrap_or(0)),
         due_at: ts(10)?,
+        waits: row.try_get(24).map_err(corrupt)?,
         deadline_at: ts(11)?,
         not_before: ts(12)?,
         dispatch_id: dispatch.map(DispatchId),

@@ -15,10 +15,11 @@ use crate::submit::{Columns, NewJob};
 /// What became of a letter that was to be tried again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Retried {
-    /// It is a job now.
-    As(JobId),
+    /// It is a job now. `waits`: it has a row in `job_due`; otherwise the leader has to
+    /// be woken.
+    As { job_id: JobId, waits: bool },
     /// It was tried again before, as this job.
-    Already(JobId),
+    Already { job_id: JobId, waits: bool },
     /// Its key is taken by a job that did not come from it.
     Conflict,
     /// Somebody removed it.
@@ -68,20 +69,19 @@ impl Ledger {
         let mut conn = self.pool.acquire().await.doing("taking a connection")?;
         let mut tx = conn.begin().await.doing("beginning a transaction")?;
         let letters = lock(&mut tx, jobs).await?;
-        let before = |id: i64| letters.iter().find(|(l, _)| *l == id);
+        let before = |id: i64| letters.iter().find(|l| l.0 == id);
         let mut fresh: Vec<&(i64, NewJob)> = jobs
             .iter()
-            .filter(|(id, _)| before(*id).is_some_and(|(_, as_)| as_.is_none()))
+            .filter(|(id, _)| before(*id).is_some_and(|(_, as_, _)| as_.is_none()))
             .collect();
         fresh.sort_by(|a, b| a.1.job_id.cmp(&b.1.job_id));
         let columns = Columns::of(fresh.iter().map(|(_, job)| job))?;
         let rows = columns.insert(&mut *tx).await.doing("accepting jobs")?;
-        let mut accepted = std::collections::HashSet::with_capacity(rows.len());
-        for row in &rows {
-            let id: String = sqlx::Row::try_get(row, 0).doing("reading an accepted job")?;
-            accepted.insert(id);
-        }
-        fresh.retain(|(_, job)| accepted.contains(job.job_id.as_str()));
+        let accepted: std::collections::HashMap<_, _> = rows
+            .into_iter()
+            .map(|row| (row.job_id, row.waits))
+            .collect();
+        fresh.retain(|(_, job)| accepted.contains_key(job.job_id.as_str()));
         sqlx::query(MARK)
             .bind(fresh.iter().map(|(id, _)| *id).collect::<Vec<_>>())
             .bind(
@@ -99,27 +99,34 @@ impl Ledger {
             .map(|(id, job)| {
                 Ok(match before(*id) {
                     None => Retried::Gone,
-                    Some((_, Some(as_))) => Retried::Already(
-                        JobId::new(as_).map_err(|e| LedgerError::Corrupt(e.to_string()))?,
-                    ),
-                    Some((_, None)) if accepted.contains(job.job_id.as_str()) => {
-                        Retried::As(job.job_id.clone())
-                    }
-                    Some((_, None)) => Retried::Conflict,
+                    Some((_, Some(as_), waits)) => Retried::Already {
+                        job_id: JobId::new(as_).map_err(|e| LedgerError::Corrupt(e.to_string()))?,
+                        waits: *waits,
+                    },
+                    Some((_, None, _)) => match accepted.get(job.job_id.as_str()) {
+                        Some(waits) => Retried::As {
+                            job_id: job.job_id.clone(),
+                            waits: *waits,
+                        },
+                        None => Retried::Conflict,
+                    },
                 })
             })
             .collect()
     }
 }
 
-/// The letters with the jobs they became, locked in the order of their ids.
+/// The letters with the jobs they became, and whether those wait for their time; locked
+/// in the order of their ids.
 async fn lock(
     tx: &mut PgConnection,
     jobs: &[(i64, NewJob)],
-) -> Result<Vec<(i64, Option<String>)>, LedgerError> {
+) -> Result<Vec<(i64, Option<String>, bool)>, LedgerError> {
     let ids: Vec<i64> = jobs.iter().map(|(id, _)| *id).collect();
     sqlx::query_as(
-        "SELECT id, retried_as FROM dead_letter WHERE id = ANY($1) ORDER BY id FOR UPDATE",
+        "SELECT d.id, d.retried_as,
+                EXISTS (SELECT 1 FROM job_due w WHERE w.job_id = d.retried_as)
+         FROM dead_letter d WHERE d.id = ANY($1) ORDER BY d.id FOR UPDATE OF d",
     )
     .bind(&ids)
     .fetch_all(tx)

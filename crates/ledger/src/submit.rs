@@ -30,13 +30,15 @@ pub struct NewJob {
 /// What came of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Submitted {
-    /// Committed as PENDING.
-    Accepted { at: Timestamp },
+    /// Committed as PENDING. `waits`: it has a row in `job_due` and is claimed when its
+    /// time comes; otherwise the leader has to be woken.
+    Accepted { at: Timestamp, waits: bool },
     /// The same request came before, under this key or id: here is its job.
     Existing {
         job_id: JobId,
         state: JobState,
         trace_id: String,
+        waits: bool,
     },
     /// The key or id was used before for another request.
     Conflict { job_id: JobId },
@@ -98,22 +100,23 @@ WITH input AS MATERIALIZED (
 )
 SELECT statement_timestamp()"#;
 
-// The due time and the deadline count from the database's clock. A job that is due
-// already has no row in job_due.
+// The due time and the deadline count from the database's clock, which is read once: a job
+// that is not due then has a row in job_due, and the answer says so for each.
 const INSERT: &str = r#"
-WITH input AS (
-    SELECT *, coalesce(due_abs, clock_timestamp() + delay_ms * interval '1 millisecond') AS due_at,
+WITH input AS MATERIALIZED (
+    SELECT *, coalesce(due_abs, at + delay_ms * interval '1 millisecond') AS due_at,
            pg_advisory_xact_lock($17)
-    FROM unnest($1::text[], $2::text[], $3::text[], $4::smallint[], $5::smallint[], $6::text[],
+    FROM (SELECT statement_timestamp() AS at) AS now, unnest($1::text[], $2::text[], $3::text[], $4::smallint[], $5::smallint[], $6::text[],
                 $7::bytea[], $8::bytea[], $9::bytea[], $10::text[], $11::text[], $12::smallint[],
                 $13::timestamptz[], $14::bigint[], $15::bigint[], $16::text[])
       AS t(job_id, tenant, topic, priority, shard, idempotency_key, job_hash, spec, payload,
            trace_id, traceparent, max_attempts, due_abs, delay_ms, deadline_ms, submitted_by)
 ), accepted AS (
     INSERT INTO job_request (job_id, tenant, topic, priority, shard, idempotency_key, job_hash,
-                             spec, payload, trace_id, traceparent, max_attempts, submitted_by)
+                             spec, payload, trace_id, traceparent, max_attempts, submitted_by,
+                             created_at)
     SELECT job_id, tenant, topic, priority, shard, idempotency_key, job_hash, spec, payload,
-           trace_id, traceparent, max_attempts, submitted_by
+           trace_id, traceparent, max_attempts, submitted_by, at
     FROM input
     ON CONFLICT DO NOTHING
     RETURNING job_id, created_at
@@ -125,9 +128,11 @@ WITH input AS (
     INSERT INTO job_due (job_id, shard, due_at)
     SELECT a.job_id, i.shard, i.due_at
     FROM accepted a JOIN input i USING (job_id)
-    WHERE i.due_at > clock_timestamp()
+    WHERE i.due_at > i.at
+    RETURNING job_id
 )
-SELECT job_id, created_at FROM accepted"#;
+SELECT a.job_id, a.created_at, d.job_id IS NOT NULL
+FROM accepted a LEFT JOIN due d USING (job_id)"#;
 
 // A union, because no index serves an "or" over an id and a list of keys.
 const EXISTING: &str = r#"
@@ -137,7 +142,8 @@ WITH known AS (
     SELECT r.job_id FROM unnest($2::text[], $3::text[]) AS k(tenant, key)
     JOIN job_request r ON r.tenant = k.tenant AND r.idempotency_key = k.key
 )
-SELECT r.job_id, r.tenant, r.idempotency_key, r.job_hash, r.trace_id, s.state
+SELECT r.job_id, r.tenant, r.idempotency_key, r.job_hash, r.trace_id, s.state,
+       EXISTS (SELECT 1 FROM job_due d WHERE d.job_id = r.job_id)
 FROM known JOIN job_request r USING (job_id) JOIN job_state s USING (job_id)"#;
 
 impl Ledger {
@@ -172,17 +178,16 @@ impl Ledger {
                 .run("accepting jobs", async |line| c.insert_new(line).await)
                 .await?
         {
-            return Ok(vec![Submitted::Accepted { at }; jobs.len()]);
+            let accepted = Submitted::Accepted { at, waits: false };
+            return Ok(vec![accepted; jobs.len()]);
         }
         let rows = self
             .bounded("accepting jobs", async { c.insert(&self.pool).await })
             .await?;
-        let mut accepted = std::collections::HashMap::with_capacity(rows.len());
-        for row in &rows {
-            let id: String = row.try_get(0).doing("reading an accepted job")?;
-            let at: Ts = row.try_get(1).doing("reading an accepted job")?;
-            accepted.insert(id, at.0);
-        }
+        let mut accepted: std::collections::HashMap<_, _> = rows
+            .into_iter()
+            .map(|row| (row.job_id, (row.at.0, row.waits)))
+            .collect();
         let existing = if accepted.len() == jobs.len() {
             Vec::new()
         } else {
@@ -190,8 +195,8 @@ impl Ledger {
         };
         let mut out = Vec::with_capacity(jobs.len());
         for job in jobs {
-            if let Some(at) = accepted.remove(job.job_id.as_str()) {
-                out.push(Submitted::Accepted { at });
+            if let Some((at, waits)) = accepted.remove(job.job_id.as_str()) {
+                out.push(Submitted::Accepted { at, waits });
             } else {
                 out.push(judge(job, &existing)?);
             }
@@ -224,10 +229,29 @@ impl Ledger {
                     hash: row.try_get(3)?,
                     trace_id: row.try_get(4)?,
                     state: row.try_get(5)?,
+                    waits: row.try_get(6)?,
                 })
             })
             .collect::<Result<_, sqlx::Error>>()
             .doing("reading jobs submitted before")
+    }
+}
+
+/// A job that was accepted.
+pub(crate) struct Inserted {
+    pub job_id: String,
+    pub at: Ts,
+    /// Whether it has a row in `job_due`.
+    pub waits: bool,
+}
+
+impl sqlx::FromRow<'_, sqlx::postgres::PgRow> for Inserted {
+    fn from_row(row: &sqlx::postgres::PgRow) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            job_id: row.try_get(0)?,
+            at: row.try_get(1)?,
+            waits: row.try_get(2)?,
+        })
     }
 }
 
@@ -238,6 +262,7 @@ struct Existing {
     hash: Vec<u8>,
     trace_id: String,
     state: i16,
+    waits: bool,
 }
 
 fn judge(job: &NewJob, existing: &[Existing]) -> Result<Submitted, LedgerError> {
@@ -265,6 +290,7 @@ fn judge(job: &NewJob, existing: &[Existing]) -> Result<Submitted, LedgerError> 
         job_id,
         state,
         trace_id: e.trace_id.clone(),
+        waits: e.waits,
     })
 }
 
@@ -315,12 +341,12 @@ impl<'a> Columns<'a> {
         }
     }
 
-    /// The id and the time of each job that was accepted; known ones are left out.
+    /// The jobs that were accepted; known ones are left out.
     pub(crate) async fn insert<'e>(
         &self,
         to: impl sqlx::PgExecutor<'e>,
-    ) -> Result<Vec<sqlx::postgres::PgRow>, sqlx::Error> {
-        sqlx::query(INSERT)
+    ) -> Result<Vec<Inserted>, sqlx::Error> {
+        sqlx::query_as(INSERT)
             .bind(&self.job_id)
             .bind(&self.tenant)
             .bind(&self.topic)

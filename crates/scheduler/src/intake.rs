@@ -206,15 +206,15 @@ async fn load_and_judge(
     Ok((stored, judge(term, loaded).await))
 }
 
-/// Puts what is PENDING and due to the kernel and hands the answers to the core.
+/// Puts what is PENDING to the kernel and hands the answers to the core.
 pub async fn decide(term: &Term, loaded: Vec<LoadedJob>) {
     let batch = judge(term, loaded).await;
     term.hand_in(batch).await;
 }
 
-/// What the kernel says to those that are PENDING and due.
+/// What the kernel says to those that are PENDING.
 async fn judge(term: &Term, loaded: Vec<LoadedJob>) -> Batch {
-    let (jobs, payloads) = ready(term, loaded);
+    let (jobs, payloads) = ready(loaded);
     for job in &jobs {
         by_topic(&term.metrics.jobs_received, job.spec.topic.as_str());
     }
@@ -227,7 +227,7 @@ async fn judge(term: &Term, loaded: Vec<LoadedJob>) -> Batch {
 
 /// What the kernel says to jobs that are about to be committed, if it can tell already.
 pub async fn foresee(term: &Term, loaded: Vec<LoadedJob>) -> Option<Batch> {
-    let (mut jobs, payloads) = ready(term, loaded);
+    let (mut jobs, payloads) = ready(loaded);
     let spans = spans(term, &mut jobs);
     let inputs = term.kernel.foresee(jobs).await?;
     drop(spans);
@@ -238,14 +238,14 @@ pub async fn foresee(term: &Term, loaded: Vec<LoadedJob>) -> Option<Batch> {
     })
 }
 
-/// Those that are PENDING and due, and their inputs.
-fn ready(term: &Term, loaded: Vec<LoadedJob>) -> (Vec<KnownJob>, Vec<(JobId, Bytes)>) {
-    let now = term.clock.now();
+/// Those that are PENDING, and their inputs. What waits in the ledger is claimed when its
+/// time comes. Everything else is ours whatever our clock says of its due time, which the
+/// engine waits for: nobody would bring it again.
+fn ready(loaded: Vec<LoadedJob>) -> (Vec<KnownJob>, Vec<(JobId, Bytes)>) {
     let mut payloads = Vec::new();
     let mut jobs = Vec::with_capacity(loaded.len());
     for mut job in loaded {
-        let due = job.due_at.is_none_or(|at| at <= now);
-        if job.state != JobState::Pending || !due {
+        if job.state != JobState::Pending || job.waits {
             continue;
         }
         if let Some(payload) = job.payload.take() {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use airlock_bus::{StreamName, subjects};
 use airlock_election::Leadership;
+use airlock_model::JobState;
 use airlock_model::engine::{Engine, Input};
 use airlock_proto::ahead::Key;
 use airlock_service::Context;
@@ -207,8 +208,8 @@ async fn recover(
         total += page.len();
         let inputs: Vec<Input> = page
             .into_iter()
-            // What is not due yet waits in the ledger.
-            .filter(|j| j.due_at.is_none_or(|at| at <= now))
+            // What is not due yet waits in the ledger, and is claimed when its time comes.
+            .filter(|j| j.state != JobState::Pending || !j.waits)
             .map(|j| Input::Reloaded(Box::new(reloaded(j, now, true))))
             .collect();
         // Only questions to the kernel can come of this: no worker is lost or timer due

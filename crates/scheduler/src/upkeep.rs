@@ -30,6 +30,8 @@ const DUE_BATCH: u32 = 500;
 const DUE_BUSY: Duration = Duration::from_millis(20);
 /// So many in one claim make it worth gathering the next ones, for so long.
 const DUE_MANY: usize = 50;
+/// The longest wait for our own clock to reach the due time of what was claimed.
+const DUE_EARLY: Duration = Duration::from_millis(20);
 const DUE_GATHER: Duration = Duration::from_millis(20);
 /// Batches of due jobs that are being decided at once.
 const DUE_AT_ONCE: usize = 4;
@@ -100,14 +102,12 @@ fn pace(claimed: usize) -> Duration {
 /// Takes claimed jobs up. They are in no list any more: if the term ends before, the next
 /// one reads them with all open jobs.
 async fn claimed(term: &Term, jobs: Vec<LoadedJob>) {
-    // Due by the database's clock; ours follows it at a small distance, and before its
-    // time by ours a job would be passed over.
+    // Due by the database's clock; ours follows it at a small distance. A short wait spares
+    // the engine a timer and the kernel a second question; for more the engine waits.
     let latest = jobs.iter().filter_map(|j| j.due_at).max();
-    let early = || latest.map_or(Duration::ZERO, |at| at.since(term.clock.now()));
-    while !early().is_zero() {
-        if !pause(term, early().min(DUE_POLL)).await {
-            return;
-        }
+    let early = latest.map_or(Duration::ZERO, |at| at.since(term.clock.now()));
+    if !early.is_zero() && !pause(term, early.min(DUE_EARLY)).await {
+        return;
     }
     intake::decide(term, jobs).await;
 }

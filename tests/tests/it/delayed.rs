@@ -104,6 +104,47 @@ async fn ten_thousand_jobs_due_within_a_second_begin_soon_and_never_early() -> R
     Ok(())
 }
 
+/// Short delays are over before their batch is committed. Each job is claimed at its due
+/// time or woken all the same; one with neither would wait for the replayer, which takes
+/// up nothing younger than two minutes.
+#[tokio::test]
+async fn jobs_with_delays_of_milliseconds_are_not_forgotten() -> Result<()> {
+    let stack = Stack::builder()
+        .workers(2)
+        .env_for(Service::Worker, "DEMO_MAX_PARALLEL", "5000")
+        .start()
+        .await?;
+    let client = client(&stack)?;
+    for _ in 0..MANY / 1000 {
+        let requests: Vec<SubmitRequest> = (0..1000)
+            .map(|n| {
+                let mut request = SubmitRequest::new("job.noop");
+                request.delay_ms = Some([1, 5, 20][n % 3]);
+                request
+            })
+            .collect();
+        for accepted in client.submit_batch(&requests).await? {
+            accepted.map_err(|p| anyhow::anyhow!("{p}"))?;
+        }
+    }
+    let count = async |sql: &str| -> Result<String> {
+        let rows = stack.postgres().query(sql).await?;
+        let cell = rows.first().and_then(|r| r.first()).cloned().flatten();
+        Ok(cell.unwrap_or_default())
+    };
+    eventually(BOUND, "all jobs to succeed", || async {
+        let sql = "SELECT count(*)::text FROM job_state WHERE state = 10";
+        let done = count(sql).await?;
+        Ok(Seen::when(done == MANY.to_string(), done))
+    })
+    .await?;
+    let late = "SELECT count(*)::text FROM job_state WHERE scheduled_at > due_at + '60 seconds'";
+    ensure!(count(late).await? == "0", "some waited for the replayer");
+    let early = "SELECT count(*)::text FROM job_state WHERE scheduled_at < due_at";
+    ensure!(count(early).await? == "0", "some were scheduled early");
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_task_is_retried_on_its_schedule_and_then_dead_lettered() -> Result<()> {
     // The demo worker's `job.default` only echoes; a task of the failing topic fails.

@@ -125,8 +125,8 @@ pub async fn retry(State(app): State<Arc<App>>, path: LetterPath, request: Reque
     };
     let mut done = app.retry_letters(vec![(id, job)], &caller).await?;
     let (status, job_id) = match done.pop() {
-        Some(Retried::As(job)) => (StatusCode::ACCEPTED, job),
-        Some(Retried::Already(job)) => (StatusCode::OK, job),
+        Some(Retried::As { job_id, .. }) => (StatusCode::ACCEPTED, job_id),
+        Some(Retried::Already { job_id, .. }) => (StatusCode::OK, job_id),
         Some(Retried::Conflict) => {
             let why = format!("the idempotency key {} is taken", retry_key(id));
             return Err(Problem::conflict(why));
@@ -183,18 +183,20 @@ impl App {
         })
         .await
         .map_err(|e| problem(&e))?;
-        let (jobs, ours): (Vec<NewJob>, Vec<bool>) = jobs
+        let (jobs, due): (Vec<NewJob>, Vec<bool>) = jobs
             .into_iter()
             .zip(&done)
             .map(|((_, job), done)| {
-                let ours = match done {
-                    Retried::As(id) | Retried::Already(id) => *id == job.job_id,
+                let due = match done {
+                    Retried::As { job_id, waits } | Retried::Already { job_id, waits } => {
+                        *job_id == job.job_id && !waits
+                    }
                     Retried::Conflict | Retried::Gone => false,
                 };
-                (job, ours)
+                (job, due)
             })
             .unzip();
-        self.waker.wake(jobs, &ours, None).await;
+        self.waker.wake(jobs, &due, None).await;
         Ok(done)
     }
 }
@@ -283,7 +285,7 @@ pub async fn retry_many(State(app): State<Arc<App>>, request: Request) -> Answer
                 .find(|w| w.letter.id == id)
                 .and_then(|w| w.letter.job_id.clone());
             match done {
-                Retried::As(job_id) | Retried::Already(job_id) => jobs.push(Chance {
+                Retried::As { job_id, .. } | Retried::Already { job_id, .. } => jobs.push(Chance {
                     id,
                     job_id,
                     retry_of,

@@ -80,7 +80,7 @@ pub(super) fn settle(
     trace_id: &str,
 ) -> Result<Accepted, Problem> {
     let problem = match outcome {
-        Outcome::Accepted => {
+        Outcome::Accepted { .. } => {
             return Ok(Accepted {
                 job_id: job_id.clone(),
                 state: JobState::Pending,

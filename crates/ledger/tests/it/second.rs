@@ -76,7 +76,14 @@ async fn a_letter_holds_the_whole_request_and_becomes_one_job() -> anyhow::Resul
     );
     let done = [first?.remove(0), second?.remove(0)];
     let new = match &done {
-        [Retried::As(new), Retried::Already(same)] | [Retried::Already(same), Retried::As(new)] => {
+        [
+            Retried::As { job_id: new, .. },
+            Retried::Already { job_id: same, .. },
+        ]
+        | [
+            Retried::Already { job_id: same, .. },
+            Retried::As { job_id: new, .. },
+        ] => {
             assert_eq!(new, same);
             new.clone()
         }
@@ -86,7 +93,11 @@ async fn a_letter_holds_the_whole_request_and_becomes_one_job() -> anyhow::Resul
         .ledger
         .retry_letters(&[again(letter, "a4")], "me")
         .await?;
-    assert_eq!(third, [Retried::Already(new.clone())]);
+    let already = Retried::Already {
+        job_id: new.clone(),
+        waits: false,
+    };
+    assert_eq!(third, [already]);
     assert_eq!(bed.number("SELECT count(*) FROM job_request").await?, 2);
 
     let job = bed.job(new.as_str()).await?;
@@ -116,7 +127,11 @@ async fn a_letter_outlives_its_job() -> anyhow::Result<()> {
         .ledger
         .retry_letters(&[again(&whole.expect("the letter"), "b")], "me")
         .await?;
-    assert_eq!(done, [Retried::As(id("b"))]);
+    let as_b = Retried::As {
+        job_id: id("b"),
+        waits: false,
+    };
+    assert_eq!(done, [as_b]);
     assert_eq!(bed.state("b").await?, JobState::Pending);
     Ok(())
 }
@@ -253,5 +268,33 @@ async fn a_failed_task_is_in_the_documents_view() -> anyhow::Result<()> {
     ];
     let odd = [text("n"), text("default"), None, text("6")];
     assert_eq!(rows, [task.to_vec(), odd.to_vec()]);
+    Ok(())
+}
+
+/// A letter whose due time is still to come has a row in `job_due`, and says so, also when
+/// it is asked again.
+#[tokio::test]
+async fn a_second_chance_before_its_time_waits() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    let letters = failed(&bed, &[("a", "acme")]).await?;
+    let now = bed.ledger.ping().await?;
+    let (letter, mut job) = again(&letters[0], "a2");
+    job.spec.due = Some(airlock_model::Due::At(airlock_model::Timestamp(
+        now.0 + 3_600_000_000,
+    )));
+    let job = [(letter, job)];
+    for expected in [
+        Retried::As {
+            job_id: id("a2"),
+            waits: true,
+        },
+        Retried::Already {
+            job_id: id("a2"),
+            waits: true,
+        },
+    ] {
+        assert_eq!(bed.ledger.retry_letters(&job, "me").await?, [expected]);
+    }
+    assert_eq!(bed.number("SELECT count(*) FROM job_due").await?, 1);
     Ok(())
 }

@@ -17,7 +17,7 @@ async fn a_job_is_accepted_and_stored_as_it_came() -> anyhow::Result<()> {
     });
     let before = bed.ledger.ping().await?;
     let done = bed.ledger.submit(std::slice::from_ref(&new)).await?;
-    let [Submitted::Accepted { at }] = done[..] else {
+    let [Submitted::Accepted { at, waits: false }] = done[..] else {
         panic!("{done:?}");
     };
     assert!(at >= before && at <= bed.ledger.ping().await?);
@@ -43,6 +43,7 @@ async fn a_key_stands_for_one_request() -> anyhow::Result<()> {
         job_id: id("j1"),
         state: JobState::Pending,
         trace_id: "trace-of-j1".to_owned(),
+        waits: false,
     };
     assert_eq!(again, [existing]);
     let other = bed.ledger.submit(&[keyed("j3", "k", b"two")]).await?;
@@ -192,5 +193,73 @@ async fn only_a_future_due_time_makes_a_job_wait() -> anyhow::Result<()> {
     );
     let (next, _) = bed.ledger.next_due(SHARD).await?;
     assert_eq!(next, minute.due_at);
+    Ok(())
+}
+
+/// Who has a row in `job_due` is claimed when its time comes, and who has none must be
+/// woken: the answer says which, and no delay is so short that neither happens.
+#[tokio::test]
+async fn every_delayed_job_has_a_due_row_or_is_to_be_woken() -> anyhow::Result<()> {
+    const BATCH: usize = 1_000;
+    let bed = Bed::start().await?;
+    let payload = vec![b'x'; 2_000];
+    let mut waits = std::collections::BTreeMap::new();
+    for batch in 0..10 {
+        let jobs: Vec<_> = (0..BATCH)
+            .map(|n| {
+                let delay = [1, 5, 20][n % 3];
+                let name = format!("j{batch}-{n:04}");
+                job_with(&name, "acme", Some(&payload), |s| {
+                    s.due = Some(Due::After(delay))
+                })
+            })
+            .collect();
+        for (job, done) in jobs.iter().zip(bed.ledger.submit(&jobs).await?) {
+            let Submitted::Accepted { waits: told, .. } = done else {
+                panic!("{done:?}");
+            };
+            waits.insert(job.job_id.to_string(), told);
+        }
+    }
+    // Due times around the database's own, as clients whose clocks differ name them.
+    for round in 0..20 {
+        let now = bed.ledger.ping().await?;
+        let jobs: Vec<_> = (-50..50)
+            .map(|n| {
+                let at = Timestamp(now.0 + n * 200);
+                let name = format!("at{round}-{n}");
+                job_with(&name, "acme", None, |s| s.due = Some(Due::At(at)))
+            })
+            .collect();
+        for (job, done) in jobs.iter().zip(bed.ledger.submit(&jobs).await?) {
+            let Submitted::Accepted { waits: told, .. } = done else {
+                panic!("{done:?}");
+            };
+            waits.insert(job.job_id.to_string(), told);
+        }
+        // A repeat of what was accepted, as after a lost answer, says the same.
+        for (job, done) in jobs.iter().zip(bed.ledger.submit(&jobs).await?) {
+            let Submitted::Existing { waits: told, .. } = done else {
+                panic!("{done:?}");
+            };
+            assert_eq!(
+                waits.get(job.job_id.as_str()),
+                Some(&told),
+                "{}",
+                job.job_id
+            );
+        }
+    }
+    let rows = bed.postgres.query("SELECT job_id FROM job_due").await?;
+    let stored: std::collections::BTreeSet<&str> =
+        rows.iter().filter_map(|r| r[0].as_deref()).collect();
+    let told: std::collections::BTreeSet<&str> = waits
+        .iter()
+        .filter_map(|(id, waits)| waits.then_some(id.as_str()))
+        .collect();
+    assert_eq!(told, stored);
+    assert_eq!(waits.len(), 12_000);
+    let delayed = waits.iter().filter(|(id, _)| id.starts_with('j'));
+    assert_eq!(delayed.filter(|(_, waits)| !**waits).count(), 0);
     Ok(())
 }
