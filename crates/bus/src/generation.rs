@@ -21,10 +21,10 @@ use async_nats::jetstream::consumer::{
     AckPolicy, Consumer as NatsConsumer, DeliverPolicy, Info, PullConsumer, pull,
 };
 use async_nats::jetstream::stream::{ConsumerError, ConsumerErrorKind};
-use futures::TryStreamExt;
 
 use crate::consumer::StartAt;
 use crate::error::BusError;
+use crate::leaders::Found;
 use crate::link::{Shared, StreamFacts};
 use crate::settle::Words;
 use crate::subjects::{self, Generation, StreamName};
@@ -154,30 +154,40 @@ impl Opener<'_> {
         epoch: Epoch,
         facts: StreamFacts,
     ) -> Result<(PullConsumer, u32), BusError> {
-        let mut older = self.generations(base, shard).await?;
-        older.sort_by_key(|(generation, _)| *generation);
-        let newest = older.last().map(|(generation, _)| *generation);
-        if let Some(newer) = newest.filter(|newest| newest.epoch > epoch) {
-            return Err(BusError::Superseded {
-                consumer: base.to_owned(),
-                by: newer.epoch,
-            });
-        }
-        let of_this_epoch = newest.filter(|newest| newest.epoch == epoch);
-        let reopened = of_this_epoch
-            .map(|newest| newest.reopened)
+        let shared = self.shared;
+        let found = shared
+            .leader_consumers(self.stream, Some(base), shard)
+            .await?;
+        // A name that another ledger's leader uses is not free either.
+        let taken = found.iter().filter(|f| f.generation.epoch == epoch);
+        let reopened = taken
+            .map(|f| f.generation.reopened)
+            .max()
             .max(self.last_opening)
             .map_or(0, |n| n + 1);
-        let before = older.last().map(|(_, name)| name.as_str());
+        let (mut older, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|f| f.ours);
+        older.sort_by_key(|f| f.generation);
+        let newest = older.last();
+        if let Some(newer) = newest.filter(|newest| newest.generation.epoch > epoch) {
+            return Err(BusError::Superseded {
+                consumer: base.to_owned(),
+                by: newer.generation.epoch,
+            });
+        }
+        // A ledger that is new to the bus goes on behind what was acknowledged for the
+        // one before it; whatever else it finds there stays as it is.
+        let furthest = others.iter().max_by_key(|f| floor(&f.info));
+        let before = newest.or(furthest).map(|f| f.info.name.as_str());
         let start = self.start_after(before, StartAt::All, facts).await?;
         let generation = Generation { epoch, reopened };
         let mut config = self.config(start);
         config.durable_name = Some(subjects::leader_consumer(base, shard, generation));
+        config.description = shared.description();
         let consumer = self.create(config).await?;
-        for (_, name) in &older {
+        for Found { info, .. } in &older {
             // Whoever opens next deletes what is left over.
-            if let Err(error) = self.delete(name).await {
-                tracing::warn!(consumer = name, %error, "an old consumer was not deleted");
+            if let Err(error) = self.delete(&info.name).await {
+                tracing::warn!(consumer = info.name, %error, "an old consumer was not deleted");
             }
         }
         Ok((consumer, reopened))
@@ -212,33 +222,6 @@ impl Opener<'_> {
             tracing::debug!(consumer = name, %error, "an old consumer is left to expire");
         }
         Ok((consumer, opening))
-    }
-
-    /// All generations of a leader's consumer that the server has.
-    async fn generations(
-        &self,
-        base: &str,
-        shard: Shard,
-    ) -> Result<Vec<(Generation, String)>, BusError> {
-        let stream = self.shared.name(self.stream);
-        let doing = || format!("listing the consumers of {stream}");
-        let handle = self
-            .shared
-            .js
-            .get_stream_no_info(stream)
-            .await
-            .map_err(|e| BusError::server(doing(), e))?;
-        let names: Vec<String> = handle
-            .consumer_names()
-            .try_collect()
-            .await
-            .map_err(|e| BusError::server(doing(), e))?;
-        Ok(names
-            .into_iter()
-            .filter_map(|name| {
-                subjects::parse_leader_consumer(&name, base, shard).map(|found| (found, name))
-            })
-            .collect())
     }
 
     /// Where a new generation begins.

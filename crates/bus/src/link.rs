@@ -8,9 +8,10 @@
 //! and [`Bus::stream_lost`](crate::Bus::stream_lost) tells.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use airlock_model::ids::LedgerId;
 use async_nats::jetstream::context::GetStreamErrorKind;
 use async_nats::jetstream::stream::{
     Config as StreamConfig, DiscardPolicy, Info, PersistenceMode, RetentionPolicy, StorageType,
@@ -70,6 +71,8 @@ pub(crate) struct Shared {
     known: Mutex<[Known; 2]>,
     /// One look at a time, so that one loss is counted once.
     looking: tokio::sync::Mutex<()>,
+    /// The ledger that this process leads, when it leads one.
+    pub ledger: OnceLock<LedgerId>,
 }
 
 impl Shared {
@@ -100,6 +103,7 @@ impl Shared {
             recheck: Notify::new(),
             known: Mutex::default(),
             looking: tokio::sync::Mutex::default(),
+            ledger: OnceLock::new(),
         }
     }
 

@@ -232,9 +232,17 @@ pub(crate) fn leader_consumer(base: &str, shard: Shard, generation: Generation) 
     }
 }
 
-/// The generation a consumer's name tells, if it is of this base and shard.
-pub(crate) fn parse_leader_consumer(name: &str, base: &str, shard: Shard) -> Option<Generation> {
-    let rest = name.strip_prefix(&format!("{base}-s{shard}-e"))?;
+/// The generation a consumer's name tells, if it is of this shard, and of this base if
+/// one is given.
+pub(crate) fn parse_leader_consumer(
+    name: &str,
+    base: Option<&str>,
+    shard: Shard,
+) -> Option<Generation> {
+    let (found, rest) = name.rsplit_once(&format!("-s{shard}-e"))?;
+    if base.is_some_and(|base| base != found) {
+        return None;
+    }
     let (epoch, reopened) = match rest.split_once("-r") {
         Some((epoch, n)) => (epoch, n.parse().ok().filter(|n| *n > 0)?),
         None => (rest, 0),
@@ -357,17 +365,24 @@ mod tests {
             };
             let name = leader_consumer("scheduler-submit", Shard(1), generation);
             assert_eq!(
-                parse_leader_consumer(&name, "scheduler-submit", Shard(1)),
+                parse_leader_consumer(&name, Some("scheduler-submit"), Shard(1)),
                 Some(generation)
             );
             assert_eq!(
-                parse_leader_consumer(&name, "scheduler-submit", Shard(11)),
+                parse_leader_consumer(&name, Some("scheduler-submit"), Shard(11)),
                 None
             );
-            assert_eq!(parse_leader_consumer(&name, "scheduler", Shard(1)), None);
+            assert_eq!(
+                parse_leader_consumer(&name, Some("scheduler"), Shard(1)),
+                None
+            );
+            assert_eq!(
+                parse_leader_consumer(&name, None, Shard(1)),
+                Some(generation)
+            );
         }
-        assert_eq!(parse_leader_consumer("a-s0-ex", "a", Shard(0)), None);
-        assert_eq!(parse_leader_consumer("a-s0-e1-r0", "a", Shard(0)), None);
+        assert_eq!(parse_leader_consumer("a-s0-ex", Some("a"), Shard(0)), None);
+        assert_eq!(parse_leader_consumer("a-s0-e1-r0", None, Shard(0)), None);
     }
 
     #[test]

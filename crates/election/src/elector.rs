@@ -29,6 +29,8 @@ pub struct Elector {
     shard: Shard,
     /// The one session of a standby, kept between tries.
     session: Option<LeaseConnection>,
+    /// The highest epoch that was seen elsewhere of this ledger.
+    above: Epoch,
 }
 
 impl Elector {
@@ -40,7 +42,13 @@ impl Elector {
             instance,
             shard,
             session: None,
+            above: Epoch(0),
         }
+    }
+
+    /// The next term's epoch is above this one.
+    pub fn continue_above(&mut self, seen: Epoch) {
+        self.above = self.above.max(seen);
     }
 
     /// Waits until this instance leads, and raises the epoch. `None`: the shutdown came
@@ -128,7 +136,7 @@ impl Elector {
             return Ok(None);
         }
         let epoch = session
-            .raise_epoch(self.shard, &self.instance, RAISE_LIMIT)
+            .raise_epoch_above(self.shard, &self.instance, self.above, RAISE_LIMIT)
             .await?;
         Ok(Some((session, epoch)))
     }

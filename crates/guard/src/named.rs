@@ -2,10 +2,12 @@
 //!
 //! The holder extends its own lock, so it ticks every time; the others find it busy
 //! until the holder is gone for the lock's life time. Not extending it, as the documents
-//! have it, would make one replica skip every other tick.
+//! have it, would make one replica skip every other tick. A leader of a newer epoch takes
+//! the lock over at once: whoever held it leads no more.
 
 use std::time::{Duration, Instant};
 
+use airlock_model::ids::Epoch;
 use fred::types::Value;
 
 use crate::link::Guard;
@@ -21,15 +23,15 @@ pub struct NamedLock {
 }
 
 impl Guard {
-    /// A lock that is taken and extended by [`NamedLock::tick`]. Keys come from
-    /// [`Keys`](crate::Keys).
-    pub fn periodic_lock(&self, key: impl Into<String>, ttl: Duration) -> NamedLock {
+    /// A lock that is taken and extended by [`NamedLock::tick`], for a leader of this
+    /// epoch. Keys come from [`Keys`](crate::Keys).
+    pub fn periodic_lock(&self, key: impl Into<String>, ttl: Duration, epoch: Epoch) -> NamedLock {
         NamedLock {
             guard: self.clone(),
             key: key.into(),
             ttl,
             holder: Holder {
-                epoch: 0,
+                epoch: epoch.0,
                 token: uuid::Uuid::new_v4().simple().to_string(),
             },
         }

@@ -132,15 +132,28 @@ impl LeaseConnection {
         leader: &str,
         limit: Duration,
     ) -> Result<Epoch, LedgerError> {
+        self.raise_epoch_above(shard, leader, Epoch(0), limit).await
+    }
+
+    /// The same, with an epoch above one that was seen elsewhere: a ledger that was
+    /// restored may not know all of its own past.
+    pub async fn raise_epoch_above(
+        &mut self,
+        shard: Shard,
+        leader: &str,
+        above: Epoch,
+        limit: Duration,
+    ) -> Result<Epoch, LedgerError> {
         let epoch: i64 = within(
             limit,
             "raising the epoch",
             sqlx::query_scalar(
                 "WITH raised AS (
                     INSERT INTO leadership (shard, epoch, leader, since)
-                    VALUES ($1, 1, $2, clock_timestamp())
+                    VALUES ($1, $3 + 1, $2, clock_timestamp())
                     ON CONFLICT (shard) DO UPDATE
-                    SET epoch = leadership.epoch + 1, leader = $2, since = clock_timestamp()
+                    SET epoch = greatest(leadership.epoch, $3) + 1, leader = $2,
+                        since = clock_timestamp()
                     RETURNING epoch
                  ), renewed AS (
                     INSERT INTO leader_renewal (shard, epoch, renewed_at)
@@ -152,6 +165,7 @@ impl LeaseConnection {
             )
             .bind(shard.0 as i16)
             .bind(leader)
+            .bind(i64::try_from(above.0).unwrap_or(0))
             .fetch_one(&mut self.conn),
         )
         .await?;

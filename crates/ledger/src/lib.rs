@@ -17,6 +17,7 @@ mod cancel;
 mod changes;
 mod commit;
 mod config;
+mod cursors;
 mod decisions;
 mod error;
 mod history;

@@ -136,7 +136,7 @@ WITH page AS MATERIALIZED (
 SELECT count(*) FROM gone"#;
 
 // Never past the cursor: what has not been told is never old enough. The log's rows are
-// never updated, so that their place in the table names them.
+// never updated while a leader trims it, so that their place in the table names them.
 const CHANGES: &str = r#"
 WITH page AS MATERIALIZED (
     SELECT l.ctid AS place, l.xid, l.seq, l.at FROM change_log l, change_cursor c

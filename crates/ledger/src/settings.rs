@@ -1,5 +1,6 @@
 //! Facts that must outlive every process, one small text each.
 
+use airlock_model::LedgerId;
 use uuid::Uuid;
 
 use crate::Ledger;
@@ -13,6 +14,8 @@ pub enum Fact {
     /// A secret of those who may read the ledger, by which they know each other's words
     /// on the bus.
     BusKey,
+    /// Which ledger this is; see [`LedgerId`].
+    LedgerId,
 }
 
 impl Fact {
@@ -20,6 +23,7 @@ impl Fact {
         match self {
             Self::PolicyFailMode => "policy_fail_mode",
             Self::BusKey => "bus_key",
+            Self::LedgerId => "ledger_id",
         }
     }
 }
@@ -38,14 +42,28 @@ impl Ledger {
     /// The secret for words on the bus, made by whoever asks first.
     pub async fn bus_key(&self) -> Result<String, LedgerError> {
         let made = format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
-        self.bounded("reading the bus key", async {
+        self.made_once(Fact::BusKey, made).await
+    }
+
+    /// Which ledger this is. A copy of the data, a restored backup for one, is the same
+    /// ledger.
+    pub async fn id(&self) -> Result<LedgerId, LedgerError> {
+        let id = self
+            .made_once(Fact::LedgerId, Uuid::new_v4().to_string())
+            .await?;
+        LedgerId::new(id).map_err(|e| LedgerError::Corrupt(e.to_string()))
+    }
+
+    /// What is remembered, or `made` if nothing was.
+    async fn made_once(&self, fact: Fact, made: String) -> Result<String, LedgerError> {
+        self.bounded("reading what was made once", async {
             // An update that changes nothing gives the row back, whoever wrote it.
             sqlx::query_scalar(
                 "INSERT INTO setting (name, value) VALUES ($1, $2)
                  ON CONFLICT (name) DO UPDATE SET value = setting.value
                  RETURNING value",
             )
-            .bind(Fact::BusKey.name())
+            .bind(fact.name())
             .bind(made)
             .fetch_one(&self.pool)
             .await

@@ -156,6 +156,11 @@ string_id!(
     PoolName, "pool name", 64, SUBJECT
 );
 string_id!(
+    /// Which ledger: made once with the database, and it goes where the data goes. Epochs
+    /// count within one ledger only.
+    LedgerId, "ledger id", 64, VISIBLE
+);
+string_id!(
     /// Random per worker process. The same worker id with a new incarnation means
     /// that the old process is gone and with it all it was running.
     Incarnation, "incarnation", 64, VISIBLE

@@ -19,8 +19,8 @@ pub mod terms;
 pub mod time;
 
 pub use ids::{
-    Attempt, DispatchId, Epoch, IdError, Incarnation, JobId, PoolName, Shard, TenantId, Topic,
-    WorkerId,
+    Attempt, DispatchId, Epoch, IdError, Incarnation, JobId, LedgerId, PoolName, Shard, TenantId,
+    Topic, WorkerId,
 };
 pub use job::{Decision, Due, JobSpec, Priority, Verdict};
 pub use state::{JobEvent, JobState};

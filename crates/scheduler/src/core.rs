@@ -552,6 +552,7 @@ async fn control(term: &Term, plan: Plan, inbox: &str) {
     for (worker, receipts) in plan.receipts {
         let payload = message(own::WorkerControl {
             epoch: term.epoch.0,
+            ledger_id: term.ledger_id.to_string(),
             receipts,
             ..own::WorkerControl::default()
         });
@@ -564,6 +565,7 @@ async fn control(term: &Term, plan: Plan, inbox: &str) {
     for worker in plan.hello {
         let payload = message(own::WorkerControl {
             epoch: term.epoch.0,
+            ledger_id: term.ledger_id.to_string(),
             rehello: true,
             ..own::WorkerControl::default()
         });
@@ -598,6 +600,7 @@ async fn control(term: &Term, plan: Plan, inbox: &str) {
 pub async fn ask_inventory(term: &Term, worker: &airlock_model::WorkerId, inbox: &str) {
     let control = own::WorkerControl {
         epoch: term.epoch.0,
+        ledger_id: term.ledger_id.to_string(),
         inventory: true,
         ..own::WorkerControl::default()
     };

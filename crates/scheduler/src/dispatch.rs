@@ -224,6 +224,7 @@ fn outgoing_of(term: &Term, now: Timestamp, d: &Dispatch, payload: Option<Bytes>
             deadline_ms: job.deadline_at.map_or(0, Timestamp::as_millis),
             max_attempts: i32::try_from(a.terms.max_attempts).unwrap_or(0),
             constraints: a.constraints.as_deref().map(Into::into),
+            ledger_id: term.ledger_id.to_string(),
         }),
         ..cap::JobRequest::default()
     };

@@ -22,6 +22,7 @@ use crate::kernel::Kernel;
 use crate::metrics::{Begun, Metrics};
 use crate::reports::{self, Reports};
 use crate::signatures::Signatures;
+use crate::succession::Claims;
 use crate::term::{Letters, Term, random};
 use crate::waiting::{LaneMetrics, Placement};
 use crate::{
@@ -44,8 +45,7 @@ pub async fn lead(
     ctx: &Context,
     stores: &Stores,
     metrics: &Metrics,
-    leadership: &Leadership,
-    instance: &str,
+    (leadership, instance): (&Leadership, &str),
     (placement, lanes): (Placement, LaneMetrics),
 ) -> anyhow::Result<()> {
     let (shard, epoch) = (leadership.shard(), leadership.epoch());
@@ -59,6 +59,8 @@ pub async fn lead(
         instance: instance.to_owned(),
         shard,
         epoch,
+        ledger_id: stores.ledger_id.clone(),
+        claims: Claims::new(stores.ledger_id.clone(), epoch),
         ledger: stores.ledger.clone(),
         bus: stores.bus.clone(),
         guard: stores.guard.clone(),
@@ -91,6 +93,13 @@ pub async fn lead(
     });
     let inbox = stores.bus.new_inbox();
     let mut engine = Engine::new(config.scheduler.engine(), placement.rules());
+    let renumbered = stores.ledger.recover_cursors(shard, epoch).await?;
+    if renumbered > 0 {
+        tracing::warn!(
+            entries = renumbered,
+            "the ledger comes from another cluster"
+        );
+    }
     let pending = recover(&term, &mut engine).await?;
     let writer = stores.ledger.leader_writer(shard, epoch).await?;
     // Listening comes before the streams, so that no worker's word is missed.
@@ -143,6 +152,7 @@ pub async fn lead(
     let end = tokio::select! {
         () = ctx.shutdown.cancelled() => Ok(()),
         () = lost.cancelled() => Err(anyhow::anyhow!("the leader lease was lost")),
+        by = term.claims.overtaken() => Err(by.into()),
         Some(ended) = parts.join_next() => match ended {
             Ok(Ok(())) => Err(anyhow::anyhow!("a part of the leader ended by itself")),
             Ok(Err(error)) => Err(error),

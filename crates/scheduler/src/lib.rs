@@ -36,6 +36,7 @@ mod shared_ids;
 mod signatures;
 mod snapshot;
 mod strikes;
+mod succession;
 mod term;
 mod timeouts;
 mod upkeep;
@@ -50,7 +51,7 @@ use airlock_bus::Bus;
 use airlock_election::Elector;
 use airlock_guard::Guard;
 use airlock_ledger::Ledger;
-use airlock_model::Shard;
+use airlock_model::{LedgerId, Shard};
 use airlock_service::{Context, LinkMetrics, OnFailure, Service};
 use axum::Json;
 use axum::routing::get;
@@ -108,31 +109,39 @@ impl Service for Scheduler {
             instance.clone(),
             shard,
         );
-        let Some(leadership) = elector.acquire(&ctx.shutdown).await? else {
-            return Ok(());
-        };
-        ctx.health.fact("leader", instance.clone());
-        ctx.health.fact("epoch", leadership.epoch().0);
-        metrics.leader.set(1);
-        let led = leader::lead(
-            &config,
-            &ctx,
-            &stores,
-            &metrics,
-            &leadership,
-            &instance,
-            (placement, lanes),
-        )
-        .await;
-        metrics.leader.set(0);
-        leadership.release().await;
-        led
+        loop {
+            let Some(leadership) = elector.acquire(&ctx.shutdown).await? else {
+                return Ok(());
+            };
+            ctx.health.fact("leader", instance.clone());
+            ctx.health.fact("epoch", leadership.epoch().0);
+            metrics.leader.set(1);
+            let led = match succession::seen_on_bus(&ctx, &stores.bus, &leadership).await {
+                Ok(None) if ctx.shutdown.is_cancelled() => Ok(()),
+                Ok(None) => {
+                    let shown = (placement.clone(), lanes.clone());
+                    let me = (&leadership, instance.as_str());
+                    leader::lead(&config, &ctx, &stores, &metrics, me, shown).await
+                }
+                Ok(Some(overtaken)) => Err(overtaken.into()),
+                Err(error) => Err(error),
+            };
+            metrics.leader.set(0);
+            leadership.release().await;
+            let Err(error) = led else {
+                return Ok(());
+            };
+            let overtaken: succession::Overtaken = error.downcast()?;
+            tracing::warn!(%overtaken, "the ledger was set back; leading again");
+            elector.continue_above(overtaken.by);
+        }
     }
 }
 
 /// What a leader and a standby both hold.
 pub(crate) struct Stores {
     pub ledger: Ledger,
+    pub ledger_id: LedgerId,
     pub bus: Bus,
     pub guard: Guard,
 }
@@ -145,9 +154,10 @@ async fn connect(config: &Config, ctx: &Context) -> anyhow::Result<Option<Stores
     let ledger = retry(ctx, "ledger", || async {
         let ledger = Ledger::connect(&config.database, "scheduler").await?;
         ledger.migrate().await?;
-        Ok(ledger)
+        let id = ledger.id().await?;
+        Ok((ledger, id))
     });
-    let Some(ledger) = ledger.await else {
+    let Some((ledger, ledger_id)) = ledger.await else {
         return Ok(None);
     };
     let bus = retry(ctx, "bus", || async {
@@ -156,10 +166,16 @@ async fn connect(config: &Config, ctx: &Context) -> anyhow::Result<Option<Stores
     let Some(bus) = bus.await else {
         return Ok(None);
     };
+    bus.belongs_to(&ledger_id);
     let guard = Guard::connect(&config.redis).await?;
     on_bus.follow(bus.reading());
     on_redis.follow(guard.reading());
-    Ok(Some(Stores { ledger, bus, guard }))
+    Ok(Some(Stores {
+        ledger,
+        ledger_id,
+        bus,
+        guard,
+    }))
 }
 
 /// Tries until it works; `None` when the service is told to stop.

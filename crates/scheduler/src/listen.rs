@@ -98,6 +98,7 @@ async fn read(
                         if let Payload::JobProgress(progress) = &payload {
                             reports::hear(&term, &envelope, progress);
                         }
+                        term.claims.hear(&payload);
                         inputs.extend(understand(&ears, &envelope, payload, term.clock.now()));
                     }
                 }

@@ -70,41 +70,47 @@ impl ReconcilerConfig {
 
 pub async fn reconcile(term: Arc<Term>) -> anyhow::Result<()> {
     let config = &term.config.reconciler;
-    let lock = term.guard.periodic_lock(
-        term.guard.keys().reconciler(),
-        keys::periodic_ttl(config.interval),
-    );
+    let key = term.guard.keys().reconciler();
+    let ttl = keys::periodic_ttl(config.interval);
+    let lock = term.guard.periodic_lock(key, ttl, term.epoch);
     let mut strikes = Strikes::default();
+    let mut from = None;
     while pause(&term, config.interval).await {
         if !lock.tick().await {
             continue;
         }
         // A ledger that is away is asked again in the next tick: nothing is half done.
-        if let Err(error) = tick(&term, &mut strikes).await {
+        if let Err(error) = tick(&term, &mut from, &mut strikes).await {
             tracing::warn!(%error, "looking for stale jobs");
         }
     }
+    lock.release().await;
     Ok(())
 }
 
-async fn tick(term: &Term, strikes: &mut Strikes) -> Result<(), LedgerError> {
+/// Looks at so many jobs as one tick may. What is beyond that is the next tick's: it goes
+/// on where this one stopped, so that whatever stands still is reached in its turn.
+async fn tick(
+    term: &Term,
+    from: &mut Option<JobId>,
+    strikes: &mut Strikes,
+) -> Result<(), LedgerError> {
     let config = &term.config.reconciler;
     let s = &term.config.scheduler;
     let after = StaleAfter {
         dispatch_ms: millis(s.dispatch_timeout),
         running_ms: millis(s.running_timeout),
     };
-    strikes.round();
+    if from.is_none() {
+        strikes.round();
+    }
     let mut found = Vec::new();
-    let mut from: Option<JobId> = None;
     for _ in 0..config.iterations {
         let ids = term
             .ledger
             .stale(term.shard, after, from.as_ref(), config.batch)
             .await?;
-        let Some(last) = ids.last().cloned() else {
-            break;
-        };
+        let last = ids.last().cloned();
         let whole = ids.len() < config.batch as usize;
         let loose = term.loose(ids).await;
         let (again, enough) = strikes.divide(loose, config.tries);
@@ -131,9 +137,10 @@ async fn tick(term: &Term, strikes: &mut Strikes) -> Result<(), LedgerError> {
             }
         }
         if whole {
+            *from = None;
             break;
         }
-        from = Some(last);
+        *from = last;
     }
     term.metrics.found_stale(found);
     Ok(())

@@ -11,7 +11,7 @@ use airlock_guard::{Guard, JobLocks};
 use airlock_ledger::{ChangePosition, Ledger, LoadedJob, NewDeadLetter};
 use airlock_model::engine::{Input, KnownJob};
 use airlock_model::explain::{Lane, Standing};
-use airlock_model::{Epoch, JobId, Shard, Topic};
+use airlock_model::{Epoch, JobId, LedgerId, Shard, Topic};
 use airlock_proto::ahead::Id;
 use airlock_proto::cap::bus_packet::Payload;
 use async_trait::async_trait;
@@ -27,6 +27,7 @@ use crate::kernel::Kernel;
 use crate::metrics::Metrics;
 use crate::reports::Reports;
 use crate::signatures::Signatures;
+use crate::succession::Claims;
 
 /// What a worker left as the result of a run.
 #[derive(Debug, Clone, Default)]
@@ -108,6 +109,10 @@ pub struct Term {
     pub instance: String,
     pub shard: Shard,
     pub epoch: Epoch,
+    /// What the epoch counts in.
+    pub ledger_id: LedgerId,
+    /// What workers have seen of it.
+    pub claims: Claims,
     pub ledger: Ledger,
     pub bus: Bus,
     pub guard: Guard,

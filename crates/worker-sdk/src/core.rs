@@ -43,6 +43,8 @@ pub(crate) struct Core {
     pub draining: CancellationToken,
     /// A heartbeat is wanted now.
     pub beat: Notify,
+    /// A hello is wanted soon.
+    pub announce: Notify,
     pub stats: Arc<Stats>,
     /// Whether NATS is connected.
     pub connected: watch::Receiver<bool>,
@@ -71,6 +73,7 @@ impl Core {
             room: Notify::new(),
             draining: CancellationToken::new(),
             beat: Notify::new(),
+            announce: Notify::new(),
             connected: bus.connected(),
             bus,
             handlers,
@@ -153,7 +156,8 @@ impl Core {
     }
 
     pub async fn say_hello(&self, phase: Phase) {
-        let hello = self.speaker.hello(&self.settings, phase, job::now());
+        let heard = self.table.last_heard();
+        let hello = self.speaker.hello(&self.settings, phase, heard, job::now());
         self.tell(subjects::HANDSHAKE, hello).await;
     }
 

@@ -12,12 +12,16 @@ use uuid::Uuid;
 const KEPT: usize = 131_072;
 /// And how many at most, whatever their accept-by says.
 const LIMIT: usize = 2_097_152;
+/// Ledgers whose epochs are kept.
+const LEDGERS: usize = 8;
 
 /// What of a dispatch matters here.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Facts<'a> {
     pub dispatch: Uuid,
     pub incarnation: &'a str,
+    /// Which ledger's epoch; empty from a scheduler that does not say.
+    pub ledger: &'a str,
     pub epoch: u64,
     /// Unix milliseconds; 0 when there is no such limit.
     pub accept_by_ms: i64,
@@ -50,7 +54,8 @@ pub(crate) enum Refusal {
 #[derive(Debug)]
 pub(crate) struct Gate {
     incarnation: String,
-    highest_epoch: u64,
+    /// The highest epoch of each ledger that was heard of, the latest heard first.
+    epochs: Vec<(String, u64)>,
     /// What was taken, and whether the stream's own is still to come.
     seen: HashMap<Uuid, bool>,
     /// In the order of acceptance, with each one's accept-by.
@@ -61,7 +66,7 @@ impl Gate {
     pub fn new(incarnation: &str) -> Self {
         Self {
             incarnation: incarnation.to_owned(),
-            highest_epoch: 0,
+            epochs: Vec::new(),
             seen: HashMap::new(),
             order: VecDeque::new(),
         }
@@ -78,13 +83,12 @@ impl Gate {
                 Way::Stream if std::mem::take(expected) => Refusal::OtherWay,
                 Way::Stream => Refusal::Repeat,
             };
-            self.note_epoch(facts.epoch);
+            self.note_epoch(facts.ledger, facts.epoch);
             return Err(refusal);
         }
-        if facts.epoch < self.highest_epoch {
+        if !self.note_epoch(facts.ledger, facts.epoch) {
             return Err(Refusal::StaleEpoch);
         }
-        self.note_epoch(facts.epoch);
         if facts.accept_by_ms != 0 && now_ms > facts.accept_by_ms {
             return Err(Refusal::Late);
         }
@@ -92,9 +96,31 @@ impl Gate {
         Ok(())
     }
 
-    /// A leader of this epoch was heard of.
-    pub fn note_epoch(&mut self, epoch: u64) {
-        self.highest_epoch = self.highest_epoch.max(epoch);
+    /// A leader of this epoch was heard of. `false` when a later one was heard before.
+    /// Who does not say which ledger it leads is measured by the highest of all.
+    pub fn note_epoch(&mut self, ledger: &str, epoch: u64) -> bool {
+        // As good as always it is the one that was heard of last.
+        if let Some(last) = self.epochs.first_mut()
+            && last.0 == ledger
+            && !ledger.is_empty()
+        {
+            last.1 = last.1.max(epoch);
+            return epoch == last.1;
+        }
+        let known = match ledger {
+            "" => self.epochs.iter().map(|(_, epoch)| *epoch).max(),
+            _ => self.epochs.iter().find(|e| e.0 == ledger).map(|e| e.1),
+        };
+        let highest = known.unwrap_or(0).max(epoch);
+        self.epochs.retain(|e| e.0 != ledger);
+        self.epochs.insert(0, (ledger.to_owned(), highest));
+        self.epochs.truncate(LEDGERS);
+        epoch == highest
+    }
+
+    /// The ledger that was heard of last, and its highest epoch.
+    pub fn last_heard(&self) -> Option<(String, u64)> {
+        self.epochs.first().cloned()
     }
 
     fn remember(&mut self, facts: Facts<'_>, now_ms: i64) {
@@ -118,6 +144,7 @@ mod tests {
         Facts {
             dispatch: Uuid::from_u128(n),
             incarnation: "me",
+            ledger: "one",
             epoch: 5,
             accept_by_ms: 1_000,
             way: Way::Stream,
@@ -176,12 +203,38 @@ mod tests {
         };
         assert_eq!(gate.admit(newer, 10), Ok(()));
         assert_eq!(gate.admit(facts(2), 10), Err(Refusal::StaleEpoch));
-        gate.note_epoch(9);
+        assert!(gate.note_epoch("one", 9));
         let newer = Facts {
             epoch: 8,
             ..facts(3)
         };
         assert_eq!(gate.admit(newer, 10), Err(Refusal::StaleEpoch));
+    }
+
+    #[test]
+    fn epochs_are_compared_within_one_ledger() {
+        let mut gate = Gate::new("me");
+        assert!(gate.note_epoch("one", 41));
+        let of = |n, ledger, epoch| Facts {
+            ledger,
+            epoch,
+            ..facts(n)
+        };
+        assert_eq!(gate.admit(of(1, "two", 1), 10), Ok(()));
+        assert_eq!(gate.last_heard(), Some(("two".to_owned(), 1)));
+        assert_eq!(gate.admit(of(2, "one", 40), 10), Err(Refusal::StaleEpoch));
+        assert_eq!(
+            gate.last_heard(),
+            Some(("one".to_owned(), 41)),
+            "what to go above"
+        );
+        assert_eq!(gate.admit(of(3, "one", 42), 10), Ok(()));
+        assert_eq!(gate.admit(of(4, "", 41), 10), Err(Refusal::StaleEpoch));
+        assert_eq!(gate.admit(of(5, "", 43), 10), Ok(()));
+        for n in 0..100 {
+            gate.note_epoch(&format!("ledger-{n}"), n);
+        }
+        assert_eq!(gate.epochs.len(), LEDGERS);
     }
 
     #[test]

@@ -94,12 +94,14 @@ fn admit(
     let Read {
         parts,
         incarnation,
+        ledger,
         payload,
     } = read(core, envelope, request, traceparent)?;
     let dispatch = parts.dispatch;
     let facts = Facts {
         dispatch,
         incarnation: &incarnation,
+        ledger: &ledger,
         epoch: parts.detail.epoch,
         accept_by_ms: parts.detail.accept_by_ms,
         way,
@@ -123,7 +125,9 @@ fn refuse(core: &Core, dispatch: Uuid, refusal: Refusal) {
             core.unpublished.notify_one();
         }
         Refusal::OtherWay => return,
-        Refusal::OtherIncarnation | Refusal::StaleEpoch | Refusal::Late => {}
+        // A leader of a ledger that was set back must hear what it has to go above.
+        Refusal::StaleEpoch => core.announce.notify_one(),
+        Refusal::OtherIncarnation | Refusal::Late => {}
     }
     tracing::debug!(%dispatch, ?refusal, "dropped a dispatch");
 }
@@ -131,6 +135,7 @@ fn refuse(core: &Core, dispatch: Uuid, refusal: Refusal) {
 struct Read {
     parts: Parts,
     incarnation: String,
+    ledger: String,
     payload: Option<bytes::Bytes>,
 }
 
@@ -152,6 +157,7 @@ fn read(
     let handler = core.handlers.get(&request.topic).cloned();
     Ok(Read {
         incarnation: std::mem::take(&mut detail.incarnation),
+        ledger: std::mem::take(&mut detail.ledger_id),
         payload: detail.payload.take(),
         parts: Parts {
             id,

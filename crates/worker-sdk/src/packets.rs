@@ -65,7 +65,15 @@ impl Speaker {
             .sign(packet::seal(self.id.as_str(), trace_id, now, payload))
     }
 
-    pub fn hello(&self, settings: &Settings, phase: Phase, now: Timestamp) -> Bytes {
+    /// `heard` is the ledger that was heard of last, and its highest epoch.
+    pub fn hello(
+        &self,
+        settings: &Settings,
+        phase: Phase,
+        heard: Option<(String, u64)>,
+        now: Timestamp,
+    ) -> Bytes {
+        let (ledger_id, highest_epoch) = heard.unwrap_or_default();
         let hello = own::WorkerHello {
             incarnation: self.incarnation.clone(),
             pool: settings.pool.to_string(),
@@ -76,6 +84,8 @@ impl Speaker {
             inline_payloads: true,
             draining: phase != Phase::Here,
             goodbye: phase == Phase::Leaving,
+            highest_epoch,
+            ledger_id,
         };
         let handshake = cap::Handshake {
             component_id: self.id.to_string(),
@@ -123,12 +133,21 @@ impl Speaker {
         self.seal(&self.incarnation, now, Payload::Heartbeat(heartbeat))
     }
 
-    pub fn inventory(&self, running: Vec<String>, finished: Vec<String>, now: Timestamp) -> Bytes {
+    pub fn inventory(
+        &self,
+        running: Vec<String>,
+        finished: Vec<String>,
+        heard: Option<(String, u64)>,
+        now: Timestamp,
+    ) -> Bytes {
+        let (ledger_id, highest_epoch) = heard.unwrap_or_default();
         let inventory = own::WorkerInventory {
             worker_id: self.id.to_string(),
             incarnation: self.incarnation.clone(),
             running_dispatch_ids: running,
             finished_dispatch_ids: finished,
+            highest_epoch,
+            ledger_id,
         };
         self.seal(&self.incarnation, now, Payload::WorkerInventory(inventory))
     }

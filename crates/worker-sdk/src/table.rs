@@ -62,8 +62,14 @@ impl Table {
         Ok(job)
     }
 
-    pub fn note_epoch(&self, epoch: u64) {
-        self.lock().gate.note_epoch(epoch);
+    /// `false`: it comes from a leader that leads no more.
+    pub fn note_epoch(&self, ledger: &str, epoch: u64) -> bool {
+        self.lock().gate.note_epoch(ledger, epoch)
+    }
+
+    /// The ledger that was heard of last, and its highest epoch.
+    pub fn last_heard(&self) -> Option<(String, u64)> {
+        self.lock().gate.last_heard()
     }
 
     pub fn remove(&self, dispatch: &Uuid) {

@@ -33,6 +33,8 @@ const PUBLISH_BATCH: usize = 1_024;
 /// The pause after the first heartbeat; it doubles up to the usual one. A worker that came
 /// up while nobody led has said hello to nobody, and is found by its heartbeats.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// The least time between two hellos that nobody asked for.
+const ANNOUNCE_PAUSE: Duration = Duration::from_secs(1);
 /// A heartbeat this late means that somebody blocks the executor.
 const BLOCKED: Duration = Duration::from_secs(1);
 
@@ -207,6 +209,20 @@ pub(crate) async fn reconnects(
     }
 }
 
+/// Says hello when it is wanted, once a second at most: a leader with an epoch that is too
+/// low learns from it which one it has to go above.
+pub(crate) async fn announcements(core: Arc<Core>) {
+    loop {
+        core.announce.notified().await;
+        tracing::warn!(
+            heard = ?core.table.last_heard(),
+            "a leader with an older epoch than seen before was refused"
+        );
+        core.say_hello(core.phase()).await;
+        sleep(ANNOUNCE_PAUSE).await;
+    }
+}
+
 /// Listens to the scheduler: receipts, inventory, "who are you?", and a dispatch at times.
 pub(crate) async fn control(core: Arc<Core>, mut subscription: Subscription) {
     while let Some(incoming) = subscription.recv().await {
@@ -226,7 +242,9 @@ pub(crate) async fn control(core: Arc<Core>, mut subscription: Subscription) {
                 continue;
             }
         };
-        core.table.note_epoch(control.epoch);
+        if !core.table.note_epoch(&control.ledger_id, control.epoch) {
+            core.announce.notify_one();
+        }
         receipts(&core, &control);
         if control.inventory {
             answer_inventory(&core, incoming.reply).await;
@@ -259,7 +277,8 @@ async fn answer_inventory(core: &Core, reply: Option<String>) {
     let running = core.table.ids();
     let finished = core.outbox().ids().map(Uuid::to_string).collect();
     if let Some(reply) = reply {
-        let packet = core.speaker.inventory(running, finished, job::now());
+        let heard = core.table.last_heard();
+        let packet = core.speaker.inventory(running, finished, heard, job::now());
         core.tell(&reply, packet).await;
     }
     core.repeat_results();

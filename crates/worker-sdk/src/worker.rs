@@ -124,6 +124,11 @@ pub(crate) async fn run(
         tasks::cancels(Arc::clone(&core), cancels),
         ended("cancels"),
     );
+    spawn(
+        &mut parts,
+        tasks::announcements(Arc::clone(&core)),
+        ended("announcements"),
+    );
     let reconnects = tasks::reconnects(Arc::clone(&core), connected, lost);
     spawn(&mut parts, reconnects, ended("reconnect watch"));
     spawn(

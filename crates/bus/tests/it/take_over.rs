@@ -1,7 +1,7 @@
 //! A new leader goes on where the old one stood.
 
-use airlock_bus::{Bus, BusError, Consumer, Delivery, StreamName, subjects};
-use airlock_model::ids::{Epoch, Shard};
+use airlock_bus::{Bus, BusError, Consumer, Delivery, LeadersSeen, StreamName, subjects};
+use airlock_model::ids::{Epoch, LedgerId, Shard};
 use airlock_testkit::{Nats, Seen, eventually};
 use async_nats::jetstream::consumer::PullConsumer;
 use tokio::time::timeout;
@@ -194,5 +194,73 @@ async fn a_stream_set_back_is_read_from_where_it_stands() -> anyhow::Result<()> 
         got.extend(texts(&take(&mut leader, 1).await?));
     }
     assert_eq!(got, ["other 2", "other 3"]);
+    Ok(())
+}
+
+fn ledger(name: &str) -> LedgerId {
+    LedgerId::new(name).expect("a ledger id")
+}
+
+#[tokio::test]
+async fn another_ledger_is_led_at_once_behind_what_was_acknowledged() -> anyhow::Result<()> {
+    let nats = Nats::start().await?;
+    let (old_bus, new_bus) = (connect(&nats).await?, connect(&nats).await?);
+    old_bus.belongs_to(&ledger("old"));
+    new_bus.belongs_to(&ledger("new"));
+    publish(&old_bus, subjects::JOB_RESULT, &["1", "2"]).await?;
+    let mut old = lead(&old_bus, 41).await?;
+    let mut fetched = take(&mut old, 2).await?;
+    fetched.truncate(1);
+    ack(&old, fetched).await?;
+    floor_becomes(&nats, "sched-s0-e41", 1).await?;
+
+    let seen = new_bus.leaders_seen(Shard(0)).await?;
+    assert_eq!(seen.highest, None, "epochs of others say nothing");
+    eventually(BOUND, "the other's leader to be seen reading", || async {
+        let seen = new_bus.leaders_seen(Shard(0)).await?;
+        let others: Vec<_> = seen.others.iter().map(String::as_str).collect();
+        Ok(Seen::when(others == ["old"], format!("{seen:?}")))
+    })
+    .await?;
+    let mut new = lead(&new_bus, 1).await?;
+    assert_eq!(texts(&take(&mut new, 1).await?), ["2"]);
+    let mut left = consumers(&nats).await?;
+    left.sort_unstable();
+    assert_eq!(
+        left,
+        ["sched-s0-e1", "sched-s0-e41"],
+        "nothing of it is touched"
+    );
+
+    // The same epoch, by chance: a name that is taken is not taken over.
+    let _same = lead(&new_bus, 41).await?;
+    let mut left = consumers(&nats).await?;
+    left.sort_unstable();
+    assert_eq!(left, ["sched-s0-e41", "sched-s0-e41-r1"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_bus_tells_the_highest_epoch_of_a_ledger() -> anyhow::Result<()> {
+    let nats = Nats::start().await?;
+    let (before, bus) = (connect(&nats).await?, connect(&nats).await?);
+    bus.belongs_to(&ledger("ours"));
+    assert_eq!(bus.leaders_seen(Shard(0)).await?, LeadersSeen::default());
+    // Made by a version that did not say which ledger it led.
+    let _unnamed = lead(&before, 7).await?;
+    assert_eq!(bus.leaders_seen(Shard(0)).await?.highest, Some(Epoch(7)));
+    let _ours = lead(&bus, 9).await?;
+    assert_eq!(bus.leaders_seen(Shard(0)).await?.highest, Some(Epoch(9)));
+    assert_eq!(bus.leaders_seen(Shard(1)).await?.highest, None);
+    let refused = bus
+        .take_over(
+            StreamName::Sys,
+            subjects::JOB_RESULT,
+            "sched",
+            Shard(0),
+            Epoch(8),
+        )
+        .await;
+    assert!(matches!(refused.err(), Some(BusError::Superseded { .. })));
     Ok(())
 }

@@ -151,3 +151,25 @@ async fn a_renewal_that_finds_another_term_loses() -> anyhow::Result<()> {
     // The lock is given up as well, not only the claim to lead.
     bed.sessions("a", 0).await
 }
+
+#[tokio::test]
+async fn a_term_begins_above_what_was_seen_elsewhere() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    bed.lead("a").await?.release().await;
+    let config = ElectionConfig::default();
+    let mut elector = Elector::new(bed.ledger.clone(), config, "b".to_owned(), SHARD);
+    elector.continue_above(Epoch(41));
+    elector.continue_above(Epoch(40));
+    let never = CancellationToken::new();
+    let leadership = elector.acquire(&never).await?.expect("a term");
+    assert_eq!(leadership.epoch(), Epoch(42));
+    leadership.release().await;
+    let leadership = bed.lead("c").await?;
+    assert_eq!(
+        leadership.epoch(),
+        Epoch(43),
+        "the ledger knows it from then on"
+    );
+    leadership.release().await;
+    Ok(())
+}

@@ -170,8 +170,8 @@ async fn the_holder_of_a_periodic_lock_ticks_every_time() -> anyhow::Result<()> 
     let name = guard.keys().reconciler();
     let ttl_given = Duration::from_secs(60);
     let (a, b) = (
-        guard.periodic_lock(name.clone(), ttl_given),
-        guard.periodic_lock(name.clone(), ttl_given),
+        guard.periodic_lock(name.clone(), ttl_given, Epoch(1)),
+        guard.periodic_lock(name.clone(), ttl_given, Epoch(1)),
     );
     for _ in 0..3 {
         assert!(a.tick().await);
@@ -184,6 +184,23 @@ async fn the_holder_of_a_periodic_lock_ticks_every_time() -> anyhow::Result<()> 
     assert!(!b.tick().await);
     a.release().await;
     assert!(b.tick().await);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_newer_leader_takes_a_periodic_lock_over_at_once() -> anyhow::Result<()> {
+    let redis = Redis::start().await?;
+    let guard = connect(&redis).await?;
+    for name in [guard.keys().replayer(), guard.keys().reconciler()] {
+        let ttl_given = Duration::from_secs(60);
+        let of = |epoch| guard.periodic_lock(name.clone(), ttl_given, Epoch(epoch));
+        let (old, new) = (of(4), of(5));
+        assert!(old.tick().await);
+        assert!(new.tick().await, "the old one leads no more");
+        assert!(!old.tick().await);
+        old.release().await;
+        assert!(new.tick().await, "it is not the old one's to give back");
+    }
     Ok(())
 }
 

@@ -104,7 +104,7 @@ async fn without_redis_it_starts_all_the_same_and_heals() -> anyhow::Result<()> 
     assert_eq!(guard.job_locks(Epoch(1)).lock(&[job(1)]).await, [true]);
     assert!(
         guard
-            .periodic_lock("k", Duration::from_secs(1))
+            .periodic_lock("k", Duration::from_secs(1), Epoch(1))
             .tick()
             .await
     );

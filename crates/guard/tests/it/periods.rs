@@ -18,7 +18,7 @@ async fn a_periodic_lock_lives_for_two_ticks() -> anyhow::Result<()> {
         (guard.keys().reconciler(), Duration::from_secs(30)),
         (guard.keys().replayer(), Duration::from_secs(300)),
     ] {
-        let lock = guard.periodic_lock(name.clone(), keys::periodic_ttl(poll));
+        let lock = guard.periodic_lock(name.clone(), keys::periodic_ttl(poll), Epoch(1));
         assert!(lock.tick().await);
         let left = ttl(&redis, &name).await?;
         let twice = i64::try_from(poll.as_millis())? * 2;

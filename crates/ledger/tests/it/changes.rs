@@ -101,3 +101,76 @@ async fn the_cursor_never_goes_back_and_obeys_the_epoch() -> anyhow::Result<()> 
     assert_eq!(bed.ledger.change_cursor(Shard(1)).await?, at(0, 0));
     Ok(())
 }
+
+/// As a dump brings it from a cluster that had had more transactions than this one.
+async fn brought_from_elsewhere(bed: &Bed) -> anyhow::Result<()> {
+    for sql in [
+        "INSERT INTO change_log (xid, seq, shard, job_ids) OVERRIDING SYSTEM VALUE VALUES
+         (500, 1, 0, '{published-early}'), (5000000, 2, 0, '{published}'),
+         (5000001, 4, 0, '{slow}'), (5000009, 3, 0, '{quick}')",
+        "SELECT setval(pg_get_serial_sequence('change_log', 'seq'), 4)",
+        "INSERT INTO change_cursor (shard, xid, seq) VALUES (0, 5000000, 2)",
+        "INSERT INTO audit_log (xid, id, kind, actor, detail) OVERRIDING SYSTEM VALUE VALUES
+         (5000000, 1, 'policy.published', 'x', '{}'), (5000002, 2, 'policy.waiting', 'x', '{}')",
+        "SELECT setval(pg_get_serial_sequence('audit_log', 'id'), 2)",
+        "UPDATE audit_cursor SET xid = 5000000, id = 1",
+        // Written here before anybody led.
+        "INSERT INTO change_log (shard, job_ids) VALUES (0, '{here}')",
+        "INSERT INTO audit_log (kind, actor, detail) VALUES ('policy.here', 'x', '{}')",
+    ] {
+        bed.postgres.query(sql).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn after_a_logical_restore_what_was_not_published_is_and_nothing_else() -> anyhow::Result<()>
+{
+    let bed = Bed::start().await?;
+    brought_from_elsewhere(&bed).await?;
+    let stale = bed.raise().await?;
+    let epoch = bed.raise().await?;
+    bed.ledger.recover_cursors(SHARD, stale).await?;
+    let cursor = bed.ledger.change_cursor(SHARD).await?;
+    assert_eq!(cursor.xid, 5_000_000, "a leader that was replaced");
+
+    assert_eq!(bed.ledger.recover_cursors(SHARD, epoch).await?, 6);
+    let from = bed.ledger.change_cursor(SHARD).await?;
+    let seen = bed.ledger.changes(SHARD, from, 10).await?;
+    assert_eq!(names(&seen), ["quick", "slow", "here"]);
+    let from = bed.ledger.audit_cursor().await?;
+    let trail = bed.ledger.audit_after(from, 10).await?;
+    let kinds: Vec<_> = trail.iter().map(|(_, e)| e.kind.as_str()).collect();
+    assert_eq!(kinds, ["policy.waiting", "policy.here"]);
+
+    // From here on it is a ledger like any other.
+    bed.ledger
+        .advance_cursor(SHARD, epoch, seen[0].position)
+        .await?;
+    bed.postgres
+        .query("UPDATE change_log SET at = now() - interval '2 h'")
+        .await?;
+    let removed = bed
+        .ledger
+        .sweep_changes(SHARD, 1, ChangePosition::default(), 10)
+        .await?;
+    assert_eq!(removed.0, 3, "published: two before, one now");
+    let from = bed.ledger.change_cursor(SHARD).await?;
+    let seen = bed.ledger.changes(SHARD, from, 10).await?;
+    assert_eq!(names(&seen), ["slow", "here"]);
+    assert_eq!(bed.ledger.recover_cursors(SHARD, epoch).await?, 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_cursor_of_this_cluster_stays_where_it_is() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    let mut writer = bed.scheduled(&["j1"]).await?;
+    let end = One::finish(finish("j1", 1, JobState::Succeeded));
+    let at = writer.commit(&end).await?.position.expect("an entry");
+    let epoch = writer.epoch();
+    bed.ledger.advance_cursor(SHARD, epoch, at).await?;
+    assert_eq!(bed.ledger.recover_cursors(SHARD, epoch).await?, 0);
+    assert_eq!(bed.ledger.change_cursor(SHARD).await?, at);
+    Ok(())
+}

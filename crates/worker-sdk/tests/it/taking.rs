@@ -10,7 +10,7 @@ use airlock_testkit::{Seen, eventually};
 use airlock_worker::{Builder, JobContext};
 use serde_json::Value;
 
-use crate::fake::{BOUND, EPOCH, Fake, detail, dispatch_of, now_ms, status};
+use crate::fake::{BOUND, EPOCH, Fake, Order, detail, dispatch_of, now_ms, status};
 
 /// Returns its input, and counts.
 fn echo(count: &Arc<AtomicU32>) -> impl FnOnce(Builder) -> Builder + use<> {
@@ -181,5 +181,39 @@ async fn more_than_it_may_run_at_once_waits_its_turn() -> anyhow::Result<()> {
         waiting.remove(dispatch_of(&fake.result().await?));
     }
     assert_eq!(most.load(Ordering::SeqCst), 2);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_leader_that_was_set_back_hears_what_to_go_above() -> anyhow::Result<()> {
+    let mut fake = Fake::start().await?;
+    let count = Arc::default();
+    let _worker = fake.worker(echo(&count)).await?;
+    let of = |ledger: &str, epoch: u64, order: &mut Order| {
+        order.detail.ledger_id = ledger.to_owned();
+        order.detail.epoch = epoch;
+    };
+    let mut first = fake.order("job.echo", "1");
+    of("ours", 41, &mut first);
+    fake.dispatch(&first).await?;
+    fake.result_of(&first).await?;
+    let mut set_back = fake.order("job.echo", "2");
+    of("ours", 5, &mut set_back);
+    fake.dispatch(&set_back).await?;
+    let hello = fake.hello().await?.airlock.expect("a WorkerHello");
+    assert_eq!(
+        (hello.ledger_id.as_str(), hello.highest_epoch),
+        ("ours", 41)
+    );
+    // Another ledger's epochs begin where they like.
+    let mut other = fake.order("job.echo", "3");
+    of("other", 1, &mut other);
+    fake.dispatch(&other).await?;
+    fake.result_of(&other).await?;
+    let mut above = fake.order("job.echo", "4");
+    of("ours", 42, &mut above);
+    fake.dispatch(&above).await?;
+    fake.result_of(&above).await?;
+    assert_eq!(count.load(Ordering::Relaxed), 3);
     Ok(())
 }

@@ -1,0 +1,112 @@
+//! Whose consumers leaders have left on the bus: of which epoch, and of which ledger.
+//!
+//! A leader's consumer says in its description which ledger it reads for, because epochs
+//! of two ledgers say nothing about each other. One without a word about it, made by an
+//! earlier version, is taken for ours.
+
+use std::collections::BTreeSet;
+
+use airlock_model::ids::{Epoch, LedgerId, Shard};
+use async_nats::jetstream::consumer::Info;
+use futures::TryStreamExt;
+
+use crate::bus::Bus;
+use crate::error::BusError;
+use crate::link::Shared;
+use crate::subjects::{self, Generation, StreamName};
+
+const DESCRIPTION: &str = "ledger ";
+
+/// What leaders before have left on the bus.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LeadersSeen {
+    /// The highest epoch of this bus's ledger.
+    pub highest: Option<Epoch>,
+    /// Other ledgers whose leaders read this bus at this moment.
+    pub others: BTreeSet<String>,
+}
+
+/// A leader's consumer on the server.
+pub(crate) struct Found {
+    pub generation: Generation,
+    pub info: Info,
+    pub ours: bool,
+}
+
+impl Shared {
+    /// What the consumers of this process's leader say of themselves.
+    pub fn description(&self) -> Option<String> {
+        self.ledger.get().map(|id| format!("{DESCRIPTION}{id}"))
+    }
+
+    /// The consumers of leaders on a stream: all of this shard, or of one name.
+    pub async fn leader_consumers(
+        &self,
+        stream: StreamName,
+        base: Option<&str>,
+        shard: Shard,
+    ) -> Result<Vec<Found>, BusError> {
+        let stream = self.name(stream);
+        let doing = || format!("listing the consumers of {stream}");
+        let handle = self
+            .js
+            .get_stream_no_info(stream)
+            .await
+            .map_err(|e| BusError::server(doing(), e))?;
+        let infos: Vec<Info> = handle
+            .consumers()
+            .try_collect()
+            .await
+            .map_err(|e| BusError::server(doing(), e))?;
+        let ours = self.description();
+        Ok(infos
+            .into_iter()
+            .filter_map(|info| {
+                let generation = subjects::parse_leader_consumer(&info.name, base, shard)?;
+                let said = info.config.description.as_deref().unwrap_or_default();
+                let ours = match &ours {
+                    Some(ours) => said == ours || !said.starts_with(DESCRIPTION),
+                    None => true,
+                };
+                Some(Found {
+                    generation,
+                    info,
+                    ours,
+                })
+            })
+            .collect())
+    }
+}
+
+impl Bus {
+    /// Says which ledger this process's leader leads. Only the first word counts.
+    pub fn belongs_to(&self, ledger: &LedgerId) {
+        let _ = self.shared().ledger.set(ledger.clone());
+    }
+
+    /// What leaders of `shard` have left on the bus. A leader's own epoch must be above
+    /// the highest of its ledger, or nobody takes its word.
+    pub async fn leaders_seen(&self, shard: Shard) -> Result<LeadersSeen, BusError> {
+        let shared = self.shared();
+        shared.ensure(StreamName::Sys).await?;
+        let mut seen = LeadersSeen::default();
+        let found = shared
+            .leader_consumers(StreamName::Sys, None, shard)
+            .await?;
+        for Found {
+            generation,
+            info,
+            ours,
+        } in found
+        {
+            if ours {
+                seen.highest = seen.highest.max(Some(generation.epoch));
+            } else if info.num_waiting > 0 {
+                let said = info.config.description.unwrap_or_default();
+                let ledger = said.trim_start_matches(DESCRIPTION).to_owned();
+                seen.others.insert(ledger);
+            }
+        }
+        Ok(seen)
+    }
+}
