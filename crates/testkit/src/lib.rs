@@ -53,5 +53,5 @@ pub use process::{Process, ProcessBuilder};
 pub use proxy::{Direction, Proxy};
 pub use redis::Redis;
 pub use server::Server;
-pub use stack::{JournalLine, Links, Node, Service, Stack, StackBuilder};
+pub use stack::{JournalLine, Links, Node, RunEnded, Service, Stack, StackBuilder};
 pub use wait::{Seen, eventually};

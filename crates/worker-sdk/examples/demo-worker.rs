@@ -9,14 +9,16 @@
 //!
 //! `kind` is `retryable`, `fatal`, `plain`, `panic` or `abort` (the whole process); without `times` it always fails.
 //! `DEMO_MAX_PARALLEL` sets how many run at once, `DEMO_HEARTBEAT_MS` how often it says
-//! that it lives. With `DEMO_JOURNAL=file` each execution first appends a line
-//! `job_id attempt dispatch_id` to that file, which tells afterwards what really ran.
+//! that it lives. With `DEMO_JOURNAL=file` each run appends a line when it begins,
+//! `start job_id attempt dispatch_id unix_micros`, and one when its handler is done,
+//! `end dispatch_id unix_micros outcome` (`done`, `failed` or `cancelled`): afterwards they
+//! show what really ran, and when.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use airlock_service::config::{LogFormat, TelemetryConfig};
 use airlock_service::telemetry;
@@ -70,24 +72,71 @@ impl Journal {
         Ok(Self(Some(Arc::new(file))))
     }
 
-    fn note(&self, ctx: &JobContext) -> Result<(), JobError> {
-        let Some(file) = &self.0 else {
-            return Ok(());
+    fn write(&self, line: &str) -> std::io::Result<()> {
+        match &self.0 {
+            Some(file) => (&**file).write_all(line.as_bytes()),
+            None => Ok(()),
+        }
+    }
+
+    /// Runs a handler between its two lines.
+    async fn run<T>(
+        &self,
+        ctx: &JobContext,
+        handler: impl Future<Output = Result<T, JobError>>,
+    ) -> Result<T, JobError> {
+        let (job, attempt, dispatch) = (ctx.job_id(), ctx.attempt(), ctx.dispatch_id());
+        let now = unix_micros();
+        self.write(&format!("start {job} {attempt} {dispatch} {now}\n"))?;
+        let mut end = RunEnd {
+            journal: self,
+            ctx,
+            outcome: "failed",
         };
-        let line = format!("{} {} {}\n", ctx.job_id(), ctx.attempt(), ctx.dispatch_id());
-        (&**file).write_all(line.as_bytes())?;
-        Ok(())
+        let result = handler.await;
+        if result.is_ok() {
+            end.outcome = "done";
+        }
+        result
     }
 }
 
-async fn sleep(ctx: JobContext, input: Sleep) -> Result<Value, JobError> {
+/// Writes the second line when the handler is done, or was dropped before.
+struct RunEnd<'a> {
+    journal: &'a Journal,
+    ctx: &'a JobContext,
+    outcome: &'static str,
+}
+
+impl Drop for RunEnd<'_> {
+    fn drop(&mut self) {
+        let outcome = if self.outcome != "done" && self.ctx.is_cancelled() {
+            "cancelled"
+        } else {
+            self.outcome
+        };
+        let dispatch = self.ctx.dispatch_id();
+        let line = format!("end {dispatch} {} {outcome}\n", unix_micros());
+        if let Err(error) = self.journal.write(&line) {
+            tracing::error!(%error, "journal not written");
+        }
+    }
+}
+
+fn unix_micros() -> u128 {
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |age| age.as_micros())
+}
+
+async fn sleep(ctx: &JobContext, input: Sleep) -> Result<Value, JobError> {
     tokio::select! {
         () = tokio::time::sleep(Duration::from_millis(input.ms)) => Ok(json!({"slept_ms": input.ms})),
         () = ctx.cancelled() => Err(JobError::failed("woken up early")),
     }
 }
 
-async fn fail(ctx: JobContext, input: Fail) -> Result<Value, JobError> {
+async fn fail(ctx: &JobContext, input: Fail) -> Result<Value, JobError> {
     if input.times.is_some_and(|times| ctx.attempt() > times) {
         return Ok(json!({"attempts": ctx.attempt()}));
     }
@@ -115,29 +164,23 @@ async fn work() -> anyhow::Result<()> {
     for topic in ["job.echo", "job.default"] {
         let journal = journal.clone();
         worker = worker.on(topic, move |ctx: JobContext, input: Value| {
-            let noted = journal.note(&ctx);
-            async move { noted.map(|()| input) }
+            let journal = journal.clone();
+            async move { journal.run(&ctx, async { Ok(input) }).await }
         });
     }
     let (for_noop, for_sleep, for_fail) = (journal.clone(), journal.clone(), journal);
     worker
         .on("job.noop", move |ctx: JobContext, _: Value| {
-            let noted = for_noop.note(&ctx);
-            async move { noted }
+            let journal = for_noop.clone();
+            async move { journal.run(&ctx, async { Ok(()) }).await }
         })
         .on("job.sleep", move |ctx: JobContext, input: Sleep| {
-            let noted = for_sleep.note(&ctx);
-            async move {
-                noted?;
-                sleep(ctx, input).await
-            }
+            let journal = for_sleep.clone();
+            async move { journal.run(&ctx, sleep(&ctx, input)).await }
         })
         .on("job.fail", move |ctx: JobContext, input: Fail| {
-            let noted = for_fail.note(&ctx);
-            async move {
-                noted?;
-                fail(ctx, input).await
-            }
+            let journal = for_fail.clone();
+            async move { journal.run(&ctx, fail(&ctx, input)).await }
         })
         .run()
         .await?;

@@ -16,7 +16,8 @@ use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use tokio::sync::Mutex;
 
-use crate::support::{ask_scheduler, check, client, done, runs, stack};
+use crate::load::{Load, Workers, stack};
+use crate::support::{ask_scheduler, client, done, runs};
 
 const WAIT: Duration = Duration::from_secs(60);
 /// Well below the time in which a dispatch must be accepted.
@@ -262,5 +263,5 @@ async fn jobs_that_come_alone_survive_what_the_others_do() -> Result<()> {
         Ok(Seen::when(none, format!("{open:?}")))
     })
     .await?;
-    check(&stack, &ids).await
+    Load::of(ids).check(&stack, Workers::Killed).await
 }

@@ -1,5 +1,6 @@
 //! Each part is killed in the middle of a load of a thousand jobs. Every job that was
-//! accepted must end exactly once.
+//! accepted must end exactly once. What is killed stays away for longer than a worker may
+//! be silent, and some runs outlive it.
 //!
 //! The bound is far below AckWait (10 min) and the job lock's life (60 s): a restart
 //! that waited for either would fail here.
@@ -7,104 +8,113 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
+use airlock_testkit::Service;
 use anyhow::Result;
 
-use crate::support::{all_final, check, leader, restart_what_ended, stack, submit_load, under_way};
+use crate::load::{Load, Workers, outlast_worker_ttl, stack};
+use crate::support::{leader, restart_what_ended};
 
 const BOUND: Duration = Duration::from_secs(55);
 
 #[tokio::test]
 async fn the_scheduler_is_killed() -> Result<()> {
     let stack = stack().start().await?;
-    let ids = submit_load(&stack).await?;
-    under_way(&stack).await?;
+    let load = Load::submit(&stack).await?;
+    load.under_way(&stack).await?;
     stack.scheduler(0).kill9()?;
+    outlast_worker_ttl().await;
     stack.restart_scheduler(0).await?;
-    all_final(&stack, BOUND).await?;
-    check(&stack, &ids).await
+    load.all_final(&stack, BOUND).await?;
+    load.check(&stack, Workers::Undisturbed).await
 }
 
 #[tokio::test]
 async fn a_standby_takes_over() -> Result<()> {
     let stack = stack().schedulers(2).start().await?;
-    let ids = submit_load(&stack).await?;
-    under_way(&stack).await?;
+    let load = Load::submit(&stack).await?;
+    load.under_way(&stack).await?;
     stack.scheduler(leader(&stack, 2).await?).kill9()?;
-    all_final(&stack, BOUND).await?;
-    check(&stack, &ids).await
+    load.all_final(&stack, BOUND).await?;
+    load.check(&stack, Workers::Undisturbed).await
 }
 
 #[tokio::test]
 async fn a_worker_is_killed() -> Result<()> {
-    let stack = stack().start().await?;
-    let ids = submit_load(&stack).await?;
-    under_way(&stack).await?;
+    let stack = stack()
+        .env_for(Service::Scheduler, "AIRLOCK_SCHEDULER__WORKER_TTL", "30s")
+        .start()
+        .await?;
+    let load = Load::submit(&stack).await?;
+    load.under_way(&stack).await?;
     stack.worker(0).kill9()?;
     // Back at once under the same name: what it held is lost now, not in 30 s.
     stack.restart_worker(0).await?;
-    all_final(&stack, Duration::from_secs(29)).await?;
-    check(&stack, &ids).await
+    load.all_final(&stack, Duration::from_secs(29)).await?;
+    load.check(&stack, Workers::Killed).await
 }
 
 #[tokio::test]
 async fn redis_is_killed() -> Result<()> {
     let stack = stack().start().await?;
-    let ids = submit_load(&stack).await?;
-    under_way(&stack).await?;
+    let load = Load::submit(&stack).await?;
+    load.under_way(&stack).await?;
     stack.redis().kill()?;
-    all_final(&stack, BOUND).await?;
+    outlast_worker_ttl().await;
+    load.all_final(&stack, BOUND).await?;
     stack.redis().restart().await?;
-    check(&stack, &ids).await
+    load.check(&stack, Workers::Undisturbed).await
 }
 
 #[tokio::test]
 async fn redis_is_flushed() -> Result<()> {
     let stack = stack().start().await?;
-    let ids = submit_load(&stack).await?;
-    under_way(&stack).await?;
+    let load = Load::submit(&stack).await?;
+    load.under_way(&stack).await?;
     stack.redis().flushall().await?;
-    all_final(&stack, BOUND).await?;
-    check(&stack, &ids).await
+    load.all_final(&stack, BOUND).await?;
+    load.check(&stack, Workers::Undisturbed).await
 }
 
 #[tokio::test]
 async fn nats_is_killed_and_restarted() -> Result<()> {
     let stack = stack().start().await?;
-    let ids = submit_load(&stack).await?;
-    under_way(&stack).await?;
+    let load = Load::submit(&stack).await?;
+    load.under_way(&stack).await?;
     stack.nats().kill()?;
+    outlast_worker_ttl().await;
     stack.nats().restart().await?;
-    all_final(&stack, BOUND).await?;
-    check(&stack, &ids).await
+    load.all_final(&stack, BOUND).await?;
+    load.check(&stack, Workers::Undisturbed).await
 }
 
 #[tokio::test]
 async fn nats_is_wiped() -> Result<()> {
     let stack = stack().start().await?;
-    let ids = submit_load(&stack).await?;
-    under_way(&stack).await?;
+    let load = Load::submit(&stack).await?;
+    load.under_way(&stack).await?;
     stack.nats().wipe().await?;
-    all_final(&stack, BOUND).await?;
-    check(&stack, &ids).await
+    load.all_final(&stack, BOUND).await?;
+    load.check(&stack, Workers::Undisturbed).await
 }
 
 #[tokio::test]
 async fn postgres_is_killed_and_restarted() -> Result<()> {
     let stack = stack().fsync(true).start().await?;
-    let ids = submit_load(&stack).await?;
-    under_way(&stack).await?;
+    let load = Load::submit(&stack).await?;
+    load.under_way(&stack).await?;
     stack.postgres().kill()?;
+    outlast_worker_ttl().await;
     stack.postgres().restart().await?;
     restart_what_ended(&stack).await?;
-    all_final(&stack, BOUND).await?;
-    check(&stack, &ids).await
+    load.all_final(&stack, BOUND).await?;
+    load.check(&stack, Workers::Undisturbed).await
 }
 
 #[tokio::test]
 async fn everything_is_killed_at_once() -> Result<()> {
     let stack = stack().fsync(true).start().await?;
-    let ids = submit_load(&stack).await?;
-    under_way(&stack).await?;
+    let load = Load::submit(&stack).await?;
+    load.under_way(&stack).await?;
     stack.kill_everything()?;
     // In any order: whatever starts before what it needs has to wait for it.
     let mut parts: Vec<usize> = (0..stack.nodes().len() + 3).collect();
@@ -122,6 +132,6 @@ async fn everything_is_killed_at_once() -> Result<()> {
     for node in stack.nodes() {
         node.wait_ready().await?;
     }
-    all_final(&stack, BOUND).await?;
-    check(&stack, &ids).await
+    load.all_final(&stack, BOUND).await?;
+    load.check(&stack, Workers::Killed).await
 }

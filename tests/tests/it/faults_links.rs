@@ -6,7 +6,8 @@ use std::time::Duration;
 use airlock_testkit::{Direction, Seen, Service, Stack, eventually};
 use anyhow::{Context, Result, ensure};
 
-use crate::support::{all_final, ask_scheduler, check, leader, stack, submit_load, under_way};
+use crate::load::{Load, Workers, outlast_worker_ttl, stack};
+use crate::support::{ask_scheduler, leader};
 
 const BOUND: Duration = Duration::from_secs(55);
 /// For what only has to happen at some time.
@@ -35,12 +36,12 @@ async fn end_the_lease(stack: &Stack) -> Result<()> {
 #[tokio::test]
 async fn a_frozen_leader_that_was_replaced_changes_nothing_when_it_wakes() -> Result<()> {
     let stack = stack().schedulers(2).start().await?;
-    let ids = submit_load(&stack).await?;
-    under_way(&stack).await?;
+    let load = Load::submit(&stack).await?;
+    load.under_way(&stack).await?;
     let old = stack.scheduler(leader(&stack, 2).await?);
     old.stop()?;
     end_the_lease(&stack).await?;
-    all_final(&stack, BOUND).await?;
+    load.all_final(&stack, BOUND).await?;
     let books = "SELECT count(*)::text, max(epoch)::text FROM job_state";
     let before = stack.postgres().query(books).await?;
     old.cont()?;
@@ -50,34 +51,35 @@ async fn a_frozen_leader_that_was_replaced_changes_nothing_when_it_wakes() -> Re
     ensure!(stack.postgres().query(books).await? == before);
     let epoch = "SELECT epoch::text FROM leadership";
     ensure!(stack.postgres().query(epoch).await? == [[Some("2".to_owned())]]);
-    check(&stack, &ids).await
+    load.check(&stack, Workers::Undisturbed).await
 }
 
 #[tokio::test]
 async fn the_leader_is_cut_off_from_nats() -> Result<()> {
     let stack = stack().proxies(true).start().await?;
-    let ids = submit_load(&stack).await?;
-    under_way(&stack).await?;
+    let load = Load::submit(&stack).await?;
+    load.under_way(&stack).await?;
     let link = stack.scheduler(0).to_nats()?;
     link.cut();
     shows(&stack, 0, "cordum_bus_connected 0").await?;
     link.heal().await?;
-    all_final(&stack, BOUND).await?;
-    check(&stack, &ids).await
+    load.all_final(&stack, BOUND).await?;
+    load.check(&stack, Workers::Undisturbed).await
 }
 
 #[tokio::test]
 async fn the_leader_is_cut_off_from_redis() -> Result<()> {
     let stack = stack().proxies(true).start().await?;
-    let ids = submit_load(&stack).await?;
-    under_way(&stack).await?;
+    let load = Load::submit(&stack).await?;
+    load.under_way(&stack).await?;
     let link = stack.scheduler(0).to_redis()?;
     link.cut();
     shows(&stack, 0, "cordum_guard_shared 0").await?;
-    all_final(&stack, BOUND).await?;
+    outlast_worker_ttl().await;
+    load.all_final(&stack, BOUND).await?;
     link.heal().await?;
     shows(&stack, 0, "cordum_guard_shared 1").await?;
-    check(&stack, &ids).await
+    load.check(&stack, Workers::Undisturbed).await
 }
 
 /// The leader ends by itself, having lost its lock's session; nobody else leads as long
@@ -93,8 +95,8 @@ async fn cut_off_from_postgres(way: Option<Direction>) -> Result<()> {
         )
         .start()
         .await?;
-    let ids = submit_load(&stack).await?;
-    under_way(&stack).await?;
+    let load = Load::submit(&stack).await?;
+    load.under_way(&stack).await?;
     let old = stack.scheduler(leader(&stack, 2).await?);
     let link = old.to_postgres()?;
     match way {
@@ -104,8 +106,8 @@ async fn cut_off_from_postgres(way: Option<Direction>) -> Result<()> {
     let ended = old.wait(WAIT).await?;
     ensure!(!ended.success(), "{ended}");
     link.heal().await?;
-    all_final(&stack, BOUND).await?;
-    check(&stack, &ids).await
+    load.all_final(&stack, BOUND).await?;
+    load.check(&stack, Workers::Undisturbed).await
 }
 
 #[tokio::test]
@@ -121,17 +123,12 @@ async fn the_leader_does_not_hear_postgres() -> Result<()> {
 
 #[tokio::test]
 async fn a_worker_dies_for_good_and_another_wakes_too_late() -> Result<()> {
-    let stack = stack()
-        .workers(3)
-        .env_for(Service::Scheduler, "AIRLOCK_SCHEDULER__WORKER_TTL", "6s")
-        .env_for(Service::Worker, "DEMO_HEARTBEAT_MS", "500")
-        .start()
-        .await?;
-    let ids = submit_load(&stack).await?;
-    under_way(&stack).await?;
+    let stack = stack().workers(3).start().await?;
+    let load = Load::submit(&stack).await?;
+    load.under_way(&stack).await?;
     stack.worker(0).kill9()?;
     stack.worker(1).stop()?;
-    all_final(&stack, BOUND).await?;
+    load.all_final(&stack, BOUND).await?;
     // Its runs were given to another; what it says of them now is recorded and ignored,
     // and what it had not begun it leaves alone.
     stack.worker(1).cont()?;
@@ -143,5 +140,5 @@ async fn a_worker_dies_for_good_and_another_wakes_too_late() -> Result<()> {
         Ok(Seen::when(count != "0", count))
     })
     .await?;
-    check(&stack, &ids).await
+    load.check(&stack, Workers::Frozen).await
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use airlock_testkit::{Stack, eventually};
 use anyhow::{Context, Result, ensure};
 
-use crate::support::{all_final, check, done, restart_what_ended, stack, submit_load, under_way};
+use crate::load::{Load, Workers, outlast_worker_ttl, stack};
+use crate::support::{done, restart_what_ended};
 
 const BOUND: Duration = Duration::from_secs(55);
 const WAIT: Duration = Duration::from_secs(60);
@@ -34,19 +35,19 @@ async fn door(stack: &Stack) -> Result<u16> {
 #[tokio::test]
 async fn postgres_ends_every_connection() -> Result<()> {
     let stack = stack().start().await?;
-    let ids = submit_load(&stack).await?;
-    under_way(&stack).await?;
+    let load = Load::submit(&stack).await?;
+    load.under_way(&stack).await?;
     end_all_sessions(&stack).await?;
     restart_what_ended(&stack).await?;
-    all_final(&stack, BOUND).await?;
-    check(&stack, &ids).await
+    load.all_final(&stack, BOUND).await?;
+    load.check(&stack, Workers::Undisturbed).await
 }
 
 #[tokio::test]
 async fn postgres_has_no_connection_left() -> Result<()> {
     let stack = stack().start().await?;
-    let ids = submit_load(&stack).await?;
-    under_way(&stack).await?;
+    let load = Load::submit(&stack).await?;
+    load.under_way(&stack).await?;
     let limit = async |n: &str| {
         let sql = format!("ALTER ROLE airlock CONNECTION LIMIT {n}");
         stack.postgres().query_as_superuser(&sql).await
@@ -54,10 +55,11 @@ async fn postgres_has_no_connection_left() -> Result<()> {
     limit("0").await?;
     end_all_sessions(&stack).await?;
     ensure!(door(&stack).await? == 503, "accepted without a ledger");
+    outlast_worker_ttl().await;
     limit("-1").await?;
     restart_what_ended(&stack).await?;
-    all_final(&stack, BOUND).await?;
-    check(&stack, &ids).await
+    load.all_final(&stack, BOUND).await?;
+    load.check(&stack, Workers::Undisturbed).await
 }
 
 const FULL: &str = "
@@ -71,8 +73,8 @@ const FULL: &str = "
 #[tokio::test]
 async fn the_disk_of_postgres_is_full() -> Result<()> {
     let stack = stack().start().await?;
-    let ids = submit_load(&stack).await?;
-    under_way(&stack).await?;
+    let load = Load::submit(&stack).await?;
+    load.under_way(&stack).await?;
     let postgres = stack.postgres();
     postgres.query("CREATE SEQUENCE refusals").await?;
     postgres.query(FULL).await?;
@@ -99,7 +101,7 @@ async fn the_disk_of_postgres_is_full() -> Result<()> {
     if !stack.scheduler(0).is_running() {
         stack.restart_scheduler(0).await?;
     }
-    all_final(&stack, BOUND).await?;
+    load.all_final(&stack, BOUND).await?;
     let letters = postgres
         .query("SELECT reason_code FROM dead_letter")
         .await?;
@@ -107,7 +109,7 @@ async fn the_disk_of_postgres_is_full() -> Result<()> {
         letters.is_empty(),
         "given up for want of space: {letters:?}"
     );
-    check(&stack, &ids).await
+    load.check(&stack, Workers::Undisturbed).await
 }
 
 /// A backup of a moment ago: messages come again that were done with, under numbers that
@@ -115,11 +117,11 @@ async fn the_disk_of_postgres_is_full() -> Result<()> {
 #[tokio::test]
 async fn nats_is_set_back() -> Result<()> {
     let stack = stack().start().await?;
-    let ids = submit_load(&stack).await?;
-    under_way(&stack).await?;
+    let load = Load::submit(&stack).await?;
+    load.under_way(&stack).await?;
     let backup = stack.nats().snapshot()?;
     done(&stack, 400).await?;
     stack.nats().rewind(&backup).await?;
-    all_final(&stack, BOUND).await?;
-    check(&stack, &ids).await
+    load.all_final(&stack, BOUND).await?;
+    load.check(&stack, Workers::Undisturbed).await
 }

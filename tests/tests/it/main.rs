@@ -17,6 +17,7 @@ mod faults_links;
 mod faults_stores;
 mod gate;
 mod layout;
+mod load;
 mod metrics;
 mod placement;
 mod reports;

@@ -6,7 +6,8 @@ use std::time::Duration;
 use airlock_testkit::{Seen, Service, Stack, eventually};
 use anyhow::{Result, ensure};
 
-use crate::support::{self, ask_scheduler, runs};
+use crate::load::{self, Load, Workers};
+use crate::support::{ask_scheduler, runs};
 
 const WAIT: Duration = Duration::from_secs(60);
 const SNAPSHOT: &str = "sys:workers:snapshot";
@@ -107,14 +108,14 @@ async fn the_words_of_the_documents_are_in_the_log() -> Result<()> {
 /// Told to stop, a leader lets in what is under way and hands over within its grace.
 #[tokio::test]
 async fn a_leader_that_is_told_to_stop_leaves_in_time_and_loses_nothing() -> Result<()> {
-    let stack = support::stack().start().await?;
-    let ids = support::submit_load(&stack).await?;
-    support::under_way(&stack).await?;
+    let stack = load::stack().start().await?;
+    let load = Load::submit(&stack).await?;
+    load.under_way(&stack).await?;
     stack.scheduler(0).term()?;
     // Its grace is 8 s; the rest is for a machine that is busy.
     let status = stack.scheduler(0).wait(Duration::from_secs(30)).await?;
     ensure!(status.success(), "{status}");
     stack.restart_scheduler(0).await?;
-    support::all_final(&stack, WAIT * 2).await?;
-    support::check(&stack, &ids).await
+    load.all_final(&stack, WAIT * 2).await?;
+    load.check(&stack, Workers::Undisturbed).await
 }

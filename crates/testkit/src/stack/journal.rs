@@ -13,6 +13,18 @@ pub struct JournalLine {
     pub job_id: String,
     pub attempt: u32,
     pub dispatch_id: String,
+    /// Unix microseconds.
+    pub started_at: u64,
+    /// Absent while the handler runs, and for ever when its process was killed.
+    pub ended: Option<RunEnded>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RunEnded {
+    /// Unix microseconds.
+    pub at: u64,
+    /// `done`, `failed` or `cancelled`.
+    pub outcome: String,
 }
 
 /// Each worker has a journal of its own, so that a line cut short by a kill
@@ -30,24 +42,46 @@ pub(super) fn read(worker: &str, path: &Path) -> anyhow::Result<Vec<JournalLine>
     }
 }
 
-/// `job_id attempt dispatch_id` per line. Each line is written at once; a last
+/// Two lines per run, see the demo worker. Each line is written at once; a last
 /// one without its end belongs to a worker killed in that moment.
 fn parse(worker: &str, text: &str) -> anyhow::Result<Vec<JournalLine>> {
-    text.split_inclusive('\n')
+    let mut runs: Vec<JournalLine> = Vec::new();
+    for line in text
+        .split_inclusive('\n')
         .filter_map(|line| line.strip_suffix('\n'))
-        .map(|line| {
-            let mut words = line.split_whitespace();
-            let read = (|| {
-                Some(JournalLine {
-                    worker: worker.to_owned(),
-                    job_id: words.next()?.to_owned(),
-                    attempt: words.next()?.parse().ok()?,
-                    dispatch_id: words.next()?.to_owned(),
-                })
-            })();
-            read.with_context(|| format!("the journal of {worker} has the line {line:?}"))
-        })
-        .collect()
+    {
+        read_line(worker, line, &mut runs)
+            .with_context(|| format!("the journal of {worker} has the line {line:?}"))?;
+    }
+    Ok(runs)
+}
+
+fn read_line(worker: &str, line: &str, runs: &mut Vec<JournalLine>) -> Option<()> {
+    let mut words = line.split_whitespace();
+    match words.next()? {
+        "start" => runs.push(JournalLine {
+            worker: worker.to_owned(),
+            job_id: words.next()?.to_owned(),
+            attempt: words.next()?.parse().ok()?,
+            dispatch_id: words.next()?.to_owned(),
+            started_at: words.next()?.parse().ok()?,
+            ended: None,
+        }),
+        "end" => {
+            let dispatch = words.next()?;
+            // The newest first, since most ends follow their start closely.
+            let run = runs
+                .iter_mut()
+                .rev()
+                .find(|run| run.dispatch_id == dispatch && run.ended.is_none())?;
+            run.ended = Some(RunEnded {
+                at: words.next()?.parse().ok()?,
+                outcome: words.next()?.to_owned(),
+            });
+        }
+        _ => return None,
+    }
+    words.next().is_none().then_some(())
 }
 
 #[cfg(test)]
@@ -56,9 +90,15 @@ mod tests {
 
     #[test]
     fn a_line_cut_short_is_left_out_and_a_wrong_one_is_an_error() {
-        let lines = parse("w", "a 1 x\nb 2 y\nc 3").expect("parses");
-        assert_eq!(lines.len(), 2);
-        assert_eq!((lines[1].job_id.as_str(), lines[1].attempt), ("b", 2));
-        assert!(parse("w", "a one x\n").is_err());
+        let text = "start a 1 x 10\nstart b 2 y 11\nend x 20 done\nstart c 3";
+        let runs = parse("w", text).expect("parses");
+        assert_eq!(runs.len(), 2);
+        let end = runs[0].ended.as_ref().expect("an end");
+        assert_eq!((end.at, end.outcome.as_str()), (20, "done"));
+        assert_eq!((runs[1].job_id.as_str(), runs[1].attempt), ("b", 2));
+        assert_eq!(runs[1].ended, None);
+        for wrong in ["start a one x 1\n", "end x 1 done\n", "a 1 x\n"] {
+            assert!(parse("w", wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -30,7 +30,7 @@ use crate::redis::Redis;
 use crate::wait::{Seen, eventually};
 
 pub use builder::StackBuilder;
-pub use journal::JournalLine;
+pub use journal::{JournalLine, RunEnded};
 
 /// Until a service is ready. Long, for machines that build meanwhile.
 const READY_BOUND: Duration = Duration::from_secs(60);
