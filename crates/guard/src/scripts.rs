@@ -89,10 +89,13 @@ if n == 1 then redis.call('PEXPIRE', KEYS[1], ARGV[1]) end
 return n
 ";
 
-/// What the three breaker scripts begin with. KEYS: the failure counter, the circuit.
+/// What the four breaker scripts begin with. KEYS: the failure counter, the circuit.
 /// ARGV: failures that open it, ms it stays open, probes, successes that close it, ms
 /// after which a silent probe is forgiven, ms that a replica has it open by itself, ms
 /// that failures are remembered. Redis's own clock, because replicas' clocks differ.
+///
+/// What is found there is not believed blindly: a circuit is never open for longer than
+/// a circuit can be, never kept for ever, and one that is not a circuit at all is removed.
 macro_rules! breaker {
     ($rest:literal) => {
         concat!(
@@ -104,8 +107,22 @@ local function open(ms)
              'successes', 0, 'probed', 0)
   redis.call('PEXPIRE', KEYS[2], 86400000)
 end
-local c = redis.call('HMGET', KEYS[2], 'until', 'probes', 'successes', 'probed')
+local c = redis.pcall('HMGET', KEYS[2], 'until', 'probes', 'successes', 'probed')
+if c.err then
+  redis.call('DEL', KEYS[2])
+  c = {}
+end
 local till = c[1] and tonumber(c[1])
+if till then
+  local latest = now + tonumber(ARGV[2])
+  if not (till <= latest) then
+    till = latest
+    redis.call('HSET', KEYS[2], 'until', string.format('%.0f', till))
+  end
+  if redis.call('PTTL', KEYS[2]) < 0 then redis.call('PEXPIRE', KEYS[2], 86400000) end
+end
+local probes, successes = tonumber(c[2] or 0) or 0, tonumber(c[3] or 0) or 0
+local probed = tonumber(c[4] or 0) or 0
 ",
             $rest
         )
@@ -124,9 +141,8 @@ if not till then
   return {1, 0, tonumber(redis.call('GET', KEYS[1]) or '0'), 0}
 end
 if now < till then return {0, 1, till - now, 0} end
-local probes, successes = tonumber(c[2]), tonumber(c[3])
 if probes >= tonumber(ARGV[3]) then
-  if now - tonumber(c[4]) < tonumber(ARGV[5]) then return {0, 2, probes, successes} end
+  if probed <= now and now - probed < tonumber(ARGV[5]) then return {0, 2, probes, successes} end
   probes = 0
 end
 redis.call('HSET', KEYS[2], 'probes', probes + 1, 'probed', string.format('%.0f', now))
@@ -134,12 +150,12 @@ return {1, 2, probes + 1, successes}
 "
 );
 
-/// The same answer, and nothing changes by it.
+/// The same answer, without asking for leave.
 const BREAKER_LOOK: &str = breaker!(
     r"
 if not till then return {1, 0, tonumber(redis.call('GET', KEYS[1]) or '0'), 0} end
 if now < till then return {0, 1, till - now, 0} end
-return {1, 2, tonumber(c[2]), tonumber(c[3])}
+return {1, 2, probes, successes}
 "
 );
 
@@ -147,9 +163,8 @@ const BREAKER_SUCCEEDED: &str = breaker!(
     r"
 if not till then return redis.call('DEL', KEYS[1]) end
 if now < till then return 0 end
-if redis.call('HINCRBY', KEYS[2], 'successes', 1) >= tonumber(ARGV[4]) then
-  redis.call('DEL', KEYS[1], KEYS[2])
-end
+redis.call('HSET', KEYS[2], 'successes', successes + 1)
+if successes + 1 >= tonumber(ARGV[4]) then redis.call('DEL', KEYS[1], KEYS[2]) end
 return 0
 "
 );

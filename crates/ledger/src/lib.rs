@@ -21,6 +21,7 @@ mod cursors;
 mod decisions;
 mod error;
 mod history;
+mod kernels;
 mod leader;
 mod lease;
 mod letters;
@@ -37,6 +38,7 @@ mod settings;
 mod stale;
 mod submit;
 mod ts;
+mod velocity;
 
 use std::time::Duration;
 
@@ -59,6 +61,7 @@ pub use config::LedgerConfig;
 pub use decisions::PastDecision;
 pub use error::{Failure, LedgerError};
 pub use history::HistoryEntry;
+pub use kernels::{KERNEL_GONE_AFTER, KernelReport, KernelStatus};
 pub use leader::LeaderWriter;
 pub use lease::{LeaderInfo, LeaseConnection};
 pub use letters::{DeadLetter, LetterFilter, NewDeadLetter, WholeLetter};
@@ -73,6 +76,7 @@ pub use second::{Retried, retry_key};
 pub use settings::Fact;
 pub use stale::StaleAfter;
 pub use submit::{NewJob, Submitted};
+pub use velocity::StrictCount;
 
 use error::Doing;
 

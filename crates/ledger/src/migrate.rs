@@ -13,6 +13,8 @@ const MIGRATIONS: &[(i32, &str)] = &[
     (4, include_str!("../migrations/0004_audit_order.sql")),
     (5, include_str!("../migrations/0005_reports.sql")),
     (6, include_str!("../migrations/0006_failed_tasks.sql")),
+    (16, include_str!("../migrations/0016_strict_velocity.sql")),
+    (17, include_str!("../migrations/0017_kernel_status.sql")),
 ];
 
 /// Every service migrates on start; this lock lets one do it while the others wait.

@@ -29,6 +29,9 @@ pub mod limits {
     pub const TAG: usize = 128;
     pub const NAME: usize = 256;
     pub const IDEMPOTENCY_KEY: usize = 256;
+    /// All texts of a request together, its payload left out: what the policy, every
+    /// restart and every list must read of each job.
+    pub const SPEC_BYTES: usize = 64 * 1024;
     pub const MAX_ATTEMPTS: u32 = 100;
     /// One pause per attempt that may follow the first.
     pub const RETRY_DELAYS: usize = 99;
@@ -235,6 +238,83 @@ impl JobSpec {
         }
     }
 
+    /// The bytes of its texts by part, names and values alike. The input of a compensation
+    /// is a payload and does not count.
+    fn text_parts(&self) -> [(&'static str, usize); 6] {
+        let Self {
+            topic,
+            labels,
+            env,
+            capability,
+            risk_tags,
+            requires,
+            workflow_id,
+            parent_job_id,
+            compensation,
+            principal_id,
+            actor_id,
+            pack_id,
+            adapter_id,
+            memory_id,
+            // No texts.
+            priority: _,
+            budget: _,
+            due: _,
+            max_attempts: _,
+            timeout_ms: _,
+            retry: _,
+            step_index: _,
+            actor_type: _,
+        } = self;
+        let names = [
+            capability,
+            workflow_id,
+            parent_job_id,
+            principal_id,
+            actor_id,
+            pack_id,
+            adapter_id,
+            memory_id,
+        ];
+        let names = names.into_iter().flatten().map(String::len).sum::<usize>();
+        let undo = compensation.as_ref().map_or(0, |undo| {
+            let names = [&undo.capability, &undo.idempotency_key];
+            let names = names.into_iter().flatten().map(String::len).sum::<usize>();
+            undo.topic.as_str().len() + map_bytes(&undo.labels) + map_bytes(&undo.env) + names
+        });
+        [
+            ("labels", map_bytes(labels)),
+            ("env", map_bytes(env)),
+            ("risk_tags", list_bytes(risk_tags)),
+            ("requires", list_bytes(requires)),
+            ("compensation", undo),
+            ("topic", topic.as_str().len() + names),
+        ]
+    }
+
+    /// The bytes of all its texts, which are what makes a request large.
+    pub fn text_bytes(&self) -> usize {
+        self.text_parts().iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    fn check_size(&self) -> Result<(), FieldError> {
+        let parts = self.text_parts();
+        let bytes: usize = parts.iter().map(|(_, bytes)| bytes).sum();
+        if bytes <= limits::SPEC_BYTES {
+            return Ok(());
+        }
+        let largest = parts.into_iter().max_by_key(|(_, bytes)| *bytes);
+        let (field, of_it) = largest.unwrap_or(("labels", bytes));
+        Err(FieldError::new(
+            field,
+            format!(
+                "the job has {bytes} bytes without its payload, {of_it} of them here; at most {} \
+                 are allowed",
+                limits::SPEC_BYTES
+            ),
+        ))
+    }
+
     /// Holds a client's request to the limits; the first field that breaks one.
     pub fn validate(&self) -> Result<(), FieldError> {
         check_map("labels", &self.labels)?;
@@ -310,8 +390,16 @@ impl JobSpec {
                 check_budget("compensation.budget", budget)?;
             }
         }
-        Ok(())
+        self.check_size()
     }
+}
+
+fn map_bytes(map: &BTreeMap<String, String>) -> usize {
+    map.iter().map(|(key, value)| key.len() + value.len()).sum()
+}
+
+fn list_bytes(list: &[String]) -> usize {
+    list.iter().map(String::len).sum()
 }
 
 fn check_budget(field: &str, b: &Budget) -> Result<(), FieldError> {
@@ -425,6 +513,36 @@ mod tests {
             s.labels.insert(key.into(), "true".into());
             assert_eq!(s.validate().unwrap_err().field, format!("labels.{key}"));
         }
+    }
+
+    #[test]
+    fn a_request_is_bounded_as_a_whole_and_its_largest_part_named() {
+        let many = |bytes: usize| -> BTreeMap<String, String> {
+            (0..64)
+                .map(|i| (format!("k{i:03}"), "x".repeat(bytes)))
+                .collect()
+        };
+        let mut s = spec();
+        s.labels = many(1_000);
+        assert_eq!(s.validate(), Ok(()), "64 labels of 1,000 bytes fit");
+        s.env = many(100);
+        let wrong = s.validate().unwrap_err();
+        assert_eq!(wrong.field, "labels");
+        assert!(wrong.message.contains("65536"), "{wrong}");
+        let mut s = spec();
+        s.compensation = Some(Compensation {
+            topic: Topic::new("job.undo").unwrap(),
+            payload: Some("x".repeat(limits::SPEC_BYTES).into()),
+            labels: many(600),
+            env: BTreeMap::new(),
+            budget: None,
+            capability: None,
+            idempotency_key: None,
+        });
+        assert_eq!(s.validate(), Ok(()), "an input is not part of it");
+        s.labels = many(500);
+        assert_eq!(s.validate().unwrap_err().field, "compensation");
+        assert_eq!(s.text_bytes(), 64 * (604 + 504) + "job.echojob.undo".len());
     }
 
     #[test]

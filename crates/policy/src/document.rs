@@ -280,6 +280,9 @@ pub(crate) struct VelocityDoc {
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) key: Option<List>,
+    /// Counted in the ledger instead of Redis.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) strict: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

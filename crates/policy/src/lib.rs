@@ -108,6 +108,12 @@ impl Policy {
         self.content.iter().any(|r| r.patterns.is_some())
     }
 
+    /// Whether a rule counts in the ledger.
+    pub fn counts_strictly(&self) -> bool {
+        let mut limits = self.rules.iter().filter_map(|r| r.velocity.as_ref());
+        limits.any(|v| v.strict)
+    }
+
     /// What the scheduler does while the kernel cannot be asked.
     pub fn fail_mode(&self) -> FailMode {
         self.fail_mode

@@ -17,6 +17,8 @@ pub mod limits {
     pub const CONTENT_RULES: usize = 100;
     /// Rules with `velocity`: each can cost the kernel a round trip to its counters.
     pub const VELOCITY_RULES: usize = 64;
+    /// The limit of a strict velocity rule: so many rows it has in the ledger at most.
+    pub const STRICT_REQUESTS: u64 = 100_000;
     pub const TENANTS: usize = 10_000;
     /// Entries of one list, or labels of one match.
     pub const LIST: usize = 1_000;

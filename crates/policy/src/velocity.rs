@@ -23,6 +23,8 @@ pub struct VelocityQuery {
     /// The rule matches when more than this many are counted.
     pub max_requests: u64,
     pub window_seconds: u64,
+    /// To be counted in the ledger, which forgets nothing.
+    pub strict: bool,
 }
 
 /// How many jobs were counted in the window, the one in question included.
@@ -125,6 +127,7 @@ pub(crate) struct Velocity {
     pub(crate) max_requests: u64,
     pub(crate) window_seconds: u64,
     pub(crate) key: Box<[KeyPart]>,
+    pub(crate) strict: bool,
 }
 
 impl Velocity {
@@ -175,7 +178,13 @@ impl Velocity {
             key: digest.iter().take(16).map(|b| format!("{b:02x}")).collect(),
             max_requests: self.max_requests,
             window_seconds: self.window_seconds,
+            strict: self.strict,
         }
+    }
+
+    /// Whether jobs of different tenants are counted together.
+    pub(crate) fn mixes_tenants(&self) -> bool {
+        !self.key.contains(&KeyPart::Field(Field::Tenant))
     }
 
     pub(crate) fn note_reads(&self, reads: &mut Reads) {

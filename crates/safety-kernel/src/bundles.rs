@@ -63,6 +63,12 @@ impl Bundles {
         lock(&self.known).as_ref().map(|k| k.bundles.clone())
     }
 
+    /// Which change of the bundles is known; 0 when it is not known which.
+    pub fn generation(&self) -> u64 {
+        let generation = lock(&self.known).as_ref().and_then(|k| k.generation);
+        generation.unwrap_or(0)
+    }
+
     /// Whether there is a ledger to ask.
     pub fn any(&self) -> bool {
         self.config.is_some()
@@ -101,7 +107,8 @@ impl Bundles {
         Ok(changed)
     }
 
-    async fn ledger(&self) -> anyhow::Result<Ledger> {
+    /// The ledger, connected to when it is first needed.
+    pub async fn ledger(&self) -> anyhow::Result<Ledger> {
         if let Some(ledger) = lock(&self.ledger).clone() {
             return Ok(ledger);
         }

@@ -99,7 +99,7 @@ impl Default for PolicyConfig {
             path: "config/safety.yaml".into(),
             overlays: Vec::new(),
             last_good: None,
-            bundle_poll: Duration::from_secs(5),
+            bundle_poll: Duration::from_secs(2),
             public_keys: Vec::new(),
             require_signature: false,
         }

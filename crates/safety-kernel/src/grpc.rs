@@ -1,4 +1,4 @@
-//! The kernel's gRPC face: CAP's `SafetyKernel` and our own `PolicyBatch`.
+//! The kernel's gRPC face: CAP's `SafetyKernel` and our own `PolicyBatch` and `PolicyAdmin`.
 //!
 //! A job that is malformed is a verdict (deny, with the reason), because the caller
 //! must record one. Only a call that is malformed gets a status.
@@ -8,26 +8,29 @@ use std::sync::Arc;
 
 use airlock_policy::{Policy, Reads};
 use airlock_proto::cap::{self, safety_kernel_server};
-use airlock_proto::own::{self, policy_batch_server};
+use airlock_proto::own::{self, policy_admin_server, policy_batch_server};
 use airlock_proto::trace;
 use tonic::{Request, Response, Status};
 use tracing::Span;
 
 use crate::judge::{Judge, Judged, Purpose, Sitting};
+use crate::keeper::Keeper;
+use crate::sources::{Piece, SourceError};
 use crate::wire;
 
 /// Requests in one batch.
 pub const MAX_BATCH: usize = 1_000;
 
-/// Both services; clones answer by the same policy.
+/// All services; clones answer by the same policy.
 #[derive(Clone)]
 pub struct Kernel {
     judge: Judge,
+    keeper: Arc<Keeper>,
 }
 
 impl Kernel {
-    pub fn new(judge: Judge) -> Self {
-        Self { judge }
+    pub fn new(judge: Judge, keeper: Arc<Keeper>) -> Self {
+        Self { judge, keeper }
     }
 
     async fn one(
@@ -195,6 +198,10 @@ impl policy_batch_server::PolicyBatch for Kernel {
         Ok(Response::new(own::ConfirmResponse {
             snapshot,
             fail_mode: fail_mode.into(),
+            refused: match self.judge.policies().refused() {
+                Some(why) => why.to_string(),
+                None => String::new(),
+            },
         }))
     }
 
@@ -214,6 +221,55 @@ impl policy_batch_server::PolicyBatch for Kernel {
             warnings: policy.warnings().iter().map(ToString::to_string).collect(),
         }))
     }
+}
+
+#[tonic::async_trait]
+impl policy_admin_server::PolicyAdmin for Kernel {
+    async fn try_bundles(
+        &self,
+        request: Request<own::TryBundlesRequest>,
+    ) -> Result<Response<own::TryBundlesResponse>, Status> {
+        let pieces: Vec<Piece> = request
+            .into_inner()
+            .bundles
+            .into_iter()
+            .map(|bundle| Piece {
+                name: bundle.name,
+                text: bundle.content,
+                signature: Some(bundle.signature).filter(|s| !s.is_empty()),
+            })
+            .collect();
+        let keeper = self.keeper.clone();
+        let made = tokio::task::spawn_blocking(move || keeper.load(&pieces))
+            .await
+            .map_err(|e| Status::internal(format!("trying the bundles: {e}")))?;
+        Ok(Response::new(match made {
+            Ok(policy) => own::TryBundlesResponse {
+                snapshot: policy.snapshot().to_string(),
+                ..Default::default()
+            },
+            Err(error) => own::TryBundlesResponse {
+                refused: error.to_string(),
+                mistakes: mistakes(&error),
+                ..Default::default()
+            },
+        }))
+    }
+}
+
+fn mistakes(error: &SourceError) -> Vec<own::PolicyMistake> {
+    let SourceError::Refused(refused) = error else {
+        return Vec::new();
+    };
+    let mistake = |p: &airlock_policy::Problem| own::PolicyMistake {
+        file: p.file.clone(),
+        line: p.line,
+        column: p.column,
+        field: p.field.clone(),
+        message: p.message.clone(),
+        hint: p.hint.clone().unwrap_or_default(),
+    };
+    refused.problems.iter().map(mistake).collect()
 }
 
 /// Where the fields an answer depends on are listed, counted from 1; 0 when it must not

@@ -14,11 +14,13 @@ use tokio::sync::mpsc;
 
 use crate::bundles::Bundles;
 use crate::config::Config;
+use crate::counting::Counting;
 use crate::grpc::Kernel;
 use crate::judge::Judge;
 use crate::keeper::{Keeper, Look};
 use crate::metrics::KernelMetrics;
 use crate::policies::Policies;
+use crate::report::{self, Reporter};
 use crate::server::{GrpcServer, Serving};
 use crate::sources::{Trust, signature_path};
 
@@ -71,12 +73,26 @@ impl Prepared {
             tell_of_redis(guard, &ctx);
             on_redis.follow(guard.reading());
         }
-        let velocity = Arc::new(Velocity::new(guard));
-        let judge = Judge::new(policies.clone(), velocity, metrics.clone());
-        let server = GrpcServer::bind(&config.grpc, Kernel::new(judge)).await?;
+        let bundles = Arc::new(Bundles::new(
+            config.database.clone(),
+            config.policy.last_good(),
+        ));
+        let counting = Counting::new(
+            Velocity::new(guard.clone()),
+            config.database.is_some().then(|| bundles.clone()),
+        );
+        let judge = Judge::new(policies.clone(), Arc::new(counting), metrics.clone());
+        let files = config.policy.files();
+        let keeper = Arc::new(Keeper::new(
+            files.clone(),
+            trust(config)?,
+            config.database.is_some(),
+            policies.clone(),
+            metrics,
+        ));
+        let server = GrpcServer::bind(&config.grpc, Kernel::new(judge, keeper.clone())).await?;
 
         let (hint, hints) = mpsc::channel(1);
-        let files = config.policy.files();
         // Watched before they are read, so that no change falls between the two.
         for file in &files {
             follow_file(file.clone(), hint.clone(), &ctx);
@@ -85,23 +101,11 @@ impl Prepared {
         if let Some(nats) = &config.nats {
             follow_bus(nats.clone(), hint, on_bus, &ctx);
         }
-        let trust = Trust {
-            keys: config
-                .policy
-                .public_keys
-                .iter()
-                .map(|key| PublicKey::parse(key))
-                .collect::<Result<_, _>>()
-                .context("policy.public_keys")?,
-            required: config.policy.require_signature,
-        };
         let prepared = Self {
             look: Looker {
-                keeper: Arc::new(Keeper::new(files, trust, policies, metrics)),
-                bundles: Arc::new(Bundles::new(
-                    config.database.clone(),
-                    config.policy.last_good(),
-                )),
+                reporter: Reporter::new(server.address(), &files, policies, bundles.clone(), guard),
+                keeper,
+                bundles,
                 serving: server.serving(),
                 ctx: ctx.clone(),
             },
@@ -144,6 +148,18 @@ impl Prepared {
     }
 }
 
+/// Whose signatures count.
+fn trust(config: &Config) -> anyhow::Result<Trust> {
+    let keys = config.policy.public_keys.iter();
+    Ok(Trust {
+        keys: keys
+            .map(|key| PublicKey::parse(key))
+            .collect::<Result<_, _>>()
+            .context("policy.public_keys")?,
+        required: config.policy.require_signature,
+    })
+}
+
 /// Looks again whenever something may have changed, and asks for bundles in between.
 async fn follow(
     look: Looker,
@@ -152,11 +168,20 @@ async fn follow(
     ctx: Context,
 ) -> anyhow::Result<()> {
     let mut open = true;
+    let every = |period: Duration| {
+        let mut ticks = tokio::time::interval(period);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        ticks
+    };
+    let (mut poll, mut tell) = (every(poll), every(report::EVERY));
     loop {
         tokio::select! {
             // In this order, because a shutdown also closes the channel.
             biased;
-            () = ctx.shutdown.cancelled() => return Ok(()),
+            () = ctx.shutdown.cancelled() => {
+                look.reporter.gone().await;
+                return Ok(());
+            }
             hint = hints.recv(), if open => match hint {
                 Some(()) => look.everything().await?,
                 None => {
@@ -168,7 +193,8 @@ async fn follow(
                     ctx.health.degraded(COMPONENT, text);
                 }
             },
-            () = tokio::time::sleep(poll), if look.bundles.any() => look.at_bundles().await?,
+            _ = tell.tick(), if look.bundles.any() => look.reporter.again().await,
+            _ = poll.tick(), if look.bundles.any() => look.at_bundles().await?,
         }
     }
 }
@@ -264,6 +290,7 @@ fn tell_of_redis(guard: &Guard, ctx: &Context) {
 struct Looker {
     keeper: Arc<Keeper>,
     bundles: Arc<Bundles>,
+    reporter: Reporter,
     serving: Serving,
     ctx: Context,
 }
@@ -272,7 +299,9 @@ impl Looker {
     /// At files and bundles.
     async fn everything(&self) -> anyhow::Result<()> {
         self.ask_for_bundles().await;
-        self.put_in_force().await
+        self.put_in_force().await?;
+        self.reporter.if_changed().await;
+        Ok(())
     }
 
     /// At bundles alone.
@@ -280,6 +309,7 @@ impl Looker {
         if self.ask_for_bundles().await {
             self.put_in_force().await?;
         }
+        self.reporter.if_changed().await;
         Ok(())
     }
 

@@ -10,15 +10,15 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use airlock_guard::{Velocity, VelocityCheck};
 use airlock_policy::{
     Counters, Decision, Evaluation, Explanation, FailMode, KnownCounts, Policy, VelocityQuery,
     limits,
 };
 use airlock_proto::{cap, own};
 
+use crate::counting::Counting;
 use crate::metrics::KernelMetrics;
 use crate::policies::Policies;
 use crate::wire::Question;
@@ -26,6 +26,8 @@ use crate::wire::Question;
 pub const NO_POLICY: &str = "denied: no policy loaded";
 pub const NOT_YET: &str = "throttled: it is not known yet which policy bundles are in force";
 pub const PANICKED: &str = "denied: asking the policy failed inside the safety kernel";
+pub const NOT_COUNTED: &str =
+    "throttled: a strict velocity rule counts in the ledger, which cannot be asked";
 pub const NO_END: &str = "denied: the policy's velocity rules came to no end";
 
 /// Requests answered before other tasks get their turn.
@@ -86,15 +88,15 @@ impl Judged {
 #[derive(Clone)]
 pub struct Judge {
     policies: Arc<Policies>,
-    velocity: Arc<Velocity>,
+    counting: Arc<Counting>,
     metrics: KernelMetrics,
 }
 
 impl Judge {
-    pub fn new(policies: Arc<Policies>, velocity: Arc<Velocity>, metrics: KernelMetrics) -> Self {
+    pub fn new(policies: Arc<Policies>, counting: Arc<Counting>, metrics: KernelMetrics) -> Self {
         Self {
             policies,
-            velocity,
+            counting,
             metrics,
         }
     }
@@ -193,23 +195,25 @@ impl Sitting<'_> {
         spans: &[tracing::Span],
         purpose: Purpose,
     ) -> Vec<Open<'a>> {
-        let checks: Vec<VelocityCheck> = open
+        let questions: Vec<(&VelocityQuery, String)> = open
             .iter()
-            .map(|o| VelocityCheck {
-                counter: o.next.key.clone(),
-                job: o.question.job().to_string(),
-                most: o.next.max_requests,
-                window: Duration::from_secs(o.next.window_seconds),
-            })
+            .map(|o| (&o.next, o.question.job().to_string()))
             .collect();
-        let counted = match purpose {
-            Purpose::Decide => self.judge.velocity.count(&checks).await,
-            Purpose::Look | Purpose::Ahead => self.judge.velocity.peek(&checks).await,
+        let record = match purpose {
+            Purpose::Decide => true,
+            Purpose::Look | Purpose::Ahead => false,
         };
+        let counted = self.judge.counting.count(&questions, record).await;
         let mut still = Vec::new();
-        for (mut o, n) in open.into_iter().zip(counted.counts) {
+        for (mut o, counted) in open.into_iter().zip(counted) {
+            let Some(counted) = counted else {
+                if let Some(answer) = answers.get_mut(o.place) {
+                    *answer = Some(self.without(Decision::Throttle, NOT_COUNTED));
+                }
+                continue;
+            };
             o.local |= counted.local;
-            o.counts.insert(o.next.key.clone(), n);
+            o.counts.insert(o.next.key.clone(), counted.count);
             let judged = self.ask(&o.question, &mut o.counts, spans.get(o.place));
             match o.counts.missing().cloned() {
                 Some(next) => still.push(Open { next, ..o }),
@@ -254,16 +258,13 @@ impl Sitting<'_> {
                 };
                 return (judged, Some(explained));
             };
-            let check = VelocityCheck {
-                counter: next.key.clone(),
-                job: question.job().to_string(),
-                most: next.max_requests,
-                window: Duration::from_secs(next.window_seconds),
+            let question = [(&next, question.job().to_string())];
+            let counted = self.judge.counting.count(&question, false).await;
+            let Some(counted) = counted.first().copied().flatten() else {
+                return (self.without(Decision::Throttle, NOT_COUNTED), None);
             };
-            let counted = self.judge.velocity.peek(&[check]).await;
             local = Some(counted.local || local == Some(true));
-            let n = counted.counts.first().copied().unwrap_or(u64::MAX);
-            counts.insert(next.key, n);
+            counts.insert(next.key, counted.count);
         }
         (self.without(Decision::Deny, NO_END), None)
     }
@@ -354,7 +355,7 @@ mod tests {
     fn judge() -> Judge {
         Judge::new(
             Arc::default(),
-            Arc::new(Velocity::new(None)),
+            Arc::new(Counting::new(airlock_guard::Velocity::new(None), None)),
             KernelMetrics::new(),
         )
     }

@@ -8,6 +8,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use airlock_policy::Policy;
+
 use crate::metrics::KernelMetrics;
 use crate::policies::Policies;
 use crate::sources::{self, Piece, SourceError, Trust};
@@ -26,24 +28,46 @@ pub enum Look {
 pub struct Keeper {
     files: Vec<PathBuf>,
     trust: Trust,
+    /// There is a ledger to count in.
+    strict: bool,
     policies: Arc<Policies>,
     metrics: KernelMetrics,
 }
 
 impl Keeper {
-    /// `files` in the order in which their rules are asked.
+    /// `files` in the order in which their rules are asked; `strict` when there is a ledger
+    /// that strict rules can count in.
     pub fn new(
         files: Vec<PathBuf>,
         trust: Trust,
+        strict: bool,
         policies: Arc<Policies>,
         metrics: KernelMetrics,
     ) -> Self {
         Self {
             files,
             trust,
+            strict,
             policies,
             metrics,
         }
+    }
+
+    /// In the order in which their rules are asked.
+    pub fn files(&self) -> &[PathBuf] {
+        &self.files
+    }
+
+    /// What these bundles and the files make, without putting it in force. Blocks on the
+    /// disk.
+    pub fn load(&self, bundles: &[Piece]) -> Result<Policy, SourceError> {
+        let files = sources::read_files(&self.files)?;
+        let pieces: Vec<Piece> = bundles.iter().cloned().chain(files).collect();
+        let policy = sources::load(&pieces, &self.trust)?;
+        if policy.counts_strictly() && !self.strict {
+            return Err(SourceError::NothingToCountIn);
+        }
+        Ok(policy)
     }
 
     pub fn policies(&self) -> &Arc<Policies> {
@@ -53,16 +77,15 @@ impl Keeper {
     /// Reads the files and puts them, behind the bundles, in force if all is good.
     /// Blocks on the disk.
     pub fn look(&self, bundles: &[Piece]) -> Look {
-        let made = sources::read_files(&self.files).and_then(|files| {
-            let pieces: Vec<Piece> = bundles.iter().cloned().chain(files).collect();
-            sources::load(&pieces, &self.trust)
-        });
+        let made = self.load(bundles);
+        let why = made.as_ref().err().map(|e| e.to_string().into());
         match made {
             Ok(policy) => {
                 let (rules, snapshot) = (policy.rule_count(), policy.snapshot().clone());
                 let warnings: Vec<String> =
                     policy.warnings().iter().map(ToString::to_string).collect();
                 let changed = self.policies.install(policy);
+                self.policies.refuse(why);
                 self.metrics.loaded(rules);
                 if changed {
                     tracing::info!(%snapshot, rules, bundles = bundles.len(), "policy in force");
@@ -74,6 +97,7 @@ impl Keeper {
             }
             Err(error) => {
                 self.metrics.refused();
+                self.policies.refuse(why);
                 match self.policies.current() {
                     Some(old) => {
                         let in_force = old.snapshot();
@@ -100,6 +124,7 @@ mod tests {
         Keeper::new(
             files,
             Trust::default(),
+            false,
             policies.clone(),
             KernelMetrics::new(),
         )

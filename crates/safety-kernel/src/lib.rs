@@ -13,18 +13,22 @@
 //! | [`keeper`] | a policy of all of it: putting in force, or keeping the old one |
 //! | [`policies`] | the policy in force and the last snapshots |
 //! | [`judge`] | one request, one verdict |
+//! | [`counting`] | what velocity rules count, in Redis or the ledger |
+//! | [`report`] | what is loaded, told to the ledger |
 //! | [`wire`] | CAP's messages to the policy's types and back |
 //! | [`grpc`], [`server`] | the services and their listener |
 //! | [`host`] | all of it as a service with health and metrics |
 
 pub mod bundles;
 pub mod config;
+pub mod counting;
 pub mod grpc;
 pub mod host;
 pub mod judge;
 pub mod keeper;
 pub mod metrics;
 pub mod policies;
+pub mod report;
 pub mod server;
 pub mod sources;
 pub mod wire;

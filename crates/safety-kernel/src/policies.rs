@@ -19,6 +19,8 @@ pub struct Policies {
     current: ArcSwapOption<Policy>,
     /// It is not known yet what the policy is made of.
     waiting: AtomicBool,
+    /// Why what the policy would be made of now is not in force.
+    refused: Mutex<Option<Arc<str>>>,
     /// Newest first, each once.
     history: Mutex<VecDeque<Arc<str>>>,
 }
@@ -36,6 +38,16 @@ impl Policies {
 
     pub fn wait(&self, waiting: bool) {
         self.waiting.store(waiting, Ordering::Release);
+    }
+
+    /// Why newer sources are not in force; `None`: they are.
+    pub fn refused(&self) -> Option<Arc<str>> {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.clone()
+    }
+
+    pub fn refuse(&self, why: Option<Arc<str>>) {
+        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
     /// Puts a policy in force. Tells whether that changed anything.

@@ -4,7 +4,9 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use airlock_policy::limits;
 use airlock_proto::cap::safety_kernel_server::SafetyKernelServer;
+use airlock_proto::own::policy_admin_server::PolicyAdminServer;
 use airlock_proto::own::policy_batch_server::PolicyBatchServer;
 use tokio::net::TcpListener;
 use tonic::server::NamedService;
@@ -18,6 +20,9 @@ use crate::grpc::Kernel;
 
 /// A batch of 1,000 requests fits; a single request has tonic's default of 4 MiB.
 const MAX_BATCH_BYTES: usize = 16 * 1024 * 1024;
+
+/// As many bundles as there are files in a policy, each as long as a file may be, fit.
+const MAX_TRIED_BYTES: usize = (limits::FILES + 1) * limits::FILE_BYTES;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
@@ -51,6 +56,7 @@ impl Serving {
             "",
             SafetyKernelServer::<Kernel>::NAME,
             PolicyBatchServer::<Kernel>::NAME,
+            PolicyAdminServer::<Kernel>::NAME,
         ] {
             self.0.set_service_status(name, status).await;
         }
@@ -87,6 +93,9 @@ impl GrpcServer {
         let router = server
             .add_service(health)
             .add_service(SafetyKernelServer::new(kernel.clone()))
+            .add_service(
+                PolicyAdminServer::new(kernel.clone()).max_decoding_message_size(MAX_TRIED_BYTES),
+            )
             .add_service(PolicyBatchServer::new(kernel).max_decoding_message_size(MAX_BATCH_BYTES));
         Ok(Self {
             router,

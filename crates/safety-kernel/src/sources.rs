@@ -37,6 +37,10 @@ pub enum SourceError {
         name: String,
         source: SignatureError,
     },
+    #[error(
+        "a velocity rule is strict, which needs a ledger to count in; this kernel has none (database.url)"
+    )]
+    NothingToCountIn,
     #[error("the policy was refused: {0}")]
     Refused(#[from] LoadError),
 }

@@ -6,15 +6,17 @@
 
 mod approved;
 mod cache;
+mod calls;
 mod config;
 mod fields;
 mod link;
 #[cfg(test)]
 mod tests;
+mod unanswered;
 mod wire;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use airlock_guard::{Guard, SharedBreaker};
 use airlock_ledger::{Fact, Ledger};
@@ -27,8 +29,10 @@ use airlock_model::{Decision, JobId, Timestamp, Verdict};
 use tokio_util::sync::CancellationToken;
 
 use cache::Cache;
+use calls::{halved, in_calls};
 pub use config::{BreakerConfig, FailMode, KernelConfig};
-use link::{Link, MOST_AT_ONCE, Told};
+use link::{Link, Told};
+use unanswered::Unanswered;
 
 use crate::clock::Clock;
 use crate::metrics::{Metrics, by_topic};
@@ -58,6 +62,8 @@ struct Known {
     kept: Option<FailMode>,
     /// Calls that failed in a row.
     failures: u32,
+    /// When this leader's own call failed last; none since the last one that did not.
+    failed_at: Option<Instant>,
 }
 
 impl Kernel {
@@ -83,6 +89,7 @@ impl Kernel {
                 fail_mode: heard,
                 kept: heard,
                 failures: 0,
+                failed_at: None,
             }),
             clock,
             metrics,
@@ -92,24 +99,9 @@ impl Kernel {
     /// What the kernel says about each job, as inputs for the engine.
     pub async fn decide(&self, jobs: Vec<KnownJob>, random: u64) -> Vec<Input> {
         let mut verdicts = self.remembered(&jobs);
-        let unknown: Vec<usize> = (0..jobs.len()).filter(|i| verdicts[*i].is_none()).collect();
-        let mut why = None;
-        for chunk in unknown.chunks(MOST_AT_ONCE) {
-            let asked: Vec<&KnownJob> = chunk.iter().map(|i| &jobs[*i]).collect();
-            match self.ask(&asked).await {
-                Ok(answers) => {
-                    for (i, verdict) in chunk.iter().zip(answers) {
-                        verdicts[*i] = Some(verdict);
-                    }
-                }
-                Err(unavailable) => {
-                    why = Some(unavailable);
-                    break;
-                }
-            }
-        }
-        if let Err(unavailable) = self.approvals(&jobs, &mut verdicts).await {
-            why = Some(unavailable);
+        let mut why = self.ask_about(&jobs, &mut verdicts).await.err();
+        if let Err(unanswered) = self.approvals(&jobs, &mut verdicts).await {
+            why = Some(unanswered);
         }
         let mut inputs = Vec::with_capacity(jobs.len());
         let mut undecided = Vec::new();
@@ -128,6 +120,53 @@ impl Kernel {
             inputs.extend(self.undecided(undecided, &why, random));
         }
         inputs
+    }
+
+    /// Asks about every job without a verdict, in calls that the kernel can read.
+    async fn ask_about(
+        &self,
+        jobs: &[KnownJob],
+        verdicts: &mut [Option<Verdict>],
+    ) -> Result<(), Unanswered> {
+        let unknown: Vec<usize> = (0..jobs.len()).filter(|i| verdicts[*i].is_none()).collect();
+        let mut calls = in_calls(&unknown, |i| wire::encoded_at_most(&jobs[i]));
+        calls.reverse();
+        while let Some(call) = calls.pop() {
+            let asked: Vec<&KnownJob> = call.iter().map(|i| &jobs[*i]).collect();
+            match self.ask(&asked).await {
+                Ok(answers) => {
+                    for (i, verdict) in call.into_iter().zip(answers) {
+                        verdicts[i] = Some(verdict);
+                    }
+                }
+                Err(Unanswered::Refused(reason)) => match halved(call) {
+                    Ok([first, second]) => calls.extend([second, first]),
+                    Err(alone) => {
+                        if let Some(i) = alone {
+                            verdicts[i] = Some(self.unjudgeable(&jobs[i], &reason));
+                        }
+                    }
+                },
+                Err(why) => return Err(why),
+            }
+        }
+        Ok(())
+    }
+
+    /// A job that the kernel does not take even alone is denied: nobody can say that it
+    /// may run, and waiting changes nothing.
+    fn unjudgeable(&self, job: &KnownJob, reason: &str) -> Verdict {
+        tracing::warn!(job_id = %job.id, topic = %job.spec.topic, reason, "job denied: the safety kernel cannot judge it");
+        let now = self.clock.now();
+        Verdict {
+            decision: Decision::Deny,
+            reason: format!(
+                "denied: too large to judge, or not as the safety kernel wants it ({reason})"
+            ),
+            decided_at: now,
+            confirmed_at: now,
+            ..Verdict::default()
+        }
     }
 
     /// The same for jobs that are not in the ledger yet. Neither velocity nor the breaker
@@ -203,7 +242,7 @@ impl Kernel {
         verdicts
     }
 
-    async fn ask(&self, jobs: &[&KnownJob]) -> Result<Vec<Verdict>, Unavailable> {
+    async fn ask(&self, jobs: &[&KnownJob]) -> Result<Vec<Verdict>, Unanswered> {
         let answer = self.ask_if_closed(jobs).await;
         self.metrics
             .safety_circuit
@@ -211,7 +250,7 @@ impl Kernel {
         answer
     }
 
-    async fn ask_if_closed(&self, jobs: &[&KnownJob]) -> Result<Vec<Verdict>, Unavailable> {
+    async fn ask_if_closed(&self, jobs: &[&KnownJob]) -> Result<Vec<Verdict>, Unanswered> {
         let asked_at = self.clock.now();
         let (permit, told) = match self.breaker.circuit() {
             // All is well as far as we know: asking the others whether they think so too
@@ -224,7 +263,7 @@ impl Kernel {
                     permit = &mut admit => (permit, None),
                     told = &mut check => (admit.await, Some(told)),
                 };
-                let permit = permit.ok_or(Unavailable::CircuitOpen)?;
+                let permit = permit.ok_or(Unanswered::CircuitOpen)?;
                 let told = match early {
                     Some(told) => told,
                     None => check.await,
@@ -233,22 +272,28 @@ impl Kernel {
             }
             Circuit::Open { .. } | Circuit::HalfOpen { .. } => {
                 let permit = self.breaker.admit(asked_at).await;
-                let permit = permit.ok_or(Unavailable::CircuitOpen)?;
+                let permit = permit.ok_or(Unanswered::CircuitOpen)?;
                 (permit, self.link.check(jobs).await)
             }
         };
         let now = self.clock.now();
         match told {
-            Ok(told) => {
-                self.breaker.succeeded(permit).await;
-                self.lock().failures = 0;
-                Ok(self.keep(jobs, told, asked_at, now))
-            }
-            Err(why) => {
+            Err(why) if why.is_failure() => {
                 self.breaker.failed(permit, now).await;
                 let mut known = self.lock();
                 known.failures = known.failures.saturating_add(1);
+                known.failed_at = Some(Instant::now());
                 Err(why)
+            }
+            // Also a refusal is the word of a kernel that is there.
+            answered => {
+                self.breaker.succeeded(permit).await;
+                {
+                    let mut known = self.lock();
+                    known.failures = 0;
+                    known.failed_at = None;
+                }
+                Ok(self.keep(jobs, answered?, asked_at, now))
             }
         }
     }
@@ -289,7 +334,7 @@ impl Kernel {
         &self,
         jobs: &[KnownJob],
         verdicts: &mut [Option<Verdict>],
-    ) -> Result<(), Unavailable> {
+    ) -> Result<(), Unanswered> {
         let held = |v: &Option<Verdict>| {
             v.as_ref()
                 .is_some_and(|v| v.decision == Decision::RequireApproval)
@@ -317,17 +362,17 @@ impl Kernel {
                     .iter_mut()
                     .filter(|v| held(v))
                     .for_each(|v| *v = None);
-                Err(Unavailable::Approvals(error.to_string()))
+                Err(Unanswered::Approvals(error.to_string()))
             }
         }
     }
 
-    fn undecided(&self, jobs: Vec<KnownJob>, why: &Unavailable, random: u64) -> Vec<Input> {
+    fn undecided(&self, jobs: Vec<KnownJob>, why: &Unanswered, random: u64) -> Vec<Input> {
         let now = self.clock.now();
         for job in &jobs {
             by_topic(&self.metrics.safety_unavailable, job.spec.topic.as_str());
         }
-        if why.is_the_kernels() && self.fail_mode() == FailMode::Open {
+        if why.is_absence() && self.fail_mode() == FailMode::Open && self.saw_it_fail() {
             tracing::warn!(jobs = jobs.len(), %why, "input policy fail-open: safety kernel unreachable");
             return jobs
                 .into_iter()
@@ -347,8 +392,11 @@ impl Kernel {
                 .collect();
         }
         let delay = match why {
-            Unavailable::CircuitOpen => self.config.breaker.open_delay,
-            Unavailable::Failed(_) | Unavailable::Approvals(_) => {
+            Unanswered::CircuitOpen => self.config.breaker.open_delay,
+            Unanswered::Absent(_)
+            | Unanswered::Refused(_)
+            | Unanswered::Inputs(_)
+            | Unanswered::Approvals(_) => {
                 let tries = self.lock().failures.saturating_sub(1);
                 Backoff::SCHEDULING.delay(tries, random)
             }
@@ -363,6 +411,13 @@ impl Kernel {
                 detail: detail.clone(),
             })
             .collect()
+    }
+
+    /// Whether a call of this leader's own failed just now. The circuit in Redis is a
+    /// reason to wait, and no evidence: anyone who can write there could open it.
+    fn saw_it_fail(&self) -> bool {
+        let failed_at = self.lock().failed_at;
+        failed_at.is_some_and(|at| at.elapsed() <= self.config.breaker.open_for)
     }
 
     /// The setting, or else what the policy file says, or else closed.
@@ -405,37 +460,6 @@ pub async fn watch_circuit(
         tokio::select! {
             () = over.cancelled() => return,
             () = tokio::time::sleep(WATCH_POLL) => {}
-        }
-    }
-}
-
-/// Why there is no answer.
-#[derive(Debug, thiserror::Error)]
-enum Unavailable {
-    #[error("safety kernel circuit open")]
-    CircuitOpen,
-    #[error("safety kernel: {0}")]
-    Failed(String),
-    #[error("approvals: {0}")]
-    Approvals(String),
-}
-
-impl Unavailable {
-    /// For whoever asks what a job waits for: without the names of hosts, which are in
-    /// the log.
-    const fn in_short(&self) -> &'static str {
-        match self {
-            Self::CircuitOpen => "safety kernel circuit open",
-            Self::Failed(_) => "safety kernel unreachable",
-            Self::Approvals(_) => "the approvals cannot be read",
-        }
-    }
-
-    /// Only the kernel's absence is what the fail mode speaks of.
-    fn is_the_kernels(&self) -> bool {
-        match self {
-            Self::CircuitOpen | Self::Failed(_) => true,
-            Self::Approvals(_) => false,
         }
     }
 }

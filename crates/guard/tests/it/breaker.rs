@@ -230,3 +230,85 @@ async fn a_look_shows_what_all_agree_on_and_takes_no_probe() -> anyhow::Result<(
     assert!(a.admit(now()).await.is_none(), "three probes and no more");
     Ok(())
 }
+
+const CIRCUIT: &str = "cordum:cb:safety:failures:circuit";
+
+/// Whoever can write to Redis can open the circuit, but not for longer than a circuit is
+/// open, and not for ever.
+#[tokio::test]
+async fn a_circuit_that_somebody_wrote_ends_in_time() -> anyhow::Result<()> {
+    let redis = Redis::start().await?;
+    let guard = connect(&redis).await?;
+    let a = breaker(&guard, OPEN_FOR);
+    for until in ["1000000000000000000", "inf", "nan"] {
+        let fields = [
+            "until",
+            until,
+            "probes",
+            "0",
+            "successes",
+            "0",
+            "probed",
+            "0",
+        ];
+        let write: Vec<&str> = ["HSET", CIRCUIT].into_iter().chain(fields).collect();
+        redis.command(&["DEL", CIRCUIT]).await?;
+        redis.command(&write).await?;
+        assert!(a.admit(now()).await.is_none(), "{until}: open all the same");
+        let Circuit::Open { until: ours } = a.circuit() else {
+            anyhow::bail!("{until}: {:?}", a.circuit());
+        };
+        assert!(ours.since(now()) <= OPEN_FOR, "{until}: {ours:?}");
+        let left = redis.command(&["PTTL", CIRCUIT]).await?;
+        let left: i64 = left.context("a time to live")?.parse()?;
+        assert!(left > 0, "{until}: it expires ({left})");
+        let kept = redis.command(&["HGET", CIRCUIT, "until"]).await?;
+        let script = "local t = redis.call('TIME') return tostring(t[1] * 1000)";
+        let clock = redis.command(&["EVAL", script, "0"]).await?;
+        let (kept, clock): (f64, f64) = (
+            kept.context("open until when")?.parse()?,
+            clock.context("a time")?.parse()?,
+        );
+        let most = OPEN_FOR.as_millis() as f64 + 1_000.0;
+        assert!(kept <= clock + most, "{until}: the end stays put");
+    }
+    Ok(())
+}
+
+/// Nor does a key of another type, a probe from the future or a word instead of a number.
+#[tokio::test]
+async fn a_circuit_that_is_none_does_not_stand_in_the_way() -> anyhow::Result<()> {
+    let redis = Redis::start().await?;
+    let guard = connect(&redis).await?;
+    let a = breaker(&guard, OPEN_FOR);
+    redis.command(&["SET", CIRCUIT, "open"]).await?;
+    let permit = go(&a).await?;
+    a.succeeded(permit).await;
+    let kind = redis.command(&["TYPE", CIRCUIT]).await?;
+    assert_eq!(kind.as_deref(), Some("none"));
+    let far = "9000000000000000";
+    for (probes, probed) in [("3", far), ("many", "soon")] {
+        redis.command(&["DEL", CIRCUIT]).await?;
+        let fields = [
+            "until",
+            "1",
+            "probes",
+            probes,
+            "successes",
+            "x",
+            "probed",
+            probed,
+        ];
+        let write: Vec<&str> = ["HSET", CIRCUIT].into_iter().chain(fields).collect();
+        redis.command(&write).await?;
+        for _ in 0..2 {
+            let permit = go(&a).await?;
+            a.succeeded(permit).await;
+        }
+        assert_eq!(
+            redis.command(&["TYPE", CIRCUIT]).await?.as_deref(),
+            Some("none")
+        );
+    }
+    Ok(())
+}

@@ -327,6 +327,7 @@ fn compile_velocity(
         max_requests,
         window_seconds,
         key,
+        strict,
     } = &velocity.value;
     const LONGEST: u64 = 31 * 24 * 60 * 60;
     if window_seconds.value == 0 || window_seconds.value > LONGEST {
@@ -339,6 +340,15 @@ fn compile_velocity(
             format!("{path}.window_seconds"),
             message,
         ));
+    }
+    if *strict && max_requests.value > limits::STRICT_REQUESTS {
+        let most = limits::STRICT_REQUESTS;
+        let message = format!(
+            "{}; a strict rule counts at most {most} jobs",
+            max_requests.value
+        );
+        let field = format!("{path}.max_requests");
+        problems.push(Problem::at(max_requests.referenced, field, message));
     }
     let parts = key.as_ref().map(|list| {
         let field = format!("{path}.key");
@@ -373,5 +383,6 @@ fn compile_velocity(
         key: parts
             .unwrap_or_else(|| vec![KeyPart::Field(Field::Tenant)])
             .into(),
+        strict: *strict,
     }
 }

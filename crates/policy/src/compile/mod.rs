@@ -4,6 +4,7 @@
 //! it for "any" or for "none", and in a policy the difference is who may do what.
 
 mod content;
+mod counts;
 mod heads;
 mod matches;
 mod reach;
@@ -57,6 +58,7 @@ pub(crate) fn compile(parts: &[Part<'_>], problems: &mut Problems) -> Result<Pol
     let snapshot = snapshot(parts, &scalars)?;
     if problems.is_clean() {
         reach::warn(&rules, &scalars, problems);
+        counts::warn(&rules, problems);
     }
     let base_reads = base_reads(&tenants, &content);
     let all_reads = spread_reads(&mut rules, &base_reads);

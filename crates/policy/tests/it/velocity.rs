@@ -140,3 +140,38 @@ fn counts_that_must_be_fetched_are_asked_for_one_after_the_other() {
         assert_eq!((answer.decision, fetches), (expected, fetched));
     }
 }
+
+#[test]
+fn a_strict_rule_says_so_and_is_bounded() {
+    let strict = limited(", strict: true", "deny");
+    assert!(strict.counts_strictly() && !limited("", "deny").counts_strictly());
+    let mut counters = Counted::of(&[("r", 0)]);
+    strict.evaluate(&job("job.a").as_request(), &mut counters);
+    assert!(counters.asked[0].strict);
+    assert_ne!(strict.snapshot(), limited("", "deny").snapshot());
+    let text = "version: 1
+rules:
+  - {id: r, match: {topics: ['*']}, velocity: {max_requests: 100001, window_seconds: 60, strict: true}, decision: deny}
+";
+    let refused = Policy::load(text).expect_err("too many rows").to_string();
+    assert!(refused.contains("max_requests"), "{refused}");
+}
+
+#[test]
+fn a_count_that_tenants_share_is_warned_of() {
+    let warned = |key: &str, matches: &str| {
+        let policy = rules(&format!(
+            "  - {{id: r, match: {{topics: ['job.a']{matches}}}, velocity: {{max_requests: 3, window_seconds: 60{key}}}, decision: deny}}\n"
+        ));
+        let warnings: Vec<String> = policy.warnings().iter().map(ToString::to_string).collect();
+        warnings.join("\n").contains("all tenants together")
+    };
+    assert!(warned(", key: [topic]", ""));
+    assert!(warned(", key: [labels.customer]", ""));
+    assert!(!warned("", ""), "by default the tenant");
+    assert!(!warned(", key: [topic, tenant]", ""));
+    assert!(
+        !warned(", key: [topic]", ", tenants: [acme]"),
+        "there is only one"
+    );
+}

@@ -6,6 +6,8 @@ use std::time::Duration;
 use airlock_bus::{Bus, BusConfig, SecretUrl, subjects};
 use airlock_ledger::{Ledger, LedgerConfig, NewBundle};
 use airlock_proto::cap::DecisionType;
+use airlock_proto::own::policy_admin_client::PolicyAdminClient;
+use airlock_proto::own::{ConfirmRequest, TriedBundle, TryBundlesRequest};
 use airlock_safety_kernel::Config;
 use airlock_testkit::{Nats, Postgres, TestDir};
 
@@ -158,4 +160,89 @@ async fn a_word_on_the_bus_is_enough() {
     })
     .await;
     r.stop().await;
+}
+
+/// What would come of a bundle is tried with the kernel's own files, and what came of it is
+/// told in the ledger.
+#[tokio::test]
+async fn a_bundle_is_tried_and_what_is_loaded_is_reported() {
+    let dir = TestDir::new().expect("a folder");
+    let copy = dir.path().join("bundles.json");
+    let postgres = Postgres::start().await.expect("Postgres");
+    let own = "version: 1\ndefault_decision: allow\nrules:\n  - {id: mine, match: {topics: [job.b]}, decision: deny}\n";
+    let soon = Duration::from_millis(100);
+    let r = Running::start_with(Some(own), with(&postgres, &copy, soon)).await;
+    let ledger = Ledger::connect(&LedgerConfig::at(&postgres.url()), "test")
+        .await
+        .expect("the ledger");
+    let mut admin = PolicyAdminClient::new(r.channel.clone());
+    let mut tried = async |content: &str| {
+        let bundle = TriedBundle {
+            name: "bundle:new".to_owned(),
+            content: content.to_owned(),
+            ..TriedBundle::default()
+        };
+        let request = TryBundlesRequest {
+            bundles: vec![bundle],
+        };
+        admin
+            .try_bundles(request)
+            .await
+            .expect("an answer")
+            .into_inner()
+    };
+    let good = tried(DENY).await;
+    assert!(good.snapshot.starts_with("sha256:"), "{good:?}");
+    assert!(good.refused.is_empty());
+    // Good by itself, but not beside the kernel's own file.
+    let twice = tried(&DENY.replace("lockdown", "mine")).await;
+    assert!(
+        twice.snapshot.is_empty() && twice.refused.contains("mine"),
+        "{twice:?}"
+    );
+    assert!(
+        twice.mistakes[0].line > 0 && twice.mistakes[0].file.contains("safety.yaml"),
+        "{twice:?}"
+    );
+
+    let first = ledger.kernels().await.expect("kernels").remove(0);
+    assert_ne!(
+        first.report.snapshot, good.snapshot,
+        "trying changes nothing"
+    );
+    assert!(first.report.files[0].ends_with("safety.yaml"), "{first:?}");
+    ledger
+        .publish_bundle(&bundle(DENY))
+        .await
+        .expect("published");
+    let generation = ledger.bundles_generation().await.expect("a number");
+    let seen = || async { ledger.kernels().await.expect("kernels").remove(0) };
+    until("it is loaded", seen, |k| {
+        k.report.generation == generation && k.report.snapshot == good.snapshot
+    })
+    .await;
+    let bad = bundle(&DENY.replace("lockdown", "mine"));
+    ledger.publish_bundle(&bad).await.expect("published");
+    until("it is refused", seen, |k| {
+        let refused = k.report.refused.as_deref().unwrap_or_default();
+        k.report.generation > generation && refused.contains("mine") && k.refused_at.is_some()
+    })
+    .await;
+    assert_eq!(
+        seen().await.report.snapshot,
+        good.snapshot,
+        "the old one stays"
+    );
+    let confirmed = r
+        .batch
+        .clone()
+        .confirm(ConfirmRequest {})
+        .await
+        .expect("an answer");
+    assert!(confirmed.into_inner().refused.contains("mine"));
+    r.stop().await;
+    assert!(
+        ledger.kernels().await.expect("kernels").is_empty(),
+        "it has left"
+    );
 }

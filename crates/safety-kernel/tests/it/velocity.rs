@@ -2,10 +2,11 @@
 
 use airlock_bus::SecretUrl;
 use airlock_guard::GuardConfig;
+use airlock_ledger::LedgerConfig;
 use airlock_proto::cap::{DecisionType, PolicyCheckRequest};
 use airlock_proto::own::CheckBatchRequest;
 use airlock_safety_kernel::Config;
-use airlock_testkit::Redis;
+use airlock_testkit::{Postgres, Redis};
 
 use crate::running::{Running, job, until};
 
@@ -119,5 +120,64 @@ async fn without_redis_it_counts_alone_and_the_answer_says_so() {
         answer.airlock.expect("a detail").counters
     };
     until("it is shared again", counters, |c| c == "shared").await;
+    r.stop().await;
+}
+
+const STRICT: &str = "version: 1
+default_decision: allow
+rules:
+  - id: fast
+    match: {topics: ['job.*']}
+    velocity: {max_requests: 2, window_seconds: 600, strict: true}
+    decision: throttle
+";
+
+/// What is lost in Redis resets no strict rule, and a ledger that is away lets nothing by.
+#[tokio::test]
+async fn a_strict_rule_counts_in_the_ledger() {
+    let redis = Redis::start().await.expect("Redis");
+    let postgres = Postgres::start().await.expect("Postgres");
+    let database = || {
+        Some(LedgerConfig {
+            acquire_timeout_ms: 500,
+            ..LedgerConfig::at(&postgres.url())
+        })
+    };
+    let start = async |policy: &str| {
+        let (redis, database) = (with(&redis), database());
+        Running::start_with(Some(policy), |config| {
+            redis(config);
+            config.database = database;
+        })
+        .await
+    };
+    let (one, two) = (start(STRICT).await, start(STRICT).await);
+    let loose = start(FAST).await;
+    let simulated = one.kernel.clone().simulate(named("s")).await.unwrap();
+    assert_eq!(simulated.into_inner().decision(), GO);
+    assert_eq!(decisions(&one, &["a", "a", "b"]).await, [GO, GO, GO]);
+    assert_eq!(decisions(&two, &["a", "c"]).await, [GO, SLOW]);
+    assert_eq!(decisions(&loose, &["a", "b", "c"]).await, [GO, GO, SLOW]);
+    redis.flushall().await.expect("forgetting everything");
+    assert_eq!(decisions(&loose, &["c"]).await, [GO], "Redis forgot");
+    assert_eq!(decisions(&one, &["c", "d"]).await, [SLOW, SLOW]);
+    redis.kill().expect("killing Redis");
+    assert_eq!(decisions(&two, &["c", "b"]).await, [SLOW, GO]);
+    postgres.kill().expect("killing Postgres");
+    let waiting = two.check(named("b")).await;
+    assert_eq!(waiting.decision(), SLOW);
+    assert!(waiting.reason.contains("ledger"), "{}", waiting.reason);
+    for r in [one, two, loose] {
+        r.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn without_a_ledger_a_strict_rule_is_refused() {
+    let r = Running::start(Some(STRICT)).await;
+    let denied = r.check(named("a")).await;
+    assert_eq!(denied.decision(), DecisionType::Deny);
+    let health = format!("{:?}", r.ctx.health.report());
+    assert!(health.contains("a ledger to count in"), "{health}");
     r.stop().await;
 }

@@ -1,8 +1,10 @@
-//! The connection to the kernel: one batched call within one bound.
+//! The connection to the kernel: batched calls, each within one bound.
 //!
 //! Rules that look at a job's input make a second call: first every job is asked about
 //! without its input, then those for which a rule wants to see it are asked about with
-//! it. So a policy without such rules never costs a payload on the wire.
+//! it. So a policy without such rules never costs a payload on the wire. Inputs are read
+//! from the ledger between the calls, in the ledger's own time: a slow ledger is not an
+//! absent kernel.
 
 use std::time::Duration;
 
@@ -13,18 +15,16 @@ use airlock_proto::own;
 use airlock_proto::own::policy_batch_client::PolicyBatchClient;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
-use super::Unavailable;
 use super::cache::Answer;
+use super::calls::{CALL_BYTES, in_calls};
 use super::config::{FailMode, KernelConfig};
 use super::fields::Shape;
+use super::unanswered::Unanswered;
 use super::wire;
 use crate::metrics::Metrics;
 
-/// As many as the kernel takes at once.
-pub const MOST_AT_ONCE: usize = 1_000;
-
-/// Inputs in one call, together. One that is larger goes by its size alone.
-const CONTENT_BYTES: usize = 8 * 1024 * 1024;
+/// The largest input that is sent; a larger one goes by its size alone.
+const CONTENT_BYTES: usize = CALL_BYTES;
 
 /// An answer, and which fields it depends on; `None` when it holds for its job alone.
 pub struct Answered {
@@ -62,15 +62,6 @@ impl Link {
         })
     }
 
-    /// One answer for each job, in order, or none at all.
-    pub async fn check(&self, jobs: &[&KnownJob]) -> Result<Told, Unavailable> {
-        let within = format!("no answer within {} ms", self.timeout.as_millis());
-        match tokio::time::timeout(self.timeout, self.ask(jobs)).await {
-            Ok(told) => told,
-            Err(_) => Err(Unavailable::Failed(within)),
-        }
-    }
-
     /// The same for jobs that are not in the ledger yet, as long as the caller waits.
     /// `None` when it takes more than their requests to tell.
     pub async fn foresee(&self, jobs: &[&KnownJob]) -> Option<Told> {
@@ -94,8 +85,9 @@ impl Link {
         }
     }
 
-    async fn ask(&self, jobs: &[&KnownJob]) -> Result<Told, Unavailable> {
-        let first = self.call(jobs, Vec::new(), false).await?;
+    /// One answer for each job, in order, or none at all.
+    pub async fn check(&self, jobs: &[&KnownJob]) -> Result<Told, Unanswered> {
+        let first = self.bounded(self.call(jobs, Vec::new(), false)).await?;
         let wanted: Vec<usize> = first
             .content_wanted
             .iter()
@@ -103,14 +95,16 @@ impl Link {
             .filter(|i| *i < jobs.len())
             .collect();
         let mut told = read(first, jobs.len())?;
-        for chunk in in_calls(&wanted, jobs) {
+        let size = |i: usize| {
+            let input = usize::try_from(jobs[i].payload_len).unwrap_or(usize::MAX);
+            wire::encoded_at_most(jobs[i]).saturating_add(input)
+        };
+        for chunk in in_calls(&wanted, size) {
             let ids: Vec<JobId> = chunk.iter().map(|i| jobs[*i].id.clone()).collect();
-            let payloads =
-                self.ledger.payloads(&ids).await.map_err(|e| {
-                    Unavailable::Failed(format!("a job's input cannot be read: {e}"))
-                })?;
+            let payloads = self.ledger.payloads(&ids).await;
+            let payloads = payloads.map_err(|e| Unanswered::Inputs(e.to_string()))?;
             let asked: Vec<&KnownJob> = chunk.iter().map(|i| jobs[*i]).collect();
-            let second = self.call(&asked, payloads, false).await?;
+            let second = self.bounded(self.call(&asked, payloads, false)).await?;
             let second = read(second, asked.len())?;
             // The policy may have changed in between: what counts is the later one.
             told.snapshot = second.snapshot;
@@ -125,12 +119,26 @@ impl Link {
         Ok(told)
     }
 
+    /// A call to the kernel within its time.
+    async fn bounded<T>(
+        &self,
+        call: impl Future<Output = Result<T, Unanswered>>,
+    ) -> Result<T, Unanswered> {
+        match tokio::time::timeout(self.timeout, call).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                let ms = self.timeout.as_millis();
+                Err(Unanswered::Absent(format!("no answer within {ms} ms")))
+            }
+        }
+    }
+
     async fn call(
         &self,
         jobs: &[&KnownJob],
         contents: Vec<(JobId, bytes::Bytes)>,
         ahead: bool,
-    ) -> Result<own::CheckBatchResponse, Unavailable> {
+    ) -> Result<own::CheckBatchResponse, Unanswered> {
         let traced = jobs.iter().any(|j| j.traceparent.ends_with("01"));
         let mut contents: std::collections::HashMap<JobId, bytes::Bytes> =
             contents.into_iter().collect();
@@ -162,34 +170,12 @@ impl Link {
         let mut client = self.client.clone();
         match client.check_batch(request).await {
             Ok(answer) => Ok(answer.into_inner()),
-            Err(status) => Err(Unavailable::Failed(format!(
-                "{:?}: {}",
-                status.code(),
-                status.message()
-            ))),
+            Err(status) => Err(Unanswered::from(&status)),
         }
     }
 }
 
-/// Splits what is asked about with input, so that no call is too large.
-fn in_calls(wanted: &[usize], jobs: &[&KnownJob]) -> Vec<Vec<usize>> {
-    let mut calls: Vec<Vec<usize>> = Vec::new();
-    let mut bytes = usize::MAX;
-    for i in wanted {
-        let size = usize::try_from(jobs[*i].payload_len).unwrap_or(usize::MAX);
-        if bytes.saturating_add(size) > CONTENT_BYTES {
-            calls.push(Vec::new());
-            bytes = 0;
-        }
-        bytes = bytes.saturating_add(size);
-        if let Some(call) = calls.last_mut() {
-            call.push(*i);
-        }
-    }
-    calls
-}
-
-fn read(answer: own::CheckBatchResponse, asked: usize) -> Result<Told, Unavailable> {
+fn read(answer: own::CheckBatchResponse, asked: usize) -> Result<Told, Unanswered> {
     let own::CheckBatchResponse {
         responses,
         reads,
@@ -199,7 +185,7 @@ fn read(answer: own::CheckBatchResponse, asked: usize) -> Result<Told, Unavailab
         content_wanted: _,
     } = answer;
     if responses.len() != asked {
-        return Err(Unavailable::Failed(format!(
+        return Err(Unanswered::Absent(format!(
             "{} answers to {asked} questions",
             responses.len()
         )));

@@ -1,6 +1,7 @@
 //! The safety client against the real kernel: killed, hung, slow, and with Redis gone.
 
-mod bed;
+pub(super) mod bed;
 mod breaker;
 mod deciding;
+mod questions;
 mod tls;

@@ -46,6 +46,23 @@ pub fn request(job: &KnownJob) -> cap::PolicyCheckRequest {
     }
 }
 
+/// At least as much as [`request`] and its traceparent take on the wire, without making it.
+pub fn encoded_at_most(job: &KnownJob) -> usize {
+    // A text has a tag and a length, an entry of a map three of each.
+    const TEXT: usize = 8;
+    const ENTRY: usize = 3 * TEXT;
+    // Numbers, the fields that are one text each, and the traceparent.
+    const REST: usize = 512;
+    let spec = &job.spec;
+    let names = job.id.as_str().len() + 2 * job.tenant.as_str().len();
+    let tags = spec.risk_tags.len() + spec.requires.len();
+    REST + names
+        + job.traceparent.len()
+        + spec.text_bytes()
+        + ENTRY * spec.labels.len()
+        + TEXT * tags
+}
+
 /// A decision this version does not know is a denial.
 pub fn answer(r: cap::PolicyCheckResponse) -> Answer {
     use cap::DecisionType as D;
@@ -96,6 +113,31 @@ pub fn fail_mode(mode: i32) -> Option<FailMode> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_question_takes_is_never_underestimated() {
+        use prost::Message as _;
+        let mut job = super::super::tests::bed::job("job.a");
+        assert!(request(&job).encoded_len() <= encoded_at_most(&job));
+        let spec = Arc::make_mut(&mut job.spec);
+        let long = |n: usize| Some("x".repeat(n));
+        spec.labels = (0..64)
+            .map(|i| (format!("{i:0128}"), "v".repeat(1_024)))
+            .collect();
+        spec.risk_tags = vec!["t".repeat(128); 64];
+        spec.requires = vec![String::new(); 64];
+        (spec.principal_id, spec.actor_id) = (long(256), long(256));
+        (spec.capability, spec.pack_id, spec.memory_id) = (long(256), long(256), long(256));
+        spec.budget = Some(airlock_model::job::Budget {
+            max_input_tokens: Some(i64::MAX),
+            max_output_tokens: Some(i64::MAX),
+            max_total_tokens: Some(i64::MAX),
+            deadline_ms: Some(i64::MAX),
+        });
+        job.payload_len = u64::MAX;
+        let (real, bound) = (request(&job).encoded_len(), encoded_at_most(&job));
+        assert!(real <= bound && bound < real + 4_096, "{real} {bound}");
+    }
 
     #[test]
     fn a_decision_nobody_knows_is_a_denial() {

@@ -119,9 +119,10 @@ fn is_fail_open(told: &Told) -> bool {
 #[tokio::test]
 async fn the_files_fail_mode_is_remembered_and_the_setting_beats_it() -> anyhow::Result<()> {
     let bed = Bed::new(OPEN_FILE).await?;
-    let by_file = bed.replica(&bed.config()).await?;
-    let never_told = bed.replica(&bed.config()).await?;
     let mut config = bed.config();
+    config.breaker.open_for = std::time::Duration::from_secs(600);
+    let by_file = bed.replica(&config).await?;
+    let never_told = bed.replica(&config).await?;
     config.fail_mode = Some(FailMode::Closed);
     let by_setting = bed.replica(&config).await?;
     for replica in [&by_file, &by_setting] {
