@@ -61,14 +61,22 @@ nats_is_old() {
   [ "${version% *}" -lt 2 ] || { [ "${version% *}" -eq 2 ] && [ "${version#* }" -lt 10 ]; }
 }
 
-has_program() {
+# place_of SERVER: where its program is.
+place_of() {
   case $1 in
-    nats) nats_program >/dev/null ;;
-    redis) redis_program >/dev/null ;;
-    postgres) postgres_folder >/dev/null ;;
-    etcd) program etcd >/dev/null ;;
-    *) die "no server is called $1" ;;
+    nats) nats_program ;;
+    redis) redis_program ;;
+    postgres) postgres_folder ;;
+    etcd) program etcd ;;
+    *) return 2 ;;
   esac
+}
+
+has_program() {
+  local code=0
+  place_of "$1" >/dev/null || code=$?
+  [ "$code" -ne 2 ] || die "no server is called $1"
+  return "$code"
 }
 
 package_manager() {
@@ -205,16 +213,24 @@ need_rust() {
     die "cargo is missing: install a Rust toolchain first, see https://rustup.rs"
 }
 
-# The folder with the Python environment of the agent protocol's tests; the tests look
-# for it at the same place, and make it themselves when they are run without ./dev.
-cap_environment() { printf '%s\n' "$TARGET/cap-venv"; }
+# python_environment NAME: the folder with the Python environment of tests/NAME. The tests
+# look for it at the same place, and make it themselves when they are run without ./dev.
+python_environment() { printf '%s\n' "$TARGET/$1-venv"; }
 
-make_cap_environment() { "$ROOT/tests/cap/venv" "$(cap_environment)"; }
+# The mark is written last, by tests/NAME/venv.
+has_python_environment() {
+  local folder
+  folder=$(python_environment "$1")
+  [ -x "$folder/bin/python" ] && cmp -s "$ROOT/tests/$1/requirements.txt" "$folder/.made-from"
+}
+
+make_python_environment() { "$ROOT/tests/$1/venv" "$(python_environment "$1")"; }
 
 # Python comes with most systems, its venv module on Debian in a package of its own.
-need_cap_environment() {
-  local manager
-  quietly "making the Python environment of the tests" make_cap_environment && return 0
+need_python_environment() {
+  local manager label="making the Python environment of tests/$1"
+  ! has_python_environment "$1" || return 0
+  quietly "$label" make_python_environment "$1" && return 0
   manager=$(package_manager) || manager=''
   if [ "$manager" = apt-get ]; then
     become_root python3-venv
@@ -224,6 +240,6 @@ need_cap_environment() {
     become_root python3
     quietly "installing python3 with dnf" install_package dnf python3 || true
   fi
-  quietly "making the Python environment of the tests" make_cap_environment ||
-    die "the tests of the agent protocol need Python 3.9 or newer with venv and pip, and cap-sdk-python from its index"
+  quietly "$label" make_python_environment "$1" ||
+    die "tests/$1 needs Python 3.9 or newer with venv and pip, and what tests/$1/requirements.txt names from the package index"
 }

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # Tests, checks and the benchmark.
 
-# What the tests start for themselves, through the testkit.
-TEST_SERVERS='postgres redis nats'
+# The one list of what the tests need; the kinds are explained there.
+TEST_NEEDS=$ROOT/scripts/dev/test-needs
 
 # Whatever a shell has read from dev.env must not reach the tests: they run on
 # servers and keys of their own.
@@ -13,15 +13,45 @@ forget_dev_env() {
   done
 }
 
+# prepare SERVER...: the toolchain, the servers, and an environment of our own.
 prepare() {
   need_rust
   mkdir -p "$RUN" "$LOGS"
   forget_dev_env
-  # shellcheck disable=SC2086
-  need $TEST_SERVERS
+  need "$@"
   NATS_SERVER_BIN=$(nats_program)
   export NATS_SERVER_BIN
   cd "$ROOT" || exit 1
+}
+
+# test_needs KIND: the names of that kind in the list.
+test_needs() { sed -n "s/^$1  *\([^ ]*\) *\$/\1/p" "$TEST_NEEDS"; }
+
+# need_for_tests: says what was found, then installs the rest.
+need_for_tests() {
+  local unknown servers environments name found
+  unknown=$(sed -n '/^#/d;/^ *$/d;/^server  *[a-z]* *$/d;/^python  *[a-z]* *$/d;p' "$TEST_NEEDS")
+  [ -z "$unknown" ] || die "scripts/dev/test-needs: ./dev test cannot install this: $unknown"
+  servers=$(test_needs server)
+  environments=$(test_needs python)
+  say "what the tests need"
+  for name in $servers; do
+    if found=$(place_of "$name"); then
+      note "$name: found, $found"
+    else
+      note "$name: missing, will be installed"
+    fi
+  done
+  for name in $environments; do
+    if has_python_environment "$name"; then
+      note "Python packages of tests/$name: found, $(python_environment "$name")"
+    else
+      note "Python packages of tests/$name: missing, will be installed"
+    fi
+  done
+  # shellcheck disable=SC2086
+  prepare $servers
+  for name in $environments; do need_python_environment "$name"; done
 }
 
 # A test that nobody runs is worse than none, because it looks like one.
@@ -35,11 +65,10 @@ no_ignored_tests() {
 }
 
 # run_tests [ARGS...]: without arguments everything, and a test that was
-# skipped is a failure.
+# skipped is a failure. The last line counts.
 run_tests() {
-  local summary
-  prepare
-  need_cap_environment
+  local log=$LOGS/test-summary.log docs=$LOGS/test-docs.log code=0 counted
+  need_for_tests
   no_ignored_tests || exit 1
   # Programs, examples and tests in one call: apart, their features could be
   # unified differently and half the tree be built twice.
@@ -47,45 +76,47 @@ run_tests() {
   cargo build --locked --workspace --all-targets || die "the build failed"
   export AIRLOCK_BIN_DIR=$TARGET/debug
   say "testing"
-  if ! cargo nextest --version >/dev/null 2>&1; then
-    cargo_test "$@"
-  elif [ $# -gt 0 ]; then
-    cargo nextest run --locked --workspace "$@" || die "tests failed"
-    say "the chosen tests passed"
-    return
-  else
-    summary=$LOGS/test-summary.log
-    [ ! -t 1 ] || export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-always}
-    cargo nextest run --locked --workspace 2>&1 | tee "$summary" || die "tests failed"
-    if without_colours "$summary" | grep -E '^ *Summary .* [1-9][0-9]* skipped' >&2; then
-      die "skipped tests count as failures"
+  [ ! -t 1 ] || export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-always}
+  : >"$docs"
+  if cargo nextest --version >/dev/null 2>&1; then
+    cargo nextest run --locked --workspace "$@" 2>&1 | tee "$log" || code=1
+    # nextest does not run documentation tests. The whole workspace at once, because fewer
+    # packages would unify features otherwise and build half of the dependencies again.
+    if [ $# -eq 0 ]; then
+      say "testing the documentation"
+      cargo test --locked --no-fail-fast --doc --workspace 2>&1 | tee "$docs" || code=1
     fi
-    doc_tests
+    counted="$(count_nextest <"$log") $(count_cargo <"$docs")"
+  else
+    # Documentation tests are part of it.
+    cargo test --locked --workspace --no-fail-fast "$@" 2>&1 | tee "$log" || code=1
+    counted=$(count_cargo <"$log")
   fi
-  say "all tests passed"
+  # shellcheck disable=SC2086
+  end_of_tests "$code" $# "$(total $counted)"
 }
 
-without_colours() { sed $'s/\033\\[[0-9;]*m//g' "$1"; }
-
-# Without cargo-nextest. Documentation tests are part of it.
-cargo_test() {
-  local summary=$LOGS/test-summary.log
-  cargo test --locked --workspace --no-fail-fast "$@" 2>&1 | tee "$summary" || die "tests failed"
-  if grep -E '^test result: .* [1-9][0-9]* ignored' "$summary" >&2; then
-    die "ignored tests count as failures"
-  fi
-}
-
-# nextest does not run documentation tests. The whole workspace at once, because fewer
-# packages would unify features otherwise and build half of the dependencies again.
-doc_tests() {
-  say "testing the documentation"
-  cargo test --locked --doc --workspace || die "documentation tests failed"
+# end_of_tests CODE ARGS COUNTS: a chosen test leaves others out; otherwise a test that was
+# left out is a failure, and so is a run without a single test.
+end_of_tests() {
+  local code=$1
+  case $3 in
+    *skipped*)
+      if [ "$2" -eq 0 ]; then
+        fail "skipped tests count as failures"
+        code=1
+      fi
+      ;;
+    "0 passed, 0 failed") code=1 ;;
+  esac
+  if [ "$code" -eq 0 ]; then say "all tests passed"; else fail "tests failed"; fi
+  printf '%s\n' "$3"
+  return "$code"
 }
 
 # run_checks: all of them, even after one has failed.
 run_checks() {
-  local failed=''
+  local failed='' unchecked=''
   need_rust
   cd "$ROOT" || exit 1
   say "formatting"
@@ -101,10 +132,11 @@ run_checks() {
     # Advisories need the network and change under our feet: not here.
     cargo deny check bans licenses sources || failed="$failed dependencies"
   else
-    note "cargo-deny is not installed; the layering is still tested by ./dev test"
+    warn "cargo-deny is not installed, so licences, bans and sources of the dependencies were NOT checked; cargo install cargo-deny"
+    unchecked=' (dependencies not checked)'
   fi
-  [ -z "$failed" ] || die "failed:$failed"
-  say "all checks passed"
+  [ -z "$failed" ] || die "failed:$failed$unchecked"
+  say "all checks passed$unchecked"
 }
 
 check_scripts() {
@@ -116,7 +148,8 @@ check_scripts() {
 }
 
 run_bench() {
-  prepare
+  # shellcheck disable=SC2086
+  prepare $SERVERS
   say "building in release"
   cargo build --locked --release --workspace --bins --examples || die "the build failed"
   export AIRLOCK_BIN_DIR=$TARGET/release

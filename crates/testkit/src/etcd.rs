@@ -7,7 +7,7 @@ use anyhow::ensure;
 use crate::child::Launch;
 use crate::dir::TestDir;
 use crate::http::http_get;
-use crate::locate;
+use crate::locate::Program;
 use crate::port::PortLease;
 use crate::server::Server;
 
@@ -23,7 +23,7 @@ impl Etcd {
 
     /// Starts it with its log and data in the given folder.
     pub async fn start_in(dir: &TestDir) -> anyhow::Result<Self> {
-        let program = locate::etcd()?;
+        let program = Program::Etcd.locate()?;
         let data = dir.unique("etcd-data", "");
         let peer_port = PortLease::new()?;
         let peer = format!("http://{}", peer_port.addr());

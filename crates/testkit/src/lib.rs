@@ -45,6 +45,7 @@ pub use binary::{binary, repository_root};
 pub use dir::TestDir;
 pub use etcd::Etcd;
 pub use http::{HttpReply, http_get};
+pub use locate::Program;
 pub use nats::{Nats, StoreSnapshot};
 pub use port::{PortLease, free_port};
 pub use postgres::{Postgres, PostgresBuilder, Row, Session};

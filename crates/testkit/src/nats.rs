@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 
 use crate::child::Launch;
 use crate::dir::TestDir;
-use crate::locate;
+use crate::locate::Program;
 use crate::server::Server;
 
 pub struct Nats {
@@ -36,7 +36,7 @@ impl Nats {
 
     /// The same with more arguments: a user and a password, TLS.
     pub async fn start_with(dir: &TestDir, more: &[&str]) -> anyhow::Result<Self> {
-        let program = locate::nats_server()?;
+        let program = Program::Nats.locate()?;
         let store = dir.folder("nats-store")?;
         let launch = |port: u16| {
             let port = port.to_string();

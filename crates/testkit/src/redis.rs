@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 
 use crate::child::Launch;
 use crate::dir::TestDir;
-use crate::locate;
+use crate::locate::Program;
 use crate::server::Server;
 
 const BOUND: Duration = Duration::from_secs(5);
@@ -33,7 +33,7 @@ impl Redis {
 
     /// The same with more arguments: a port for TLS, say.
     pub async fn start_with(dir: &TestDir, more: &[&str]) -> anyhow::Result<Self> {
-        let program = locate::redis_server()?;
+        let program = Program::Redis.locate()?;
         let data = dir.folder("redis-data")?;
         let launch = |port: u16| {
             let port = port.to_string();

@@ -16,7 +16,7 @@ use anyhow::{Context, ensure};
 
 use super::{DATABASE, ROLE, SUPERUSER, user};
 use crate::child::{RunAs, inherited_env};
-use crate::locate;
+use crate::locate::Program;
 
 /// Raise when the recipe changes.
 const RECIPE: u32 = 1;
@@ -29,7 +29,7 @@ pub(super) struct Instance {
 }
 
 pub(super) fn new_instance() -> anyhow::Result<Instance> {
-    let folder = locate::postgres_folder()?;
+    let folder = Program::Postgres.locate()?;
     let run_as = user::run_as()?;
     let temp = user::reachable_temp(run_as);
     let template = template(&folder, &temp, run_as)?;
