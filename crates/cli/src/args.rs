@@ -144,7 +144,8 @@ pub struct Submit {
     /// How often it may be tried
     #[arg(long, value_name = "N")]
     pub max_attempts: Option<NonZeroU32>,
-    /// How long a run may take without a sign of life, as in 30s
+    /// The longest a run may take, as in 30s; one that takes longer is ended and the job is
+    /// TIMEOUT
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub timeout: Option<Duration>,
     /// The same key again is the same job, not a second one
@@ -210,7 +211,7 @@ pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
 
 /// `500ms`, `30s`, `1m30s`, `2h`, `1d`. A bare number is refused, because whether it
 /// means seconds or milliseconds is anyone's guess.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let hint = "write it as in 500ms, 30s, 5m or 2h";
     let span: jiff::SignedDuration = text.parse().or_else(|_| {
         // Days are calendar units to jiff; here they are 24 hours.

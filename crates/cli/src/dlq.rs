@@ -1,11 +1,14 @@
 //! `airlock dlq …`: what was given up, another try, and removing it.
 
+mod bulk;
+
 use std::num::NonZeroU32;
 
-use airlock_client::{BulkOutcome, DeadLetterFilter, DeadLetterPage, WholeLetter};
+use airlock_client::{DeadLetterFilter, DeadLetterPage, WholeLetter};
 use airlock_model::Timestamp;
 use clap::{Args, Subcommand};
 
+use self::bulk::Rate;
 use crate::args::{Api, moment};
 use crate::exit::Exit;
 use crate::render::{Facts, Scene, table, when};
@@ -42,9 +45,24 @@ pub enum Action {
         id: i64,
     },
     /// Submits the request of a dead letter again, or of all that a filter names
-    Retry(Which),
+    Retry {
+        #[command(flatten)]
+        which: Which,
+        /// How many at a time, as in 50/s or 10/m
+        #[arg(long, value_name = "N/s", default_value = "50/s")]
+        rate: Rate,
+        /// Stops, with exit code 1, when more than so many of them have failed again
+        #[arg(long, value_name = "N", default_value = "10")]
+        max_failures: usize,
+    },
     /// Removes a dead letter, or all that a filter names
-    Delete(Which),
+    Delete {
+        #[command(flatten)]
+        which: Which,
+        /// Does not ask before more than one is removed
+        #[arg(long, short)]
+        yes: bool,
+    },
 }
 
 /// Letters by what they are about.
@@ -140,8 +158,12 @@ async fn act(session: Session, action: Action) -> Answer {
             session.terminal.say(&show(&letter, &session.scene()));
             Ok(Exit::Done)
         }
-        Action::Retry(which) => retry(&session, which).await,
-        Action::Delete(which) => delete(&session, which).await,
+        Action::Retry {
+            which,
+            rate,
+            max_failures,
+        } => bulk::retry(&session, which, rate, max_failures).await,
+        Action::Delete { which, yes } => bulk::delete(&session, which, yes).await,
     }
 }
 
@@ -153,94 +175,6 @@ fn meant(which: Which) -> Result<(DeadLetterFilter, bool, bool), Failure> {
         ));
     }
     Ok((which.filter.request(), which.all, which.dry_run))
-}
-
-async fn retry(session: &Session, which: Which) -> Answer {
-    if let Some(id) = which.id {
-        let chance = session.client.retry_dead_letter(id).await?;
-        if session.json {
-            return session.print(&chance);
-        }
-        session.terminal.say(&one_line(&chance.job_id));
-        let hint = format!("airlock job watch {} follows it", one_line(&chance.job_id));
-        session.terminal.hint(&hint);
-        return Ok(Exit::Done);
-    }
-    let (filter, all, dry_run) = meant(which)?;
-    let mut sum = session
-        .client
-        .retry_dead_letters(&filter, all, dry_run)
-        .await?;
-    // A request does a bounded number; the rest is asked for again while that helps.
-    while !sum.dry_run && sum.remaining > 0 && sum.retried.unwrap_or(0) > 0 {
-        let next = session
-            .client
-            .retry_dead_letters(&filter, all, false)
-            .await?;
-        let stuck = next.retried.unwrap_or(0) == 0;
-        sum.retried = Some(sum.retried.unwrap_or(0) + next.retried.unwrap_or(0));
-        sum.remaining = next.remaining;
-        sum.jobs.extend(next.jobs);
-        if stuck {
-            break;
-        }
-    }
-    told(session, &sum, "retried", sum.retried)
-}
-
-async fn delete(session: &Session, which: Which) -> Answer {
-    if let Some(id) = which.id {
-        let done = session.client.delete_dead_letter(id).await?;
-        if session.json {
-            return session.print(&done);
-        }
-        session.terminal.say(&format!("letter {id} deleted"));
-        return Ok(Exit::Done);
-    }
-    let (filter, all, dry_run) = meant(which)?;
-    let mut sum = session
-        .client
-        .delete_dead_letters(&filter, all, dry_run)
-        .await?;
-    while !sum.dry_run && sum.remaining > 0 && sum.deleted.unwrap_or(0) > 0 {
-        let next = session
-            .client
-            .delete_dead_letters(&filter, all, false)
-            .await?;
-        let stuck = next.deleted.unwrap_or(0) == 0;
-        sum.deleted = Some(sum.deleted.unwrap_or(0) + next.deleted.unwrap_or(0));
-        sum.remaining = next.remaining;
-        if stuck {
-            break;
-        }
-    }
-    told(session, &sum, "deleted", sum.deleted)
-}
-
-fn told(session: &Session, sum: &BulkOutcome, word: &str, done: Option<u64>) -> Answer {
-    if session.json {
-        return session.print(sum);
-    }
-    session.terminal.say(&sentence(sum, word, done));
-    for job in &sum.jobs {
-        let line = format!("{}  {}", job.id, one_line(&job.job_id));
-        session.terminal.say(&line);
-    }
-    Ok(Exit::Done)
-}
-
-fn sentence(sum: &BulkOutcome, word: &str, done: Option<u64>) -> String {
-    if sum.dry_run {
-        return format!("{} would be {word}", sum.matched);
-    }
-    let mut text = format!("{} {word}", done.unwrap_or(0));
-    if let Some(skipped) = sum.skipped.filter(|n| *n > 0) {
-        text.push_str(&format!(", {skipped} could not be"));
-    }
-    if sum.remaining > 0 {
-        text.push_str(&format!(", {} left", sum.remaining));
-    }
-    text
 }
 
 fn list(page: &DeadLetterPage, scene: &Scene) -> String {
@@ -326,11 +260,12 @@ mod tests {
     fn one_letter_or_many_but_never_all_by_accident() {
         assert!(action(&["retry", "7", "--topic", "job.a"]).is_err());
         assert!(action(&["delete", "7", "--all"]).is_err());
-        let Ok(Action::Delete(which)) = action(&["delete"]) else {
+        let Ok(Action::Delete { which, yes: false }) = action(&["delete"]) else {
             panic!("not a deletion");
         };
         assert!(meant(which).is_err());
-        let Ok(Action::Retry(which)) = action(&["retry", "--reason-code", "x", "--dry-run"]) else {
+        let Ok(Action::Retry { which, .. }) = action(&["retry", "--reason-code", "x", "--dry-run"])
+        else {
             panic!("not a retry");
         };
         let Ok((filter, all, dry_run)) = meant(which) else {
@@ -369,22 +304,5 @@ mod tests {
             text.contains("job.pay") && text.contains("5 min ago"),
             "{text}"
         );
-    }
-
-    #[test]
-    fn a_dry_run_says_so() {
-        let mut sum = BulkOutcome {
-            dry_run: true,
-            matched: 12,
-            retried: None,
-            deleted: None,
-            skipped: Some(0),
-            remaining: 12,
-            jobs: Vec::new(),
-        };
-        assert_eq!(sentence(&sum, "deleted", None), "12 would be deleted");
-        sum.dry_run = false;
-        sum.remaining = 2;
-        assert_eq!(sentence(&sum, "deleted", Some(10)), "10 deleted, 2 left");
     }
 }

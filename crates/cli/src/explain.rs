@@ -8,6 +8,9 @@ use crate::connect::Target;
 use crate::exit::Exit;
 use crate::terminal::{Terminal, clean};
 
+/// How the types of the API's problems begin.
+const PROBLEMS: &str = "urn:airlock:problem:";
+
 /// An error as a person reads it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Explained {
@@ -88,33 +91,50 @@ fn exit(problem: &Problem) -> Exit {
     }
 }
 
+/// What to try next, by the type of the problem: one status has many meanings.
 fn hint(problem: &Problem, target: &Target) -> Option<String> {
-    let text = match problem.status {
-        401 => match (&target.key, &target.file) {
-            (None, _) => "no key was given: set AIRLOCK_API_KEY (after ./dev up: \
-                          . .airlock/dev.env)"
-                .to_owned(),
-            (Some(_), Some(file)) => {
-                let file = file.display();
-                format!("the key in {file} is not the one the API knows; ./dev up writes it anew")
-            }
-            (Some(_), None) => "the key in AIRLOCK_API_KEY (or --api-key) is not one the API \
-                                knows"
-                .to_owned(),
-        },
+    let kind = problem.kind.strip_prefix(PROBLEMS).unwrap_or_default();
+    let field = problem.field.as_deref();
+    let text = match kind {
+        "unauthorized" => return Some(about_the_key(target)),
         // Of a job that may be seen, only a vote is refused.
-        403 if problem.job_id.is_some() => "somebody else's key is needed: --api-key KEY (after \
-                                            ./dev up: $AIRLOCK_APPROVER_KEY)"
-            .to_owned(),
-        403 => "only an administrator's key may act for another tenant".to_owned(),
-        404 => "airlock job list shows the jobs this key may see".to_owned(),
-        409 if problem.state.is_none() => {
-            "the idempotency key belongs to another request; use a new one".to_owned()
+        "forbidden" if problem.job_id.is_some() => {
+            "somebody else's key is needed: --api-key KEY (after ./dev up: $AIRLOCK_APPROVER_KEY)"
         }
-        429 | 503 => "try again in a moment".to_owned(),
+        "forbidden" if field == Some("X-Tenant-ID") => {
+            "only an administrator's key may act for another tenant"
+        }
+        "no-such-job" => "airlock job list shows the jobs this key may see",
+        "no-such-dead-letter" => "airlock dlq list shows the dead letters this key may see",
+        "no-such-approval" => "airlock approval list shows what waits for approval",
+        "no-such-bundle" => "airlock policy bundles shows the bundles and their versions",
+        "no-such-route" | "wrong-method" => {
+            "the API at this address does not know this; check --url, and that it is as new as \
+             this command"
+        }
+        "conflict" if field == Some("idempotency_key") => {
+            "the idempotency key belongs to another request; use a new one"
+        }
+        "overloaded" | "unavailable" => "try again in a moment",
+        _ if problem.status == 429 => "try again in a moment",
         _ => return None,
     };
-    Some(text)
+    Some(text.to_owned())
+}
+
+fn about_the_key(target: &Target) -> String {
+    match (&target.key, &target.file) {
+        (None, _) => {
+            "no key was given: set AIRLOCK_API_KEY (after ./dev up: . .airlock/dev.env)".to_owned()
+        }
+        (Some(_), Some(file)) => {
+            let file = file.display();
+            format!("the key in {file} is not the one the API knows; ./dev up writes it anew")
+        }
+        (Some(_), None) => {
+            "the key in AIRLOCK_API_KEY (or --api-key) is not one the API knows".to_owned()
+        }
+    }
 }
 
 /// The last cause, which is the one that says something: `Connection refused`.
@@ -150,6 +170,13 @@ mod tests {
         }
     }
 
+    fn typed(status: u16, kind: &str) -> Problem {
+        Problem {
+            kind: format!("{PROBLEMS}{kind}"),
+            ..problem(status)
+        }
+    }
+
     fn explained(problem: Problem, key: Option<&str>) -> Explained {
         explain(&ClientError::Problem(Box::new(problem)), &target(key))
     }
@@ -177,26 +204,50 @@ mod tests {
 
     #[test]
     fn a_missing_key_and_a_wrong_one_are_told_apart() {
-        let missing = explained(problem(401), None).hint.unwrap();
+        let missing = explained(typed(401, "unauthorized"), None).hint.unwrap();
         assert!(
             missing.contains("no key was given: set AIRLOCK_API_KEY"),
             "{missing}"
         );
-        let wrong = explained(problem(401), Some("hunter2")).hint.unwrap();
+        let wrong = explained(typed(401, "unauthorized"), Some("hunter2"))
+            .hint
+            .unwrap();
         assert!(wrong.contains("AIRLOCK_API_KEY"), "{wrong}");
         assert!(!wrong.contains("hunter2"));
     }
 
     #[test]
-    fn a_refused_vote_needs_another_key_and_not_another_tenant() {
+    fn the_hint_follows_the_type_and_not_the_status() {
+        let hint = |problem: Problem| explained(problem, Some("k")).hint.unwrap_or_default();
+        for (status, kind, part) in [
+            (404, "no-such-job", "airlock job list"),
+            (404, "no-such-dead-letter", "airlock dlq list"),
+            (404, "no-such-approval", "airlock approval list"),
+            (404, "no-such-bundle", "airlock policy bundles"),
+            (404, "no-such-route", "--url"),
+            (503, "overloaded", "try again"),
+        ] {
+            let text = hint(typed(status, kind));
+            assert!(text.contains(part), "{kind}: {text}");
+        }
+        // What its own words say already gets none: a vote that was cast the other way, a
+        // question for administrators.
+        assert_eq!(hint(typed(409, "conflict")), "");
+        assert_eq!(hint(typed(403, "forbidden")), "");
+        let about = |status, kind, field: &str| Problem {
+            field: Some(field.to_owned()),
+            ..typed(status, kind)
+        };
+        let reused = hint(about(409, "conflict", "idempotency_key"));
+        assert!(reused.contains("use a new one"), "{reused}");
+        let tenant = hint(about(403, "forbidden", "X-Tenant-ID"));
+        assert!(tenant.contains("another tenant"), "{tenant}");
         let own = Problem {
             job_id: Some("j".to_owned()),
-            ..problem(403)
+            ..typed(403, "forbidden")
         };
-        let hint = explained(own, Some("k")).hint.unwrap();
-        assert!(hint.contains("AIRLOCK_APPROVER_KEY"), "{hint}");
-        let tenant = explained(problem(403), Some("k")).hint.unwrap();
-        assert!(tenant.contains("another tenant"), "{tenant}");
+        let vote = hint(own);
+        assert!(vote.contains("AIRLOCK_APPROVER_KEY"), "{vote}");
     }
 
     #[test]

@@ -115,12 +115,27 @@ impl Session {
             self.terminal.say(&outcome);
         }
         if exit == Exit::Unfinished {
-            self.terminal.note(&format!(
-                "it is still {} and goes on; airlock job watch {id} follows it",
-                job.state
-            ));
+            self.why_unfinished(&job).await;
         }
         Ok(exit)
+    }
+
+    /// What the job waits for, for whoever waited for its end in vain.
+    async fn why_unfinished(&self, job: &Job) {
+        let (id, state) = (one_line(&job.job_id), job.state);
+        match self.client.explain(&job.job_id).await {
+            Ok(told) => {
+                let text = format!("still {}: {}", told.state, one_line(&told.explanation));
+                self.terminal.note(&text);
+            }
+            Err(_) => self.terminal.note(&format!("still {state}")),
+        }
+        if state == JobState::ApprovalRequired {
+            let text = format!("airlock approval approve {id} lets it go on, with another's key");
+            self.terminal.note(&text);
+        }
+        self.terminal
+            .note(&format!("airlock job watch {id} follows it"));
     }
 
     async fn explain(&self, id: &str) -> Answer {

@@ -76,6 +76,10 @@ pub struct DeadLetterFilter {
     pub created_before: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retried: Option<bool>,
+    /// Only up to this letter. Of many requests about many letters the first answer
+    /// says it and the others repeat it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub up_to: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
 }
@@ -119,6 +123,9 @@ pub struct BulkOutcome {
     pub skipped: Option<u64>,
     /// Left for the next request.
     pub remaining: u64,
+    /// The newest letter meant, to be repeated in the next request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub up_to: Option<i64>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub jobs: Vec<SecondChance>,
 }

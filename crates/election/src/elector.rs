@@ -89,7 +89,7 @@ impl Elector {
                         shard = shard.0,
                         epoch = epoch.0,
                         instance = %self.instance,
-                        waited_ms = started.elapsed().as_millis(),
+                        waited_ms = started.elapsed().as_millis() as u64,
                         "acquired leader lease"
                     );
                     return Ok(Leadership::begin(session, shard, epoch, &self.config));

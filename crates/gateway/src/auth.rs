@@ -148,7 +148,7 @@ impl Keys {
         };
         let (scope, submits_for) = match (key.role, wanted) {
             (Role::User, Some(other)) if other != key.tenant.as_str() => {
-                return Err(Problem::forbidden("this API key belongs to another tenant"));
+                return Err(Problem::other_tenant());
             }
             (Role::User, _) => (Some(key.tenant.clone()), Some(key.tenant.clone())),
             (Role::Admin, None) => (None, Some(key.tenant.clone())),

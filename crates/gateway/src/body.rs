@@ -6,12 +6,14 @@
 
 use std::collections::BTreeMap;
 
-use airlock_model::job::{ActorType, Budget, Compensation, FieldError, limits};
+use airlock_model::job::{ActorType, Budget, Compensation, limits};
 use airlock_model::{Due, JobSpec, Millis, Priority, Timestamp, Topic};
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
+use crate::decode::decode_object;
+use crate::mistakes::{self, Mistakes};
 use crate::problem::Problem;
 
 /// The fields a submission may have; any other is an error.
@@ -70,21 +72,38 @@ pub struct Asked {
     pub idempotency_key: Option<String>,
 }
 
-impl SubmitBody<'_> {
-    /// Checks everything the reader could not. `whole` is the body this was read from,
-    /// `header_key` the `Idempotency-Key` header.
-    pub fn asked(
+impl<'a> SubmitBody<'a> {
+    /// What the job `text` asks for. `whole` is the body it is part of, `header_key` the
+    /// `Idempotency-Key` header. All mistakes are named, the first as the problem itself.
+    pub fn read(
+        text: &'a [u8],
+        whole: &Bytes,
+        header_key: Option<&str>,
+        payload_limit: usize,
+    ) -> Result<Asked, Problem> {
+        match decode_object::<SubmitBody<'a>>(text) {
+            Ok(body) => body.asked(whole, header_key, payload_limit),
+            Err(first) => Err(mistakes::all(text, first, |body, rest| {
+                body.asked(rest, header_key, payload_limit).map(drop)
+            })),
+        }
+    }
+
+    /// Checks everything the reader could not.
+    fn asked(
         self,
         whole: &Bytes,
         header_key: Option<&str>,
         payload_limit: usize,
     ) -> Result<Asked, Problem> {
-        let idempotency_key = idempotency_key(self.idempotency_key, header_key)?;
-        let payload = payload(self.payload, self.prompt, self.context, whole)?;
+        let mut mistakes = Mistakes::default();
+        let idempotency_key = mistakes.keep(idempotency_key(self.idempotency_key, header_key));
+        let payload = mistakes.keep(payload(self.payload, self.prompt, self.context, whole));
+        let payload = payload.flatten();
         if let Some(payload) = &payload
             && payload.len() > payload_limit
         {
-            return Err(Problem::too_large(
+            mistakes.add(Problem::too_large(
                 "payload",
                 format!(
                     "is {} bytes long; at most {payload_limit} are allowed",
@@ -92,6 +111,7 @@ impl SubmitBody<'_> {
                 ),
             ));
         }
+        let due = mistakes.keep(due(self.due_at.as_deref(), self.delay_ms));
         let spec = JobSpec {
             priority: self.priority.unwrap_or_default(),
             labels: self.labels.unwrap_or_default(),
@@ -99,7 +119,7 @@ impl SubmitBody<'_> {
             risk_tags: self.risk_tags.unwrap_or_default(),
             requires: self.requires.unwrap_or_default(),
             budget: self.budget,
-            due: due(self.due_at.as_deref(), self.delay_ms)?,
+            due: due.flatten(),
             max_attempts: self.max_attempts,
             timeout_ms: self.timeout_ms,
             workflow_id: self.workflow_id,
@@ -112,17 +132,14 @@ impl SubmitBody<'_> {
             memory_id: self.memory_id,
             ..JobSpec::new(self.topic)
         };
-        spec.validate().map_err(named)?;
+        mistakes.limits_of(&spec);
+        mistakes.done()?;
         Ok(Asked {
             spec,
             payload,
-            idempotency_key,
+            idempotency_key: idempotency_key.flatten(),
         })
     }
-}
-
-fn named(error: FieldError) -> Problem {
-    Problem::field(error.field, error.message)
 }
 
 pub(crate) fn idempotency_key(
@@ -207,12 +224,10 @@ fn payload(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decode::decode;
 
     fn asked(text: &str, header: Option<&str>) -> Result<Asked, String> {
         let whole = Bytes::copy_from_slice(text.as_bytes());
-        let body: SubmitBody<'_> = decode(&whole).unwrap();
-        body.asked(&whole, header, 64).map_err(|p| {
+        SubmitBody::read(&whole, &whole, header, 64).map_err(|p| {
             serde_json::to_value(&p).unwrap()["field"]
                 .as_str()
                 .unwrap_or("none")

@@ -98,13 +98,18 @@ pub struct LimitsConfig {
     /// The largest body of a batch.
     pub batch_bytes: usize,
     pub batch_items: usize,
-    /// Requests handled at once; beyond it the answer is 503. Waiting clients do not
-    /// count, they have their own limit.
+    /// Requests handled at once, reads apart from the others; beyond it the answer is 503.
+    /// Waiting clients do not count, they have their own limit. No key gets all of it.
     pub max_inflight: usize,
     /// Bytes of request bodies held at once.
     pub max_inflight_bytes: usize,
     /// Clients that wait for a job's end.
     pub max_waiters: usize,
+    /// How much of the three is kept for administrators' keys.
+    pub admin_reserve_percent: usize,
+    /// How long nothing of a body may come; after it the answer is 408.
+    #[serde(with = "duration")]
+    pub body_timeout: Duration,
     /// How long a request may take, waiting for a job's end not counted.
     #[serde(with = "duration")]
     pub request_timeout: Duration,
@@ -134,9 +139,7 @@ pub struct SubmitConfig {
 impl Default for GatewayConfig {
     fn default() -> Self {
         Self {
-            http: HttpConfig {
-                listen: "127.0.0.1:8080".to_owned(),
-            },
+            http: HttpConfig::at("127.0.0.1:8080"),
             auth: AuthConfig::default(),
             limits: LimitsConfig::default(),
             submit: SubmitConfig::default(),
@@ -161,6 +164,8 @@ impl Default for LimitsConfig {
             max_inflight: 4_096,
             max_inflight_bytes: 256 << 20,
             max_waiters: 4_096,
+            admin_reserve_percent: 10,
+            body_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(30),
             max_wait: Duration::from_secs(60),
         }
@@ -243,8 +248,16 @@ impl ServiceConfig for GatewayConfig {
             "limits.batch_bytes must hold at least one job: limits.payload_bytes and 256 KiB",
         );
         need(
-            limits.max_inflight_bytes >= limits.batch_bytes,
-            "limits.max_inflight_bytes must be at least limits.batch_bytes",
+            limits.max_inflight_bytes / 2 >= limits.batch_bytes,
+            "limits.max_inflight_bytes must be at least twice limits.batch_bytes",
+        );
+        need(
+            limits.admin_reserve_percent <= 50,
+            "limits.admin_reserve_percent must be at most 50",
+        );
+        need(
+            !limits.body_timeout.is_zero(),
+            "limits.body_timeout must not be 0",
         );
         need(
             !limits.request_timeout.is_zero() && !self.submit.retry_for.is_zero(),

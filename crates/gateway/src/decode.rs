@@ -37,9 +37,17 @@ fn explain<'de, T: Deserialize<'de>>(text: &'de [u8], error: &serde_json::Error)
     };
     let message = error.to_string();
     match full_path(&path, &message) {
-        Some(field) => Problem::field(field, message),
+        Some(field) => Problem::field(field, without_place(&message)),
         None => Problem::field("body", message),
     }
+}
+
+/// The message without the place in the text, which says less than the field does and
+/// nothing to whoever did not write the text.
+fn without_place(message: &str) -> &str {
+    message
+        .rsplit_once(" at line ")
+        .map_or(message, |(message, _)| message)
 }
 
 /// The path with the field that the message names at its end; `None` for the whole.

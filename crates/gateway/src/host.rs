@@ -9,6 +9,7 @@ use crate::commit;
 use crate::config::GatewayConfig;
 use crate::http::{self, Admission, App};
 use crate::kernel::Kernel;
+use crate::letters_gauge::LettersGauge;
 use crate::links::Links;
 use crate::metrics::GatewayMetrics;
 use crate::tasks;
@@ -39,8 +40,9 @@ impl Service for Gateway {
         links.keep(config.database, config.nats, &ctx);
         let waker = Waker::new(config.submit.publishers, &links, &metrics, &ctx);
         let submitter = commit::start(&config.submit, &links, waker.clone(), &metrics, &ctx);
-        let waiting = Waiting::new(config.limits.max_waiters, metrics.waiters.clone());
+        let waiting = Waiting::new(&config.limits, metrics.waiters.clone());
         waiting.start(&links, &ctx);
+        LettersGauge::new(&ctx.metrics).start(&links, &ctx);
         let exported = config
             .telemetry
             .otlp_endpoint
@@ -66,7 +68,7 @@ impl Service for Gateway {
             ctx: ctx.clone(),
         };
         let router = ops::router(&ctx).merge(http::router(Arc::new(app)));
-        ops::serve(&config.http.listen, router, &ctx).await?;
+        ops::serve(&config.http, router, &ctx).await?;
         // Not ready for all that until the ledger is: its component is down.
         ctx.health.declare_ready();
         ctx.shutdown.cancelled().await;

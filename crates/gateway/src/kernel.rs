@@ -158,7 +158,7 @@ impl Kernel {
         match tokio::time::timeout(self.timeout, call).await {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
             Ok(Err(status)) => {
-                tracing::warn!(code = ?status.code(), message = status.message(), "the safety kernel fails");
+                tracing::warn!(code = ?status.code(), error = status.message(), "the safety kernel fails");
                 Err(Problem::unavailable("the safety kernel does not answer"))
             }
             Err(_) => {

@@ -117,11 +117,12 @@ pub fn listing(uri: &Uri, scope: Option<&TenantId>) -> Result<Listing, Problem> 
             "created_after" => filter.created_after = Some(time("created_after", &value)?),
             "created_before" => filter.created_before = Some(time("created_before", &value)?),
             "retried" => filter.retried = Some(parse("retried", &value)?),
+            "up_to" => filter.up_to = Some(parse("up_to", &value)?),
             "limit" => listing.limit = limit(&value)?,
             "cursor" => listing.before = Some(place(value.parse().ok())?),
             _ => {
                 let known = "job_id, topic, reason_code, created_after, created_before, retried, \
-                             limit and cursor";
+                             up_to, limit and cursor";
                 return Err(unknown(name, known));
             }
         }
@@ -146,6 +147,8 @@ pub struct BulkBody {
     created_after: Option<String>,
     created_before: Option<String>,
     retried: Option<bool>,
+    /// The newest letter meant. The first answer says it, and whoever goes on repeats it.
+    up_to: Option<i64>,
     /// Must be said when no filter is given.
     all: bool,
     dry_run: bool,
@@ -173,6 +176,7 @@ pub fn bulk(body: BulkBody, scope: Option<&TenantId>) -> Result<Bulk, Problem> {
         created_before: time_of("created_before", body.created_before)?,
         retried: body.retried,
         with_request: false,
+        up_to: body.up_to,
     };
     let filtered = filter.job_id.is_some()
         || filter.topic.is_some()

@@ -10,14 +10,15 @@
 //! | [`config`] | the settings |
 //! | [`host`] | the parts put together, the links to Postgres and NATS |
 //! | [`http`] | routes, admission, authentication, problems |
-//! | [`body`], [`decode`] | a request's JSON to a job, with every mistake named |
+//! | [`body`], [`decode`], [`mistakes`] | a request's JSON to a job, with every mistake named |
+//! | [`shares`] | room that keys share, so that none takes all of it |
 //! | [`commit`] | group commit: concurrent submissions share transactions |
 //! | [`kernel`] | what the policy would say, for those who ask |
 //! | [`ahead`], [`wake`], [`late`] | what the scheduler is told during and after a commit |
 //! | [`waiting`] | clients that wait for a job's end |
 //! | [`tasks`] | the plainest way in: a time and a payload |
 //! | [`explain`] | what a job waits for, in a sentence |
-//! | [`letters`] | dead letters as they are asked for and shown |
+//! | [`letters`], [`letters_gauge`] | dead letters as they are asked for, shown and counted |
 //! | [`view`], [`cursor`], [`query`] | how jobs are shown and listed |
 
 pub mod ahead;
@@ -34,12 +35,15 @@ pub mod http;
 pub mod kernel;
 pub mod late;
 pub mod letters;
+pub mod letters_gauge;
 pub mod links;
 pub mod metrics;
+pub mod mistakes;
 pub mod policy_query;
 pub mod problem;
 pub mod query;
 pub mod retry;
+pub mod shares;
 pub mod tasks;
 pub mod trace;
 pub mod view;

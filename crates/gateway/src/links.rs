@@ -10,7 +10,7 @@ use std::time::Duration;
 use airlock_bus::{Bus, BusConfig};
 use airlock_ledger::{Failure, Ledger, LedgerConfig, LedgerError};
 use airlock_proto::ahead;
-use airlock_service::{Context, LinkMetrics, OnFailure};
+use airlock_service::{Context, LinkMetrics, OnFailure, Status};
 use anyhow::Context as _;
 
 use crate::problem::Problem;
@@ -52,8 +52,9 @@ impl Links {
 
     /// Keeps both links; returns at once.
     pub fn keep(&self, database: LedgerConfig, nats: BusConfig, ctx: &Context) {
-        ctx.health.down(DATABASE, "not connected yet");
-        ctx.health.degraded(NATS, "not connected yet");
+        let not_yet = || "not connected yet".to_owned();
+        ctx.health.connecting(DATABASE, Status::Down(not_yet()));
+        ctx.health.connecting(NATS, Status::Degraded(not_yet()));
         let (links, context) = (self.clone(), ctx.clone());
         ctx.tasks
             .spawn("database", OnFailure::StopService, async move {

@@ -78,6 +78,13 @@ impl Problem {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", title, "").naming(field, message)
     }
 
+    /// The body did not come on.
+    pub fn body_timeout(bound: std::time::Duration) -> Self {
+        let detail = format!("nothing of the body came for {} ms", bound.as_millis());
+        let title = "The request took too long to arrive";
+        Self::new(StatusCode::REQUEST_TIMEOUT, "body-timeout", title, detail)
+    }
+
     /// The ledger refuses this very job.
     pub fn unstorable(detail: impl Into<String>) -> Self {
         let title = "The job cannot be stored";
@@ -96,6 +103,11 @@ impl Problem {
 
     pub fn forbidden(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "forbidden", "Not allowed", detail)
+    }
+
+    /// A key of one tenant with the header of another.
+    pub fn other_tenant() -> Self {
+        Self::forbidden("this API key belongs to another tenant").about("X-Tenant-ID")
     }
 
     /// Unknown and another tenant's look the same.
@@ -184,6 +196,23 @@ impl Problem {
         self.0.detail = format!("{field}: {message}");
         self.0.field = Some(field.clone());
         self.0.errors = vec![FieldProblem { field, message }];
+        self
+    }
+
+    /// The field that the problem is about.
+    pub fn named(&self) -> Option<&str> {
+        self.0.field.as_deref()
+    }
+
+    /// Names what in the request it is about, where the detail does not.
+    pub fn about(mut self, field: &str) -> Self {
+        self.0.field = Some(field.to_owned());
+        self
+    }
+
+    /// This one, with what else is wrong listed behind it.
+    pub fn and(mut self, other: Self) -> Self {
+        self.0.errors.extend(other.0.errors);
         self
     }
 

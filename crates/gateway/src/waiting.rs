@@ -18,8 +18,10 @@ use airlock_service::Context;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::watch;
 
+use crate::config::LimitsConfig;
 use crate::links::Links;
 use crate::problem::Problem;
+use crate::shares::{Place, Room, Shares, Who};
 
 const POLL_EVERY: Duration = Duration::from_millis(500);
 const POLL_CHUNK: usize = 1_000;
@@ -29,15 +31,9 @@ const EVENTS: usize = 256;
 /// The waiters, by job. Clones share them.
 #[derive(Clone)]
 pub struct Waiting {
-    slots: Arc<Mutex<Slots>>,
-    max: usize,
+    slots: Arc<Mutex<HashMap<JobId, Slot>>>,
+    places: Shares,
     gauge: Gauge,
-}
-
-#[derive(Default)]
-struct Slots {
-    jobs: HashMap<JobId, Slot>,
-    waiters: usize,
 }
 
 struct Slot {
@@ -50,33 +46,34 @@ pub struct Waiter {
     waiting: Waiting,
     job_id: JobId,
     woken: watch::Receiver<()>,
+    _place: Place,
 }
 
 impl Waiting {
-    pub fn new(max: usize, gauge: Gauge) -> Self {
+    pub fn new(limits: &LimitsConfig, gauge: Gauge) -> Self {
+        let all = Room {
+            places: limits.max_waiters,
+            bytes: 0,
+        };
         Self {
             slots: Arc::default(),
-            max,
+            places: Shares::new(all, limits.admin_reserve_percent),
             gauge,
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Slots> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<JobId, Slot>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a place. Whoever does so before looking at the job misses nothing.
-    pub fn register(&self, job_id: &JobId) -> Result<Waiter, Problem> {
+    pub fn register(&self, job_id: &JobId, who: Who<'_>) -> Result<Waiter, Problem> {
+        let place = self.places.enter(who).ok_or_else(|| {
+            Problem::overloaded("too many clients wait for results; poll instead")
+        })?;
         let mut slots = self.lock();
-        if slots.waiters >= self.max {
-            drop(slots);
-            return Err(Problem::overloaded(
-                "too many clients wait for results; poll instead",
-            ));
-        }
-        slots.waiters += 1;
         self.gauge.inc();
-        let slot = slots.jobs.entry(job_id.clone()).or_insert_with(|| Slot {
+        let slot = slots.entry(job_id.clone()).or_insert_with(|| Slot {
             woken: watch::Sender::new(()),
             waiters: 0,
         });
@@ -85,21 +82,22 @@ impl Waiting {
             waiting: self.clone(),
             job_id: job_id.clone(),
             woken: slot.woken.subscribe(),
+            _place: place,
         })
     }
 
     fn wake(&self, job_id: &str) {
-        if let Some(slot) = self.lock().jobs.get(job_id) {
+        if let Some(slot) = self.lock().get(job_id) {
             slot.woken.send_replace(());
         }
     }
 
     fn is_empty(&self) -> bool {
-        self.lock().jobs.is_empty()
+        self.lock().is_empty()
     }
 
     fn job_ids(&self) -> Vec<JobId> {
-        self.lock().jobs.keys().cloned().collect()
+        self.lock().keys().cloned().collect()
     }
 
     /// Listens and polls until the service stops.
@@ -207,9 +205,8 @@ impl Waiter {
 impl Drop for Waiter {
     fn drop(&mut self) {
         let mut slots = self.waiting.lock();
-        slots.waiters -= 1;
         self.waiting.gauge.dec();
-        if let Entry::Occupied(mut slot) = slots.jobs.entry(self.job_id.clone()) {
+        if let Entry::Occupied(mut slot) = slots.entry(self.job_id.clone()) {
             slot.get_mut().waiters -= 1;
             if slot.get().waiters == 0 {
                 slot.remove();
@@ -222,13 +219,28 @@ impl Drop for Waiter {
 mod tests {
     use super::*;
 
+    fn waiting(max_waiters: usize) -> Waiting {
+        let limits = LimitsConfig {
+            max_waiters,
+            ..LimitsConfig::default()
+        };
+        Waiting::new(&limits, Gauge::default())
+    }
+
     #[tokio::test]
     async fn places_are_bounded_and_given_back() {
-        let waiting = Waiting::new(2, Gauge::default());
+        let waiting = waiting(3);
         let id = JobId::new("j").unwrap();
-        let mut first = waiting.register(&id).unwrap_or_else(|_| panic!("a place"));
-        let second = waiting.register(&id).unwrap_or_else(|_| panic!("a place"));
-        assert!(waiting.register(&id).is_err());
+        let enter = |key: &str| waiting.register(&id, Who::user(key));
+        let mut first = enter("eve").unwrap_or_else(|_| panic!("a place"));
+        assert!(enter("eve").is_err());
+        let second = enter("bob").unwrap_or_else(|_| panic!("a place"));
+        assert!(enter("carol").is_err());
+        let admin = Who {
+            key: "admin",
+            admin: true,
+        };
+        assert!(waiting.register(&id, admin).is_ok());
         drop(second);
         assert_eq!(waiting.job_ids().len(), 1);
         waiting.wake("j");
@@ -242,9 +254,11 @@ mod tests {
         use airlock_model::Timestamp;
         use airlock_proto::own::{JobEvent, JobEvents};
 
-        let waiting = Waiting::new(9, Gauge::default());
+        let waiting = waiting(9);
         let id = JobId::new("j").unwrap();
-        let mut waiter = waiting.register(&id).unwrap_or_else(|_| panic!("a place"));
+        let mut waiter = waiting
+            .register(&id, Who::user("k"))
+            .unwrap_or_else(|_| panic!("a place"));
         let event = |job_id: &str, state: &str| {
             let events = JobEvents {
                 events: vec![JobEvent {
@@ -269,9 +283,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_wake_before_the_wait_is_not_lost() {
-        let waiting = Waiting::new(1, Gauge::default());
+        let waiting = waiting(1);
         let mut waiter = waiting
-            .register(&JobId::new("j").unwrap())
+            .register(&JobId::new("j").unwrap(), Who::user("k"))
             .unwrap_or_else(|_| panic!("a place"));
         waiting.wake("j");
         waiter.woken().await;

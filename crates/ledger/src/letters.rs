@@ -72,6 +72,8 @@ pub struct LetterFilter {
     pub retried: Option<bool>,
     /// Only those that hold a request, which could be tried again.
     pub with_request: bool,
+    /// Only those up to this one: what came later has not been seen by whoever asks.
+    pub up_to: Option<i64>,
 }
 
 // A letter of a job takes along what the job was; the caller need not have it at hand.
@@ -91,14 +93,15 @@ const COLUMNS: &str = "d.id, d.job_id, d.tenant, d.topic, d.reason_code, d.reaso
 const REQUEST: &str = "d.spec, d.payload, d.trace_id, d.packet, \
      (SELECT s.due_at FROM job_state s WHERE s.job_id = d.job_id)";
 
-/// The filter's conditions on `d`; it takes the parameters 1 to 8.
+/// The filter's conditions on `d`; it takes the parameters 1 to 9.
 const CONDITIONS: &str = "($1::text IS NULL OR d.tenant = $1) \
      AND ($2::text IS NULL OR d.job_id = $2) AND ($3::text IS NULL OR d.topic = $3) \
      AND ($4::text IS NULL OR d.reason_code = $4) \
      AND ($5::timestamptz IS NULL OR d.created_at > $5) \
      AND ($6::timestamptz IS NULL OR d.created_at < $6) \
      AND ($7::bool IS NULL OR (d.retried_as IS NOT NULL) = $7) \
-     AND (NOT $8::bool OR d.spec IS NOT NULL)";
+     AND (NOT $8::bool OR d.spec IS NOT NULL) \
+     AND ($9::bigint IS NULL OR d.id <= $9)";
 
 /// Binds the parameters of [`CONDITIONS`] to a query.
 macro_rules! bind_filter {
@@ -112,6 +115,7 @@ macro_rules! bind_filter {
             .bind(crate::ts::Ts::opt($filter.created_before))
             .bind($filter.retried)
             .bind($filter.with_request)
+            .bind($filter.up_to)
     };
 }
 
@@ -179,8 +183,8 @@ impl Ledger {
     ) -> Result<Vec<DeadLetter>, LedgerError> {
         let sql = format!(
             "SELECT {COLUMNS} FROM dead_letter d
-             WHERE {CONDITIONS} AND ($9::bigint IS NULL OR d.id < $9)
-             ORDER BY d.id DESC LIMIT $10"
+             WHERE {CONDITIONS} AND ($10::bigint IS NULL OR d.id < $10)
+             ORDER BY d.id DESC LIMIT $11"
         );
         let rows = self
             .bounded("listing dead letters", async {
@@ -228,7 +232,7 @@ impl Ledger {
     ) -> Result<Vec<WholeLetter>, LedgerError> {
         let sql = format!(
             "SELECT {COLUMNS}, {REQUEST} FROM dead_letter d
-             WHERE {CONDITIONS} AND d.id > $9 ORDER BY d.id LIMIT $10"
+             WHERE {CONDITIONS} AND d.id > $10 ORDER BY d.id LIMIT $11"
         );
         let rows = self
             .bounded("reading dead letters", async {
@@ -276,23 +280,20 @@ impl Ledger {
         Ok(done.rows_affected() > 0)
     }
 
-    /// Removes at most `limit` of those the filter names, up to the letter `up_to`; how
-    /// many. What came meanwhile has not been seen by whoever asks.
+    /// Removes at most `limit` of those the filter names; how many.
     pub async fn delete_letters(
         &self,
         filter: &LetterFilter,
-        up_to: i64,
         limit: u32,
     ) -> Result<u64, LedgerError> {
         let sql = format!(
             "DELETE FROM dead_letter WHERE id IN (
-                SELECT d.id FROM dead_letter d WHERE {CONDITIONS} AND d.id <= $9
+                SELECT d.id FROM dead_letter d WHERE {CONDITIONS}
                 ORDER BY d.id LIMIT $10)"
         );
         let done = self
             .bounded("removing dead letters", async {
                 bind_filter!(sqlx::query(sqlx::AssertSqlSafe(sql)), filter)
-                    .bind(up_to)
                     .bind(i64::from(limit))
                     .execute(&self.pool)
                     .await

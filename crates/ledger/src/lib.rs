@@ -25,6 +25,7 @@ mod kernels;
 mod leader;
 mod lease;
 mod letters;
+mod letters_count;
 mod lines;
 mod migrate;
 mod page;
@@ -65,6 +66,7 @@ pub use kernels::{KERNEL_GONE_AFTER, KernelReport, KernelStatus};
 pub use leader::LeaderWriter;
 pub use lease::{LeaderInfo, LeaseConnection};
 pub use letters::{DeadLetter, LetterFilter, NewDeadLetter, WholeLetter};
+pub use letters_count::OpenLetters;
 pub use query::{JobFilter, JobPage, JobView};
 pub use recover::{Accepted, LoadedJob, OpenJob};
 pub use reports::{

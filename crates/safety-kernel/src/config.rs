@@ -73,9 +73,7 @@ impl Default for Config {
             redis: None,
             nats: None,
             database: None,
-            http: HttpConfig {
-                listen: "127.0.0.1:8082".to_owned(),
-            },
+            http: HttpConfig::at("127.0.0.1:8082"),
             telemetry: TelemetryConfig::default(),
             shutdown: ShutdownConfig::default(),
         }

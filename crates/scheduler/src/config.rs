@@ -38,9 +38,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            http: HttpConfig {
-                listen: "127.0.0.1:8081".to_owned(),
-            },
+            http: HttpConfig::at("127.0.0.1:8081"),
             telemetry: TelemetryConfig::default(),
             shutdown: ShutdownConfig::default(),
             database: LedgerConfig::default(),

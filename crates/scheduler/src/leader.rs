@@ -147,7 +147,7 @@ pub async fn lead(
     }
     ctx.health.remove("standby");
     ctx.health.ok("leader");
-    tracing::info!(%epoch, %shard, "leading");
+    tracing::info!(epoch = epoch.0, shard = shard.0, "leading");
     let lost = leadership.lost();
     let end = tokio::select! {
         () = ctx.shutdown.cancelled() => Ok(()),

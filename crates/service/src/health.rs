@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
@@ -28,19 +28,46 @@ pub enum Status {
     Down(String),
 }
 
-/// How a component came to its status.
+/// A component that is connecting for the first time is no news for so long.
+const START_GRACE: Duration = Duration::from_secs(10);
+
+/// What is worth a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Change {
-    New,
-    /// It was of another kind before.
-    Other,
+enum News {
+    /// It is like that from now on.
+    Now,
+    /// It is there for the first time, after [`Health::connecting`].
+    Connected,
+}
+
+struct Component {
+    status: Status,
+    since: Instant,
+    /// It has never been connected, and nobody was warned yet.
+    connecting: bool,
+}
+
+impl Component {
+    fn new(status: Status, connecting: bool) -> Self {
+        Self {
+            status,
+            since: Instant::now(),
+            connecting,
+        }
+    }
 }
 
 #[derive(Default)]
 struct State {
     started: bool,
-    components: BTreeMap<String, (Status, Instant)>,
+    components: BTreeMap<String, Component>,
     facts: BTreeMap<String, serde_json::Value>,
+}
+
+impl State {
+    fn has_room_for(&self, component: &str) -> bool {
+        self.components.len() < MAX_ENTRIES || self.components.contains_key(component)
+    }
 }
 
 /// The health of one service. Clones share it.
@@ -107,37 +134,57 @@ impl Health {
         self.set(component, Status::Down(message.into()));
     }
 
+    /// It is `status` because it was never connected yet, which is how every service
+    /// starts. If it stays so, [`set`](Self::set) says so after a grace.
+    pub fn connecting(&self, component: &str, status: Status) {
+        let mut state = self.lock();
+        if state.has_room_for(component) {
+            let connecting = Component::new(status, true);
+            state.components.insert(component.to_owned(), connecting);
+        }
+    }
+
     pub fn set(&self, component: &str, status: Status) {
         let service = &*self.service;
-        let Some(before) = self.replace(component, &status) else {
+        let Some(news) = self.replace(component, &status) else {
             return;
         };
-        match status {
-            // A component that starts out well is no news.
-            Status::Ok if before == Change::New => {}
-            Status::Ok => tracing::info!(service, component, "component is well again"),
-            Status::Degraded(message) => {
-                tracing::warn!(service, component, message, "component is degraded");
+        match (status, news) {
+            (Status::Ok, News::Connected) => {
+                tracing::info!(service, component, "component connected");
             }
-            Status::Down(message) => {
-                tracing::error!(service, component, message, "component is down");
+            (Status::Ok, News::Now) => {
+                tracing::info!(service, component, "component recovered");
+            }
+            (Status::Degraded(reason), _) => {
+                tracing::warn!(service, component, reason, "component is degraded");
+            }
+            (Status::Down(reason), _) => {
+                tracing::error!(service, component, reason, "component is down");
             }
         }
     }
 
     /// Stores `status`, and tells whether that is worth a log line.
-    fn replace(&self, component: &str, status: &Status) -> Option<Change> {
+    fn replace(&self, component: &str, status: &Status) -> Option<News> {
         let mut state = self.lock();
-        if let Some((current, since)) = state.components.get_mut(component) {
-            let same_kind = std::mem::discriminant(current) == std::mem::discriminant(status);
-            *current = status.clone();
-            if same_kind {
-                return None;
+        if let Some(current) = state.components.get_mut(component) {
+            let same_kind =
+                std::mem::discriminant(&current.status) == std::mem::discriminant(status);
+            let connected = current.connecting && *status == Status::Ok;
+            let overdue = current.connecting && current.since.elapsed() >= START_GRACE;
+            current.status = status.clone();
+            if !same_kind {
+                current.since = Instant::now();
             }
-            *since = Instant::now();
-            return Some(Change::Other);
+            current.connecting &= !connected && !overdue;
+            return if connected {
+                Some(News::Connected)
+            } else {
+                ((!same_kind && !current.connecting) || overdue).then_some(News::Now)
+            };
         }
-        if state.components.len() >= MAX_ENTRIES {
+        if !state.has_room_for(component) {
             drop(state);
             tracing::error!(
                 component,
@@ -145,9 +192,10 @@ impl Health {
             );
             return None;
         }
-        let entry = (status.clone(), Instant::now());
+        let entry = Component::new(status.clone(), false);
         state.components.insert(component.to_owned(), entry);
-        Some(Change::New)
+        // A component that starts out well is no news.
+        (*status != Status::Ok).then_some(News::Now)
     }
 
     /// Forgets a component that no longer exists.
@@ -168,7 +216,7 @@ impl Health {
         self.lock()
             .components
             .get(component)
-            .map(|(status, _)| status.clone())
+            .map(|component| component.status.clone())
     }
 
     pub fn is_ready(&self) -> bool {
@@ -181,7 +229,7 @@ impl Health {
         let down: Vec<String> = state
             .components
             .iter()
-            .filter_map(|(name, (status, _))| match status {
+            .filter_map(|(name, component)| match &component.status {
                 Status::Down(message) => Some(format!("{name} is down: {message}")),
                 Status::Ok | Status::Degraded(_) => None,
             })
@@ -204,10 +252,10 @@ impl Health {
             components: state
                 .components
                 .iter()
-                .map(|(name, (status, since))| {
+                .map(|(name, component)| {
                     let report = ComponentReport {
-                        status: status.clone(),
-                        for_seconds: since.elapsed().as_secs(),
+                        status: component.status.clone(),
+                        for_seconds: component.since.elapsed().as_secs(),
                     };
                     (name.clone(), report)
                 })
@@ -240,6 +288,84 @@ mod tests {
         assert!(health.is_ready());
         shutdown.cancel();
         assert_eq!(health.report().reason.as_deref(), Some("stopping"));
+    }
+
+    /// What was logged while `work` ran, as JSON.
+    fn logged(work: impl FnOnce()) -> String {
+        use std::io;
+        use tracing_subscriber::fmt::MakeWriter;
+
+        #[derive(Clone, Default)]
+        struct Lines(Arc<Mutex<Vec<u8>>>);
+        impl io::Write for Lines {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.lock().unwrap().extend_from_slice(bytes);
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        impl<'a> MakeWriter<'a> for Lines {
+            type Writer = Self;
+            fn make_writer(&'a self) -> Self {
+                self.clone()
+            }
+        }
+        let lines = Lines::default();
+        let subscriber = tracing_subscriber::fmt()
+            .json()
+            .flatten_event(true)
+            .with_writer(lines.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, work);
+        let bytes = lines.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn a_line_has_each_key_once_and_the_event_is_its_message() {
+        let health = Health::new("probe".into(), CancellationToken::new());
+        let text = logged(|| {
+            health.degraded("guard", "redis is away");
+            health.down("ledger", "refused");
+            health.ok("ledger");
+        });
+        for (line, event) in text.lines().zip(["degraded", "down", "recovered"]) {
+            assert_eq!(line.matches("\"message\":").count(), 1, "{line}");
+            let json: serde_json::Value = serde_json::from_str(line).unwrap();
+            let message = json["message"].as_str().unwrap();
+            assert!(message.starts_with("component"), "{line}");
+            assert!(message.contains(event), "{line}");
+        }
+        assert_eq!(text.lines().count(), 3, "{text}");
+        assert!(text.contains(r#""reason":"refused""#), "{text}");
+    }
+
+    #[test]
+    fn a_normal_start_is_no_error_and_one_that_stays_so_is() {
+        let health = Health::new("probe".into(), CancellationToken::new());
+        let text = logged(|| {
+            health.connecting("ledger", Status::Down("not connected yet".to_owned()));
+            health.down("ledger", "refused");
+            assert!(!health.is_ready());
+            health.ok("ledger");
+        });
+        assert!(
+            !text.contains("ERROR") && text.contains("component connected"),
+            "{text}"
+        );
+        let text = logged(|| health.down("ledger", "refused"));
+        assert!(text.contains("ERROR"), "{text}");
+
+        health.connecting("bus", Status::Degraded("not connected yet".to_owned()));
+        let long_ago = Instant::now().checked_sub(START_GRACE).unwrap();
+        health.lock().components.get_mut("bus").unwrap().since = long_ago;
+        let text = logged(|| {
+            health.degraded("bus", "refused");
+            health.degraded("bus", "refused");
+        });
+        assert_eq!(text.matches("WARN").count(), 1, "{text}");
     }
 
     #[test]

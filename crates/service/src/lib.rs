@@ -18,6 +18,7 @@ mod link_metrics;
 mod main_loop;
 mod metrics;
 mod secret;
+mod server;
 mod supervisor;
 
 pub mod config;

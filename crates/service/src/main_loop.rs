@@ -258,8 +258,8 @@ async fn obey_signals((mut terminate, mut interrupt): (Signal, Signal), ctx: Con
 fn log_panics() {
     std::panic::set_hook(Box::new(|info| {
         let place = info.location().map(ToString::to_string).unwrap_or_default();
-        let message = info.payload_as_str().unwrap_or("without a message");
-        tracing::error!(place, message, "panic");
+        let reason = info.payload_as_str().unwrap_or("without a message");
+        tracing::error!(place, reason, "panic");
     }));
 }
 
@@ -267,9 +267,8 @@ fn log_panics() {
 /// drains its tasks. Telemetry is the host's affair.
 pub async fn host<S: Service>(config: S::Config, ctx: Context) -> Result<(), HostError> {
     let grace = config.shutdown().grace();
-    let listen = config.http().listen.clone();
-    if !S::SERVES_HTTP && !listen.is_empty() {
-        ops::serve(&listen, ops::standalone(&ctx), &ctx).await?;
+    if !S::SERVES_HTTP && !config.http().listen.is_empty() {
+        ops::serve(config.http(), ops::standalone(&ctx), &ctx).await?;
     }
 
     let stopping_since = OnceLock::new();

@@ -10,14 +10,13 @@ use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::serve::ListenerExt;
 use axum::{Json, Router};
 use tokio::net::TcpListener;
 use tower::ServiceExt;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::metrics::CONTENT_TYPE;
-use crate::{Context, OnFailure};
+use crate::{Context, HttpConfig, OnFailure, server};
 
 /// Why the HTTP server could not start. Neither is worth a retry by itself: an
 /// address in use stays in use until someone acts.
@@ -44,28 +43,25 @@ pub fn standalone(ctx: &Context) -> Router {
     router(ctx).fallback_service(axum::routing::any(mounted).with_state(ctx.clone()))
 }
 
-/// Listens on `listen` and serves `router` as a task of `ctx` until shutdown,
-/// then lets requests in progress finish. Gives the address, of interest when
-/// `listen` asked for port 0.
-pub async fn serve(listen: &str, router: Router, ctx: &Context) -> Result<SocketAddr, ServeError> {
+/// Listens and serves `router` as a task of `ctx` until shutdown, then lets requests in
+/// progress finish. Gives the address, of interest when port 0 was asked for.
+pub async fn serve(
+    config: &HttpConfig,
+    router: Router,
+    ctx: &Context,
+) -> Result<SocketAddr, ServeError> {
     let bind_error = |source| ServeError::Bind {
-        address: listen.to_owned(),
+        address: config.listen.clone(),
         source,
     };
-    let listener = TcpListener::bind(listen).await.map_err(bind_error)?;
+    let listener = TcpListener::bind(&config.listen)
+        .await
+        .map_err(bind_error)?;
     let address = listener.local_addr().map_err(bind_error)?;
-    // Without this small answers wait for the client's delayed acknowledgement.
-    let listener = listener.tap_io(|stream| {
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "setting TCP_NODELAY");
-        }
-    });
     let router = router.layer(CatchPanicLayer::new());
-    let shutdown = ctx.shutdown.clone();
+    let (config, shutdown) = (config.clone(), ctx.shutdown.clone());
     ctx.tasks.spawn("http", OnFailure::StopService, async move {
-        axum::serve(listener, router)
-            .with_graceful_shutdown(shutdown.cancelled_owned())
-            .await
+        server::serve(listener, router, config, shutdown).await;
     });
     tracing::info!(service = ctx.name(), version = crate::VERSION, %address, "listening for HTTP");
     ctx.set_http_address(address);

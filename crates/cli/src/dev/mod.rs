@@ -109,7 +109,7 @@ async fn start(plan: &Plan, house: &mut House) -> anyhow::Result<Context> {
     let kernel = Context::for_host(airlock_safety_kernel::SafetyKernel::NAME);
     let prepared = Prepared::new(&plan.kernel, kernel.clone()).await?;
     let asked_at = prepared.address();
-    ops::serve(&plan.kernel.http.listen, ops::standalone(&kernel), &kernel).await?;
+    ops::serve(&plan.kernel.http, ops::standalone(&kernel), &kernel).await?;
     let (ctx, grace) = (kernel.clone(), plan.share());
     house.add(kernel.clone(), async move {
         let served = prepared.serve().await;

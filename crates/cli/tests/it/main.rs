@@ -1,5 +1,6 @@
 //! The command as scripts meet it: exit codes and which stream says what.
 
+mod dlq;
 mod policy;
 mod worker_new;
 

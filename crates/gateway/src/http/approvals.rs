@@ -111,7 +111,7 @@ fn entry(e: &AuditEntry) -> Value {
 pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
     let caller = app.keys.caller(request.headers())?;
     let listing = query::approvals(request.uri(), caller.scope.as_ref())?;
-    let _admitted = app.admission.enter(request.headers(), 0)?;
+    let _admitted = app.admission.look(&caller)?;
     let ledger = app.links.need_ledger()?;
     let page = retrying(Instant::now() + RETRY_FOR, || {
         ledger.approvals(&listing.filter, listing.after.clone(), listing.limit)
@@ -127,7 +127,7 @@ pub async fn get(State(app): State<Arc<App>>, path: JobPath, request: Request) -
     let caller = app.keys.caller(request.headers())?;
     let id = job_id(path)?;
     let scope = caller.scope.as_ref();
-    let _admitted = app.admission.enter(request.headers(), 0)?;
+    let _admitted = app.admission.look(&caller)?;
     let ledger = app.links.need_ledger()?;
     let until = Instant::now() + RETRY_FOR;
     let approval = retrying(until, || ledger.approval(scope, &id))
@@ -179,8 +179,10 @@ async fn vote(app: &App, path: JobPath, request: Request, approve: bool) -> Answ
     let (parts, body) = request.into_parts();
     let caller = app.keys.caller(&parts.headers)?;
     let id = job_id(path)?;
-    let _admitted = app.admission.enter(&parts.headers, VOTE_BYTES)?;
-    let text = admission::read(&parts.headers, body, VOTE_BYTES, "reason").await?;
+    let mut admitted = app.admission.enter(&caller)?;
+    let text = admitted
+        .read(&parts.headers, body, VOTE_BYTES, "reason")
+        .await?;
     let body = if text.is_empty() {
         VoteBody::default()
     } else {

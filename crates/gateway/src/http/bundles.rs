@@ -94,8 +94,10 @@ pub async fn publish(State(app): State<Arc<App>>, request: Request) -> Answer {
     let caller = app.keys.caller(&parts.headers)?;
     caller.must_be_admin()?;
     admission::check_content_type(&parts.headers)?;
-    let _admitted = app.admission.enter(&parts.headers, PUBLISH_BYTES)?;
-    let text = admission::read(&parts.headers, body, PUBLISH_BYTES, "content").await?;
+    let mut admitted = app.admission.enter(&caller)?;
+    let text = admitted
+        .read(&parts.headers, body, PUBLISH_BYTES, "content")
+        .await?;
     let body: PublishBody = decode_object(&text)?;
     check(&body)?;
     let signature = signature(&app, &body)?;
@@ -189,9 +191,10 @@ fn decoded(text: &str) -> Option<Vec<u8>> {
 }
 
 pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
-    app.keys.caller(request.headers())?.must_be_admin()?;
+    let caller = app.keys.caller(request.headers())?;
+    caller.must_be_admin()?;
     let asked = query::bundles(request.uri())?;
-    let _admitted = app.admission.enter(request.headers(), 0)?;
+    let _admitted = app.admission.look(&caller)?;
     let ledger = app.links.need_ledger()?;
     let bundles = retrying(Instant::now() + RETRY_FOR, || {
         ledger.bundles(asked.name.as_deref())
@@ -216,8 +219,10 @@ pub async fn rollback(
     if name.contains('\0') {
         return Err(Problem::no_such_bundle("that"));
     }
-    let _admitted = app.admission.enter(&parts.headers, ROLLBACK_BYTES)?;
-    let text = admission::read(&parts.headers, body, ROLLBACK_BYTES, "to").await?;
+    let mut admitted = app.admission.enter(&caller)?;
+    let text = admitted
+        .read(&parts.headers, body, ROLLBACK_BYTES, "to")
+        .await?;
     let body: RollbackBody = if text.is_empty() {
         RollbackBody::default()
     } else {

@@ -22,7 +22,7 @@ const LARGEST_INPUT: usize = 64 << 10;
 pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
     let caller = app.keys.caller(request.headers())?;
     let asked = query::decisions(request.uri(), crate::wake::now())?;
-    let _admitted = app.admission.enter(request.headers(), 0)?;
+    let _admitted = app.admission.look(&caller)?;
     let ledger = app.links.need_ledger()?;
     let largest = if asked.input { LARGEST_INPUT } else { 0 };
     let past = retrying(Instant::now() + RETRY_FOR, || {

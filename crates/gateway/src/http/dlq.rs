@@ -60,7 +60,7 @@ struct Page<'a> {
 pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
     let caller = app.keys.caller(request.headers())?;
     let listing = listing(request.uri(), caller.scope.as_ref())?;
-    let _admitted = app.admission.enter(request.headers(), 0)?;
+    let _admitted = app.admission.look(&caller)?;
     let ledger = app.links.need_ledger()?;
     let mut letters = retrying(Instant::now() + RETRY_FOR, || {
         ledger.letters(&listing.filter, listing.before, listing.limit + 1)
@@ -77,7 +77,7 @@ pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
 pub async fn get(State(app): State<Arc<App>>, path: LetterPath, request: Request) -> Answer {
     let caller = app.keys.caller(request.headers())?;
     let id = letter_id(path)?;
-    let _admitted = app.admission.enter(request.headers(), 0)?;
+    let _admitted = app.admission.look(&caller)?;
     let whole = read(&app, caller.scope.as_ref(), id).await?;
     Ok(Json(ShownWhole::of(&whole)).into_response())
 }
@@ -90,7 +90,7 @@ struct Deleted {
 pub async fn delete(State(app): State<Arc<App>>, path: LetterPath, request: Request) -> Answer {
     let caller = app.keys.caller(request.headers())?;
     let id = letter_id(path)?;
-    let _admitted = app.admission.enter(request.headers(), 0)?;
+    let _admitted = app.admission.enter(&caller)?;
     let ledger = app.links.need_ledger()?;
     let scope = caller.scope.as_ref();
     let done = retrying(Instant::now() + RETRY_FOR, || {
@@ -116,8 +116,10 @@ pub async fn retry(State(app): State<Arc<App>>, path: LetterPath, request: Reque
     let (parts, body) = request.into_parts();
     let caller = app.keys.caller(&parts.headers)?;
     let id = letter_id(path)?;
-    let _admitted = app.admission.enter(&parts.headers, BULK_BYTES)?;
-    admission::read(&parts.headers, body, BULK_BYTES, "body").await?;
+    let mut admitted = app.admission.enter(&caller)?;
+    admitted
+        .read(&parts.headers, body, BULK_BYTES, "body")
+        .await?;
     let whole = read(&app, caller.scope.as_ref(), id).await?;
     let Some(job) = app.second_chance(&whole, &caller) else {
         let why = "it is not about a job, or its request cannot be read; it can only be removed";
@@ -216,6 +218,10 @@ struct Many {
     skipped: Option<u64>,
     /// Left for the next request, when there were too many for one.
     remaining: u64,
+    /// The newest letter meant, for the next request to repeat: what is written later,
+    /// also by what was tried again, is then not touched.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    up_to: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     jobs: Option<Vec<Chance>>,
 }
@@ -225,10 +231,27 @@ async fn many(app: &App, request: Request) -> Result<(Caller, Bulk), Problem> {
     let (parts, body) = request.into_parts();
     let caller = app.keys.caller(&parts.headers)?;
     admission::check_content_type(&parts.headers)?;
-    let _admitted = app.admission.enter(&parts.headers, BULK_BYTES)?;
-    let text = admission::read(&parts.headers, body, BULK_BYTES, "body").await?;
+    let mut admitted = app.admission.enter(&caller)?;
+    let text = admitted
+        .read(&parts.headers, body, BULK_BYTES, "body")
+        .await?;
     let bulk = bulk(decode_object(&text)?, caller.scope.as_ref())?;
     Ok((caller, bulk))
+}
+
+/// Fixes the upper end of what the filter names, unless the request did.
+async fn fix_end(app: &App, filter: &mut LetterFilter) -> Result<(), Problem> {
+    if filter.up_to.is_none() {
+        let ledger = app.links.need_ledger()?;
+        let newest = retrying(Instant::now() + RETRY_FOR, || {
+            ledger.letters(filter, None, 1)
+        })
+        .await
+        .map_err(|e| problem(&e))?;
+        // Of no letters the newest is before the first.
+        filter.up_to = Some(newest.first().map_or(0, |letter| letter.id));
+    }
+    Ok(())
 }
 
 async fn count(app: &App, filter: &LetterFilter) -> Result<u64, Problem> {
@@ -246,11 +269,13 @@ pub async fn retry_many(State(app): State<Arc<App>>, request: Request) -> Answer
     }
     bulk.filter.retried = Some(false);
     bulk.filter.with_request = true;
+    fix_end(&app, &mut bulk.filter).await?;
     let matched = count(&app, &bulk.filter).await?;
     let mut answer = Many {
         dry_run: bulk.dry_run,
         matched,
         remaining: matched,
+        up_to: bulk.filter.up_to,
         ..Many::default()
     };
     if bulk.dry_run {
@@ -302,37 +327,32 @@ pub async fn retry_many(State(app): State<Arc<App>>, request: Request) -> Answer
 }
 
 pub async fn delete_many(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let (_, bulk) = many(&app, request).await?;
-    let ledger = app.links.need_ledger()?;
-    let newest = retrying(Instant::now() + RETRY_FOR, || {
-        ledger.letters(&bulk.filter, None, 1)
-    })
-    .await
-    .map_err(|e| problem(&e))?;
+    let (_, mut bulk) = many(&app, request).await?;
+    fix_end(&app, &mut bulk.filter).await?;
     let matched = count(&app, &bulk.filter).await?;
     let mut answer = Many {
         dry_run: bulk.dry_run,
         matched,
         remaining: matched,
+        up_to: bulk.filter.up_to,
         ..Many::default()
     };
     if bulk.dry_run {
         return Ok(Json(answer).into_response());
     }
+    let ledger = app.links.need_ledger()?;
     let (started, mut deleted) = (Instant::now(), 0);
-    if let Some(newest) = newest.first() {
-        while deleted < u64::from(bulk.limit) && started.elapsed() < BULK_FOR {
-            let left = u64::from(bulk.limit) - deleted;
-            let step = STEP.min(u32::try_from(left).unwrap_or(STEP));
-            let n = retrying(Instant::now() + RETRY_FOR, || {
-                ledger.delete_letters(&bulk.filter, newest.id, step)
-            })
-            .await
-            .map_err(|e| problem(&e))?;
-            deleted += n;
-            if n < u64::from(step) {
-                break;
-            }
+    while deleted < u64::from(bulk.limit) && started.elapsed() < BULK_FOR {
+        let left = u64::from(bulk.limit) - deleted;
+        let step = STEP.min(u32::try_from(left).unwrap_or(STEP));
+        let n = retrying(Instant::now() + RETRY_FOR, || {
+            ledger.delete_letters(&bulk.filter, step)
+        })
+        .await
+        .map_err(|e| problem(&e))?;
+        deleted += n;
+        if n < u64::from(step) {
+            break;
         }
     }
     answer.remaining = matched.saturating_sub(deleted);

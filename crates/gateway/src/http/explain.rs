@@ -47,7 +47,7 @@ pub(super) async fn waits_for(
 pub async fn get(State(app): State<Arc<App>>, path: JobPath, request: Request) -> Answer {
     let caller = app.keys.caller(request.headers())?;
     let id = jobs::job_id(path)?;
-    let _admitted = app.admission.enter(request.headers(), 0)?;
+    let _admitted = app.admission.look(&caller)?;
     let job = jobs::read(&app, caller.scope.as_ref(), &id).await?;
     let now = now();
     let mut explained = explain(&job, now);

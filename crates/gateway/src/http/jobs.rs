@@ -58,7 +58,7 @@ pub async fn get(State(app): State<Arc<App>>, path: JobPath, request: Request) -
     let id = job_id(path)?;
     let scope = caller.scope.as_ref();
     let Some(wait) = query::wait(request.uri(), app.limits.max_wait)? else {
-        let _admitted = app.admission.enter(request.headers(), 0)?;
+        let _admitted = app.admission.look(&caller)?;
         let job = read(&app, scope, &id).await?;
         let now = now();
         let mut shown = show(&job, Detail::Full, now);
@@ -67,7 +67,7 @@ pub async fn get(State(app): State<Arc<App>>, path: JobPath, request: Request) -
         }
         return Ok(Json(shown).into_response());
     };
-    let waiter = app.waiting.register(&id)?;
+    let waiter = app.waiting.register(&id, (&caller).into())?;
     when_final(&app, scope, &id, wait, waiter, true).await
 }
 
@@ -100,7 +100,12 @@ pub async fn when_final(
             } else {
                 StatusCode::ACCEPTED
             };
-            return Ok((status, Json(show(&job, Detail::Outcome, now()))).into_response());
+            let now = now();
+            let mut shown = show(&job, Detail::Outcome, now);
+            if let Some((code, words)) = explain::waits_for(app, &job, now).await {
+                shown.waits_for(code, words);
+            }
+            return Ok((status, Json(shown)).into_response());
         }
     }
 }
@@ -115,7 +120,7 @@ struct Page<'a> {
 pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
     let caller = app.keys.caller(request.headers())?;
     let listing = query::listing(request.uri(), caller.scope.as_ref())?;
-    let _admitted = app.admission.enter(request.headers(), 0)?;
+    let _admitted = app.admission.look(&caller)?;
     let ledger = app.links.need_ledger()?;
     let page = retrying(Instant::now() + RETRY_FOR, || {
         ledger.list(&listing.filter, listing.after.clone(), listing.limit)
@@ -148,8 +153,10 @@ pub async fn cancel(State(app): State<Arc<App>>, path: JobPath, request: Request
     let (parts, body) = request.into_parts();
     let caller = app.keys.caller(&parts.headers)?;
     let id = job_id(path)?;
-    let _admitted = app.admission.enter(&parts.headers, CANCEL_BYTES)?;
-    let text = admission::read(&parts.headers, body, CANCEL_BYTES, "reason").await?;
+    let mut admitted = app.admission.enter(&caller)?;
+    let text = admitted
+        .read(&parts.headers, body, CANCEL_BYTES, "reason")
+        .await?;
     let body = if text.is_empty() {
         CancelBody::default()
     } else {

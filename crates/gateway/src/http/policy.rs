@@ -93,7 +93,7 @@ impl Asked<'_> {
         let named = self.tenant.or(self.meta.tenant_id);
         let tenant = match (&caller.scope, named) {
             (Some(own), Some(named)) if named != own.as_str() => {
-                return Err(Problem::forbidden("this API key belongs to another tenant"));
+                return Err(Problem::other_tenant());
             }
             (Some(own), _) => own.to_string(),
             (None, Some(named)) => named,
@@ -274,8 +274,8 @@ async fn ask(app: &App, question: Question, request: Request) -> Answer {
     let caller = app.keys.caller(&parts.headers)?;
     admission::check_content_type(&parts.headers)?;
     let limit = app.limits.body_bytes();
-    let _admitted = app.admission.enter(&parts.headers, limit)?;
-    let whole = admission::read(&parts.headers, body, limit, "input").await?;
+    let mut admitted = app.admission.enter(&caller)?;
+    let whole = admitted.read(&parts.headers, body, limit, "input").await?;
     let asked: Asked<'_> = decode_object(&whole)?;
     let request = asked.question(&caller)?;
     let answer = app.kernel.ask(question, request).await?;
@@ -295,8 +295,8 @@ pub async fn explain(State(app): State<Arc<App>>, request: Request) -> Answer {
 }
 
 pub async fn snapshots(State(app): State<Arc<App>>, request: Request) -> Answer {
-    app.keys.caller(request.headers())?;
-    let _admitted = app.admission.enter(request.headers(), 0)?;
+    let caller = app.keys.caller(request.headers())?;
+    let _admitted = app.admission.look(&caller)?;
     let snapshots = app.kernel.snapshots().await?;
     let items: Vec<Value> = snapshots
         .iter()
@@ -308,8 +308,9 @@ pub async fn snapshots(State(app): State<Arc<App>>, request: Request) -> Answer 
 
 /// Rules name tenants, so only administrators see them.
 pub async fn rules(State(app): State<Arc<App>>, request: Request) -> Answer {
-    app.keys.caller(request.headers())?.must_be_admin()?;
-    let _admitted = app.admission.enter(request.headers(), 0)?;
+    let caller = app.keys.caller(request.headers())?;
+    caller.must_be_admin()?;
+    let _admitted = app.admission.look(&caller)?;
     let answer = app.kernel.rules().await?;
     let rules: Value = serde_json::from_str(&answer.rules).unwrap_or(Value::Array(Vec::new()));
     Ok(Json(json!({

@@ -19,9 +19,10 @@ use uuid::Uuid;
 use super::{Answer, App, admission, jobs};
 use crate::body::SubmitBody;
 use crate::commit::Outcome;
-use crate::decode::{decode, decode_object};
+use crate::decode::decode;
 use crate::problem::Problem;
 use crate::query;
+use crate::shares::Who;
 use crate::trace::{self, JobTrace};
 use crate::waiting::Waiter;
 
@@ -53,8 +54,7 @@ impl App {
         header_key: Option<&str>,
         incoming: Option<&str>,
     ) -> Result<Draft, Problem> {
-        let body: SubmitBody<'_> = decode_object(text)?;
-        let asked = body.asked(whole, header_key, self.limits.payload_bytes)?;
+        let asked = SubmitBody::read(text, whole, header_key, self.limits.payload_bytes)?;
         let job_id = JobId::from_uuid(Uuid::now_v7());
         let trace = self.tracing.begin(incoming);
         let job = NewJob {
@@ -102,6 +102,7 @@ pub(super) fn settle(
         }
         Outcome::Conflict => {
             Problem::conflict("the idempotency key was used before, for another request")
+                .about("idempotency_key")
         }
         Outcome::Refused => Problem::unstorable("the ledger cannot hold this job as it is"),
         Outcome::Unknown => Problem::unavailable(
@@ -133,19 +134,25 @@ pub async fn one(State(app): State<Arc<App>>, request: Request) -> Answer {
     let wait = query::wait(&parts.uri, app.limits.max_wait)?;
     let key = header_key(&parts.headers)?;
     let limit = app.limits.body_bytes();
-    let admitted = app.admission.enter(&parts.headers, limit)?;
-    let whole = admission::read(&parts.headers, body, limit, "payload").await?;
+    let mut admitted = app.admission.enter(&caller)?;
+    let whole = admitted
+        .read(&parts.headers, body, limit, "payload")
+        .await?;
     let incoming = trace::incoming(&parts.headers);
     let Draft { job, trace } = app.draft(&whole, &whole, (tenant, &caller.name), key, incoming)?;
     let job_id = job.job_id.clone();
     // Before the commit, so that no end of the job can be missed.
-    let waiter = wait.map(|_| app.waiting.register(&job_id)).transpose()?;
+    let waiter = wait
+        .map(|_| app.waiting.register(&job_id, (&caller).into()))
+        .transpose()?;
     let mut outcomes = app.submitter.submit(vec![job]).await?;
     let outcome = outcomes.pop().unwrap_or(Outcome::Failed);
     let accepted = settle(outcome, &job_id, &trace.trace_id)?;
     drop((trace, admitted, whole));
     match (wait, waiter) {
-        (Some(wait), Some(waiter)) => answer_later(&app, accepted, wait, waiter).await,
+        (Some(wait), Some(waiter)) => {
+            answer_later(&app, (&caller).into(), accepted, wait, waiter).await
+        }
         (None, _) | (_, None) => {
             let status = if accepted.replayed {
                 StatusCode::OK
@@ -161,10 +168,16 @@ pub async fn one(State(app): State<Arc<App>>, request: Request) -> Answer {
 }
 
 /// The job once it has ended, or as it is when the time is up.
-async fn answer_later(app: &App, accepted: Accepted, wait: Duration, waiter: Waiter) -> Answer {
+async fn answer_later(
+    app: &App,
+    who: Who<'_>,
+    accepted: Accepted,
+    wait: Duration,
+    waiter: Waiter,
+) -> Answer {
     // A replayed submission is about another job than the one we registered for.
     let (waiter, look_first) = if accepted.replayed {
-        (app.waiting.register(&accepted.job_id)?, true)
+        (app.waiting.register(&accepted.job_id, who)?, true)
     } else {
         (waiter, false)
     };
@@ -214,8 +227,8 @@ pub async fn batch(State(app): State<Arc<App>>, request: Request) -> Answer {
         return Err(Problem::field("Idempotency-Key", message));
     }
     let limit = app.limits.batch_bytes;
-    let _admitted = app.admission.enter(&parts.headers, limit)?;
-    let whole = admission::read(&parts.headers, body, limit, "jobs").await?;
+    let mut admitted = app.admission.enter(&caller)?;
+    let whole = admitted.read(&parts.headers, body, limit, "jobs").await?;
     let items = items(&whole)?;
     if items.len() > app.limits.batch_items {
         let most = app.limits.batch_items;

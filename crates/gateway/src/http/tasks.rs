@@ -21,6 +21,7 @@ use crate::body;
 use crate::commit::Outcome;
 use crate::decode::decode_object;
 use crate::problem::Problem;
+use crate::shares::Who;
 use crate::tasks::{from_here, status};
 use crate::trace;
 
@@ -61,8 +62,10 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Answer {
     admission::check_content_type(&parts.headers)?;
     let key = header_key(&parts.headers)?;
     let limit = app.limits.body_bytes();
-    let _admitted = app.admission.enter(&parts.headers, limit)?;
-    let whole = admission::read(&parts.headers, content, limit, "payload").await?;
+    let mut admitted = app.admission.enter(Who::user(&by))?;
+    let whole = admitted
+        .read(&parts.headers, content, limit, "payload")
+        .await?;
     let body: TaskBody<'_> = decode_object(&whole)?;
     let idempotency_key = body::idempotency_key(body.idempotency_key, key)?;
     let payload = body.payload.map(|p| whole.slice_ref(p.get().as_bytes()));
@@ -121,13 +124,14 @@ pub async fn get(State(app): State<Arc<App>>, path: JobPath, request: Request) -
     let headers = request.headers();
     let keyed = headers.contains_key("x-api-key")
         || headers.contains_key(axum::http::header::AUTHORIZATION);
-    let scope = if keyed || !app.open_tasks {
-        app.keys.caller(headers)?.scope
+    let (scope, by) = if keyed || !app.open_tasks {
+        let caller = app.keys.caller(headers)?;
+        (caller.scope, caller.name)
     } else {
-        Some(app.tasks.tenant.clone())
+        (Some(app.tasks.tenant.clone()), "anonymous".to_owned())
     };
     let id = jobs::job_id(path)?;
-    let _admitted = app.admission.enter(headers, 0)?;
+    let _admitted = app.admission.look(Who::user(&by))?;
     let job = jobs::read(&app, scope.as_ref(), &id).await?;
     let error = job.reason.filter(|_| status(job.state) != "COMPLETED");
     Ok(Json(Standing {

@@ -1,8 +1,9 @@
 //! Dead letters over REST: seen, tried again once, removed, by their own tenant only.
 
+use airlock_testkit::{Seen, eventually};
 use serde_json::{Value, json};
 
-use crate::harness::{ACME, ADMIN, GLOBEX, Reply, Running, assert_problem, reply};
+use crate::harness::{ACME, ADMIN, BOUND, GLOBEX, Reply, Running, assert_problem, reply};
 
 /// Submits a job and ends it as the scheduler would, with its letter.
 async fn failed(gateway: &Running, key: &str, body: &str) -> anyhow::Result<String> {
@@ -219,6 +220,93 @@ async fn many_are_counted_first_and_then_done() -> anyhow::Result<()> {
     let left = gateway.get("/api/v1/dlq?limit=1", ACME).await?;
     assert_eq!(left.json["items"][0]["topic"], "job.b");
     assert!(left.json["next_cursor"].is_null());
+    gateway.stop().await
+}
+
+/// Writes the letter of a job that was retried and failed again.
+async fn fails_again(gateway: &Running, job: &Value) -> anyhow::Result<()> {
+    let id = job["job_id"].as_str().unwrap_or_default();
+    let sql = format!(
+        "INSERT INTO dead_letter (job_id, tenant, topic, reason_code, reason, last_state, attempts,
+                                  spec, payload, trace_id)
+         SELECT job_id, tenant, topic, 'failed', 'again', 'RUNNING', 3, spec, payload, trace_id
+         FROM job_request WHERE job_id = '{id}'"
+    );
+    gateway.postgres.query(&sql).await.map(drop)
+}
+
+#[tokio::test]
+async fn a_bulk_retry_never_takes_up_what_its_own_retries_wrote() -> anyhow::Result<()> {
+    let gateway = Running::start().await?;
+    for _ in 0..3 {
+        failed(&gateway, ACME, r#"{"topic": "job.a"}"#).await?;
+    }
+    let newest = ids(&gateway.get("/api/v1/dlq", ACME).await?.json)[0];
+    let first = r#"{"reason_code": "failed", "limit": 2}"#;
+    let first = gateway.post("/api/v1/dlq/retry", ACME, first).await?.json;
+    assert_eq!(first["up_to"], newest, "{first}");
+    assert_eq!(
+        (&first["retried"], &first["remaining"]),
+        (&json!(2), &json!(1))
+    );
+    for job in first["jobs"].as_array().into_iter().flatten() {
+        fails_again(&gateway, job).await?;
+    }
+    let body = json!({"reason_code": "failed", "limit": 2, "up_to": newest}).to_string();
+    let second = gateway.post("/api/v1/dlq/retry", ACME, &body).await?.json;
+    assert_eq!(
+        (&second["matched"], &second["retried"], &second["remaining"]),
+        (&json!(1), &json!(1), &json!(0)),
+        "{second}"
+    );
+    assert_eq!(second["up_to"], newest);
+    let third = gateway.post("/api/v1/dlq/retry", ACME, &body).await?.json;
+    assert_eq!(third["retried"], 0, "{third}");
+    // Removing has the same end.
+    let gone = gateway.post("/api/v1/dlq/delete", ACME, &body).await?.json;
+    assert_eq!(
+        (&gone["deleted"], &gone["up_to"]),
+        (&json!(2), &json!(newest))
+    );
+    let gone = gateway.post("/api/v1/dlq/delete", ACME, &body).await?.json;
+    assert_eq!(
+        (&gone["deleted"], &gone["remaining"]),
+        (&json!(1), &json!(0))
+    );
+    assert_eq!(ids(&gateway.get("/api/v1/dlq", ACME).await?.json).len(), 2);
+    gateway.stop().await
+}
+
+#[tokio::test]
+async fn open_letters_are_a_gauge_by_reason_and_topic() -> anyhow::Result<()> {
+    let gateway = Running::start().await?;
+    for topic in ["job.a", "job.a", "job.b"] {
+        failed(&gateway, ACME, &json!({"topic": topic}).to_string()).await?;
+    }
+    let shows = async |wanted: &[&str], unwanted: &str| {
+        eventually(BOUND, "the gauge", || async {
+            let text = gateway.get("/metrics", "").await?.text;
+            let all = wanted.iter().all(|line| text.contains(line));
+            let lines = text.lines().filter(|l| l.contains("dead_letter"));
+            let seen: Vec<&str> = lines.collect();
+            Ok(Seen::when(all && !text.contains(unwanted), seen.join("; ")))
+        })
+        .await
+    };
+    let gauge = "cordum_gateway_dead_letters{reason=\"failed\",topic=";
+    let (a, b) = (
+        format!("{gauge}\"job.a\"}} 2\n"),
+        format!("{gauge}\"job.b\"}} 1\n"),
+    );
+    shows(&[&a, &b], "nothing of this kind").await?;
+    // What was tried again waits for nobody, and a pair that is no more is not shown.
+    let body = r#"{"topic": "job.a"}"#;
+    gateway.post("/api/v1/dlq/retry", ACME, body).await?;
+    shows(
+        &[&b, "cordum_gateway_dead_letter_oldest_seconds "],
+        "topic=\"job.a\"",
+    )
+    .await?;
     gateway.stop().await
 }
 

@@ -202,3 +202,62 @@ async fn cancelling_is_final_and_may_be_repeated() -> anyhow::Result<()> {
     assert_eq!(late.json["state"], "SUCCEEDED");
     gateway.stop().await
 }
+
+/// Answers questions about jobs as a leader would whose workers serve nothing.
+async fn leader(gateway: &Running) -> anyhow::Result<tokio::task::JoinHandle<()>> {
+    use airlock_bus::{Bus, BusConfig, subjects};
+    use airlock_model::Timestamp;
+    use airlock_model::explain::{Answer, Question, Standing};
+
+    let config = BusConfig {
+        url: gateway.nats.url().as_str().into(),
+        ..BusConfig::default()
+    };
+    let bus = Bus::connect(&config, "leader").await?;
+    let mut questions = bus.subscribe(subjects::EXPLAIN, None).await?;
+    Ok(tokio::spawn(async move {
+        let mut incoming = Vec::new();
+        while questions.recv_many(&mut incoming, 1).await > 0 {
+            for message in incoming.drain(..) {
+                let question: Question =
+                    serde_json::from_slice(&message.payload).expect("a question");
+                let answer = Answer {
+                    job_id: question.job_id,
+                    leader: "one".to_owned(),
+                    epoch: 1,
+                    at: Timestamp::from_millis(1),
+                    standing: Standing::Waiting {
+                        reason: "no_workers".to_owned(),
+                        detail: "no worker in pool default can take it".to_owned(),
+                        since: Timestamp::from_millis(1),
+                        pools: Vec::new(),
+                        tries: 1,
+                        max_tries: 50,
+                        next_try_at: Timestamp::from_millis(2),
+                        lane: 1,
+                    },
+                };
+                let bytes = serde_json::to_vec(&answer).expect("JSON").into();
+                let reply = message.reply.expect("where to answer");
+                bus.send(reply, bytes, None).await.expect("sends");
+            }
+        }
+    }))
+}
+
+#[tokio::test]
+async fn whoever_waits_in_vain_is_told_what_the_job_waits_for() -> anyhow::Result<()> {
+    let gateway = Running::start().await?;
+    let leader = leader(&gateway).await?;
+    let body = r#"{"topic": "job.nobody.serves"}"#;
+    let late = gateway.post("/api/v1/jobs?wait=1500ms", ACME, body).await?;
+    assert_eq!(late.status, 202, "{}", late.text);
+    assert_eq!(late.json["waiting_code"], "no_workers", "{}", late.text);
+    let path = format!("/api/v1/jobs/{}?wait=10ms", late.job_id());
+    let late = gateway.get(&path, ACME).await?;
+    assert_eq!(late.json["waiting_code"], "no_workers", "{}", late.text);
+    let reason = "no worker in pool default can take it";
+    assert_eq!(late.json["waiting_reason"], reason);
+    leader.abort();
+    gateway.stop().await
+}

@@ -1,6 +1,7 @@
 //! The gateway against real Postgres and NATS.
 
 mod approvals;
+mod crowding;
 mod dlq;
 mod faults;
 mod harness;

@@ -66,7 +66,7 @@ async fn mistakes_are_named_and_a_key_is_one_task() -> anyhow::Result<()> {
     assert_eq!((first.status, second.status), (201, 200));
     assert_eq!(first.json["id"], second.json["id"]);
     let other = keyless(&gateway, r#"{"payload": 2}"#).header("idempotency-key", "k");
-    assert_problem(&reply(other).await?, 409, None);
+    assert_problem(&reply(other).await?, 409, Some("idempotency_key"));
     gateway.stop().await
 }
 

@@ -49,7 +49,7 @@ async fn a_key_opens_its_own_tenant_only() -> anyhow::Result<()> {
                 .header("x-tenant-id", tenant),
         )
     };
-    assert_problem(&as_tenant(ACME, "globex").await?, 403, None);
+    assert_problem(&as_tenant(ACME, "globex").await?, 403, Some("X-Tenant-ID"));
     assert_eq!(as_tenant(ACME, "acme").await?.status, 202);
     assert_problem(&as_tenant(ADMIN, "*").await?, 400, Some("X-Tenant-ID"));
     let made = as_tenant(ADMIN, "globex").await?;

@@ -66,15 +66,47 @@ impl TelemetryConfig {
     }
 }
 
-/// Where health, metrics and (in the gateway) REST are served.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// Where health, metrics and (in the gateway) REST are served, and what a client may
+/// take of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HttpConfig {
     /// `host:port`; port 0 picks a free one; empty serves nothing.
     pub listen: String,
+    /// How long a client may take to send the head of a request, from its first byte or
+    /// from connecting.
+    #[serde(with = "super::duration")]
+    pub header_timeout: Duration,
+    /// How long a connection may stay open without a request.
+    #[serde(with = "super::duration")]
+    pub idle_timeout: Duration,
+    /// The largest head of a request; a larger one is answered 431.
+    pub header_bytes: usize,
+    /// Connections at once; one more is answered 503 and closed.
+    pub max_connections: u32,
+}
+
+impl Default for HttpConfig {
+    fn default() -> Self {
+        Self {
+            listen: String::new(),
+            header_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(60),
+            header_bytes: 16 << 10,
+            max_connections: 10_000,
+        }
+    }
 }
 
 impl HttpConfig {
+    /// The defaults, at this address.
+    pub fn at(listen: &str) -> Self {
+        Self {
+            listen: listen.to_owned(),
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn validate(&self, problems: &mut Vec<String>) {
         let well_formed = self.listen.is_empty()
             || self
@@ -86,6 +118,15 @@ impl HttpConfig {
                 "http.listen `{}` must be host:port, as in 0.0.0.0:8080, or empty",
                 self.listen
             ));
+        }
+        if self.header_timeout.is_zero() || self.idle_timeout.is_zero() {
+            problems.push("http.header_timeout and http.idle_timeout must not be 0".to_owned());
+        }
+        if !(1 << 10..=1 << 20).contains(&self.header_bytes) {
+            problems.push("http.header_bytes must lie between 1024 and 1048576".to_owned());
+        }
+        if !(1..=1_000_000).contains(&self.max_connections) {
+            problems.push("http.max_connections must lie between 1 and 1000000".to_owned());
         }
     }
 }

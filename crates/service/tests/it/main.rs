@@ -6,4 +6,5 @@ mod ops;
 mod probe;
 mod process;
 mod reload;
+mod slow_clients;
 mod supervisor;

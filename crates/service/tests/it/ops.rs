@@ -7,7 +7,7 @@ use crate::probe::{Mode, Probe, ProbeConfig};
 #[tokio::test]
 async fn the_endpoints_tell_how_the_service_is() {
     let ctx = Context::for_host("probe");
-    let address = ops::serve("127.0.0.1:0", ops::standalone(&ctx), &ctx)
+    let address = ops::serve(&HttpConfig::at("127.0.0.1:0"), ops::standalone(&ctx), &ctx)
         .await
         .expect("binds");
 
@@ -46,7 +46,7 @@ async fn the_endpoints_tell_how_the_service_is() {
 #[tokio::test]
 async fn routes_can_be_mounted_and_replaced_while_serving() {
     let ctx = Context::for_host("probe");
-    let address = ops::serve("127.0.0.1:0", ops::standalone(&ctx), &ctx)
+    let address = ops::serve(&HttpConfig::at("127.0.0.1:0"), ops::standalone(&ctx), &ctx)
         .await
         .expect("binds");
     assert_eq!(http::get(address, "/health/leader").await.0, 404);
@@ -74,7 +74,7 @@ async fn the_routes_merge_with_a_router_that_has_a_fallback() {
         .route("/jobs", get(async || "jobs"))
         .fallback(async || "mine");
     let router = own.merge(ops::router(&ctx));
-    let address = ops::serve("127.0.0.1:0", router, &ctx)
+    let address = ops::serve(&HttpConfig::at("127.0.0.1:0"), router, &ctx)
         .await
         .expect("binds");
     ctx.mount("/health/leader", get(async || "leader"));
@@ -91,7 +91,7 @@ async fn an_address_in_use_is_named() {
         .expect("binds");
     let address = taken.local_addr().expect("has an address").to_string();
     let ctx = Context::for_host("probe");
-    let error = ops::serve(&address, ops::standalone(&ctx), &ctx)
+    let error = ops::serve(&HttpConfig::at(&address), ops::standalone(&ctx), &ctx)
         .await
         .expect_err("is in use");
     assert!(error.to_string().contains(&address), "{error}");
@@ -104,7 +104,7 @@ async fn a_panicking_handler_costs_one_request() {
         "/boom",
         get(async || -> &'static str { panic!("on purpose") }),
     );
-    let address = ops::serve("127.0.0.1:0", ops::standalone(&ctx), &ctx)
+    let address = ops::serve(&HttpConfig::at("127.0.0.1:0"), ops::standalone(&ctx), &ctx)
         .await
         .expect("binds");
     assert_eq!(http::get(address, "/boom").await.0, 500);

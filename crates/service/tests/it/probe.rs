@@ -65,9 +65,7 @@ impl Default for ProbeConfig {
         Self {
             telemetry: TelemetryConfig::default(),
             // Differs from the section's own default, as does the password.
-            http: HttpConfig {
-                listen: "127.0.0.1:0".to_owned(),
-            },
+            http: HttpConfig::at("127.0.0.1:0"),
             shutdown: ShutdownConfig::default(),
             bus: BusConfig {
                 password: "from-the-defaults".into(),

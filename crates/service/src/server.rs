@@ -1,0 +1,313 @@
+//! The HTTP server of every service: bounded in connections, in the size of a request's
+//! head, and in how long a client may say nothing.
+//!
+//! What must stay true: a connection that nobody works for ends by itself. A client has
+//! [`HttpConfig::header_timeout`] for a request's head, counted from its first byte (or
+//! from connecting), and [`HttpConfig::idle_timeout`] between two requests; while a request
+//! is handled its handler keeps the time, because only it knows what is slow.
+//!
+//! Rejected: hyper's own timeout of the head, which also counts the time between two
+//! requests, so that one bound would have to serve for both.
+
+use std::convert::Infallible;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, Response, StatusCode};
+use axum::response::IntoResponse;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+use crate::HttpConfig;
+
+/// Between two tries to accept when the system has no room for a connection.
+const NO_ROOM: Duration = Duration::from_millis(250);
+/// How long a client that is turned away may take to read why.
+const TURNED_AWAY: Duration = Duration::from_millis(250);
+/// The same for a client without a request in progress when the service stops.
+const WHEN_STOPPING: Duration = Duration::from_secs(1);
+const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\n\
+    retry-after: 1\r\ncontent-length: 0\r\n\r\n";
+
+/// Serves until `shutdown`, then lets requests in progress finish.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    config: HttpConfig,
+    shutdown: CancellationToken,
+) {
+    let most = config.max_connections;
+    let places = Arc::new(Semaphore::new(most as usize));
+    let config = Arc::new(config);
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = shutdown.cancelled() => break,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Of one client, which is gone; or the system is out of descriptors.
+                if !is_of_client(&error) {
+                    tracing::error!(%error, "accepting a connection");
+                    tokio::time::sleep(NO_ROOM).await;
+                }
+                continue;
+            }
+        };
+        match Arc::clone(&places).try_acquire_owned() {
+            Ok(place) => {
+                let connection = Connection {
+                    config: Arc::clone(&config),
+                    router: router.clone(),
+                    shutdown: shutdown.clone(),
+                    place,
+                };
+                tokio::spawn(connection.run(stream));
+            }
+            Err(_) => {
+                tracing::debug!(most, "a connection is turned away: http.max_connections");
+                tokio::spawn(tokio::time::timeout(TURNED_AWAY, turn_away(stream)));
+            }
+        }
+    }
+    drop((listener, router));
+    // All places free again is: all connections ended.
+    drop(places.acquire_many(most).await);
+}
+
+fn is_of_client(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+    )
+}
+
+async fn turn_away(mut stream: TcpStream) -> io::Result<()> {
+    stream.write_all(FULL).await?;
+    stream.shutdown().await
+}
+
+struct Connection {
+    config: Arc<HttpConfig>,
+    router: Router,
+    shutdown: CancellationToken,
+    place: OwnedSemaphorePermit,
+}
+
+impl Connection {
+    async fn run(self, stream: TcpStream) {
+        // Without this small answers wait for the client's delayed acknowledgement.
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "setting TCP_NODELAY");
+        }
+        let Self {
+            config,
+            router,
+            shutdown,
+            place: _place,
+        } = self;
+        let signs = Arc::new(Signs::new());
+        let io = TokioIo::new(Watched {
+            stream,
+            signs: Arc::clone(&signs),
+        });
+        let (seen, limit) = (Arc::clone(&signs), config.header_bytes);
+        let service = service_fn(move |request: Request<Incoming>| {
+            let router = router.clone();
+            let handling = Handling::new(&seen);
+            async move {
+                let _handling = handling;
+                Ok::<_, Infallible>(answer(router, request, limit).await)
+            }
+        });
+        let mut builder = http1::Builder::new();
+        builder.max_header_size(config.header_bytes);
+        let mut connection = std::pin::pin!(builder.serve_connection(io, service));
+        let often = config.header_timeout.min(config.idle_timeout) / 2;
+        let mut stopping = false;
+        loop {
+            // What it does may change meanwhile, so it is looked at more often than that.
+            let wait = signs.left(&config, stopping).min(often);
+            tokio::select! {
+                ended = connection.as_mut() => {
+                    if let Err(error) = ended {
+                        tracing::debug!(%error, "a connection ended");
+                    }
+                    return;
+                }
+                () = shutdown.cancelled(), if !stopping => {
+                    stopping = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                () = tokio::time::sleep(wait) => {
+                    if signs.left(&config, stopping).is_zero() {
+                        tracing::debug!("a connection without a request is closed");
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}
+
+async fn answer(router: Router, request: Request<Incoming>, limit: usize) -> Response<Body> {
+    let head = request.headers().iter();
+    let head: usize = head
+        .map(|(name, value)| name.as_str().len() + value.len() + 4)
+        .sum();
+    if head + request.uri().path().len() > limit {
+        return StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE.into_response();
+    }
+    match router.oneshot(request.map(Body::new)).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    }
+}
+
+/// What a connection was last seen doing, in milliseconds since it began. Written on
+/// every request and read a few times a minute, so it is kept without a lock.
+struct Signs {
+    began: Instant,
+    handling: AtomicBool,
+    /// When the head that is being read began; `NONE` between two requests.
+    head: AtomicU64,
+    /// When an answer was last begun, or any byte of one taken by the client.
+    last: AtomicU64,
+}
+
+const NONE: u64 = u64::MAX;
+
+impl Signs {
+    fn new() -> Self {
+        Self {
+            began: Instant::now(),
+            handling: AtomicBool::new(false),
+            head: AtomicU64::new(0),
+            last: AtomicU64::new(0),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(NONE - 1)
+    }
+
+    fn read(&self) {
+        if !self.handling.load(Ordering::Relaxed) && self.head.load(Ordering::Relaxed) == NONE {
+            self.head.store(self.now(), Ordering::Relaxed);
+        }
+    }
+
+    fn wrote(&self) {
+        self.last.store(self.now(), Ordering::Relaxed);
+    }
+
+    /// How long the client may still take; zero when its time is over.
+    fn left(&self, config: &HttpConfig, stopping: bool) -> Duration {
+        if self.handling.load(Ordering::Relaxed) {
+            // The handler keeps the time.
+            return config.idle_timeout;
+        }
+        let (since, mut bound) = match self.head.load(Ordering::Relaxed) {
+            NONE => (self.last.load(Ordering::Relaxed), config.idle_timeout),
+            head => (head, config.header_timeout),
+        };
+        if stopping {
+            bound = bound.min(WHEN_STOPPING);
+        }
+        (Duration::from_millis(since) + bound).saturating_sub(self.began.elapsed())
+    }
+}
+
+/// A request is with its handler.
+struct Handling(Arc<Signs>);
+
+impl Handling {
+    fn new(signs: &Arc<Signs>) -> Self {
+        signs.handling.store(true, Ordering::Relaxed);
+        signs.head.store(NONE, Ordering::Relaxed);
+        Self(Arc::clone(signs))
+    }
+}
+
+impl Drop for Handling {
+    fn drop(&mut self) {
+        self.0.wrote();
+        self.0.handling.store(false, Ordering::Relaxed);
+    }
+}
+
+/// A stream that tells when bytes pass.
+struct Watched {
+    stream: TcpStream,
+    signs: Arc<Signs>,
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        if polled.is_ready() && buffer.filled().len() > before {
+            self.signs.read();
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        if polled.is_ready() {
+            self.signs.wrote();
+        }
+        polled
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
+        if polled.is_ready() {
+            self.signs.wrote();
+        }
+        polled
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
