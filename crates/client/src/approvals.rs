@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use airlock_model::JobState;
+use airlock_model::{Claim, JobState};
 use reqwest::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -48,6 +48,12 @@ pub struct Approval {
     pub actor_id: Option<String>,
     #[serde(default)]
     pub submitted_by: Option<String>,
+    /// Names that the request gave without the right to them.
+    #[serde(default)]
+    pub on_behalf_of: Option<Claim>,
+    /// Of a retry: who brought the request before.
+    #[serde(default)]
+    pub authors: Vec<String>,
     #[serde(default)]
     pub capability: Option<String>,
     #[serde(default)]

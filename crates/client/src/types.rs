@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use airlock_model::JobState;
-use airlock_model::Priority;
 use airlock_model::job::ActorType;
 pub use airlock_model::job::{Budget, Compensation};
+use airlock_model::{Claim, JobState, Priority};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -197,8 +196,15 @@ pub struct Job {
     pub risk_tags: Vec<String>,
     #[serde(default)]
     pub workflow_id: Option<String>,
+    /// Whose job it is: the principal of the key that brought it.
     #[serde(default)]
     pub principal_id: Option<String>,
+    /// Names that the request gave without the right to them.
+    #[serde(default)]
+    pub on_behalf_of: Option<Claim>,
+    /// The name of the key that brought it.
+    #[serde(default)]
+    pub submitted_by: Option<String>,
     #[serde(default)]
     pub idempotency_key: Option<String>,
     #[serde(default)]

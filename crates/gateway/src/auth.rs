@@ -6,9 +6,10 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::net::SocketAddr;
 
-use airlock_ledger::Voter;
-use airlock_model::TenantId;
+use airlock_ledger::{Actor, Voter};
+use airlock_model::{ActsFor, Credential, TenantId};
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use sha2::{Digest, Sha256};
@@ -23,6 +24,10 @@ const TENANT_HEADER: &str = "x-tenant-id";
 const DEVELOPMENT_TENANT: &str = "default";
 /// How the second key of development is called.
 const APPROVER: &str = "approver";
+/// Who submits without a key, where that is allowed.
+pub const ANONYMOUS: &str = "anonymous";
+/// A shorter key can be guessed; off loopback it is refused.
+const SHORTEST_KEY: usize = 16;
 
 struct Key {
     digest: [u8; 32],
@@ -31,6 +36,7 @@ struct Key {
     role: Role,
     principal: Option<String>,
     roles: Vec<String>,
+    acts_for: ActsFor,
 }
 
 /// The keys that open the door.
@@ -51,6 +57,8 @@ pub struct Caller {
     pub principal: Option<String>,
     /// What a rule may ask of who approves: the key's roles, `user` or `admin` among them.
     pub roles: Vec<String>,
+    /// As whom it may submit.
+    pub acts_for: ActsFor,
     pub admin: bool,
     /// Whose jobs may be seen and cancelled; `None`: everybody's.
     pub scope: Option<TenantId>,
@@ -64,7 +72,24 @@ impl Caller {
         if self.admin {
             Ok(())
         } else {
-            Err(Problem::forbidden("this needs an administrator's key"))
+            Err(Problem::forbidden("this needs an administrator's key").by(&self.name))
+        }
+    }
+
+    /// Whose jobs this caller's are.
+    pub fn credential(&self) -> Credential {
+        Credential {
+            name: self.name.clone(),
+            principal: self.principal.clone().unwrap_or_else(|| self.name.clone()),
+            acts_for: self.acts_for.clone(),
+        }
+    }
+
+    /// Under whose name the audit trail has what this caller does.
+    pub fn actor(&self) -> Actor<'_> {
+        Actor {
+            key: &self.name,
+            principal: self.principal.as_deref(),
         }
     }
 
@@ -105,6 +130,7 @@ impl Keys {
                 role: key.role,
                 principal: key.principal.clone(),
                 roles: key.roles.clone(),
+                acts_for: acts_for(key.role, &key.act_for),
             });
         }
         for (key, name, role) in [
@@ -119,6 +145,7 @@ impl Keys {
                     role,
                     principal: None,
                     roles: Vec::new(),
+                    acts_for: acts_for(role, &[]),
                 });
             }
         }
@@ -148,7 +175,7 @@ impl Keys {
         };
         let (scope, submits_for) = match (key.role, wanted) {
             (Role::User, Some(other)) if other != key.tenant.as_str() => {
-                return Err(Problem::other_tenant());
+                return Err(Problem::other_tenant().by(&key.name));
             }
             (Role::User, _) => (Some(key.tenant.clone()), Some(key.tenant.clone())),
             (Role::Admin, None) => (None, Some(key.tenant.clone())),
@@ -166,10 +193,26 @@ impl Keys {
             name: key.name.clone(),
             principal: key.principal.clone(),
             roles,
+            acts_for: key.acts_for.clone(),
             admin,
             scope,
             submits_for,
         })
+    }
+}
+
+fn acts_for(role: Role, patterns: &[String]) -> ActsFor {
+    match role {
+        Role::Admin => ActsFor::Anyone,
+        Role::User => ActsFor::Names(patterns.to_vec()),
+    }
+}
+
+/// Whether only this machine can reach what listens there.
+pub fn is_loopback(listen: &str) -> bool {
+    match listen.parse::<SocketAddr>() {
+        Ok(address) => address.ip().is_loopback(),
+        Err(_) => listen.starts_with("localhost:"),
     }
 }
 
@@ -199,9 +242,34 @@ fn parse_digest(hex: &str) -> Option<[u8; 32]> {
     Some(out)
 }
 
+/// Keys that others could guess, on an address that others can reach.
+fn short_keys<'a>(config: &'a AuthConfig, listen: &str) -> Vec<&'a str> {
+    if is_loopback(listen) {
+        return Vec::new();
+    }
+    let named = config.keys.iter().map(|k| (k.name.as_str(), &k.key));
+    named
+        .chain([
+            ("AIRLOCK_API_KEY", &config.development_key),
+            ("AIRLOCK_APPROVER_KEY", &config.approver_key),
+        ])
+        .filter(|(_, key)| !key.is_empty() && key.expose().chars().count() < SHORTEST_KEY)
+        .map(|(name, _)| name)
+        .collect()
+}
+
 /// Everything that is wrong with the keys, together. Never quotes one.
-pub fn problems(config: &AuthConfig) -> Vec<String> {
+pub fn problems(config: &AuthConfig, listen: &str) -> Vec<String> {
     let mut problems = Vec::new();
+    for name in short_keys(config, listen) {
+        problems.push(format!(
+            "auth: the key {name:?} is shorter than {SHORTEST_KEY} characters, which is allowed \
+             only with http.listen on a loopback address"
+        ));
+    }
+    if config.anonymous_tasks && !is_loopback(listen) {
+        problems.push("auth.anonymous_tasks needs http.listen on a loopback address".to_owned());
+    }
     if config.keys.is_empty() && config.development_key.is_empty() {
         problems.push(
             "auth.keys is empty and AIRLOCK_API_KEY is not set: nobody could come in".to_owned(),
@@ -221,6 +289,11 @@ pub fn problems(config: &AuthConfig) -> Vec<String> {
         let name = &key.name;
         if name.is_empty() {
             problems.push("auth.keys: every key needs a name".to_owned());
+        } else if name == ANONYMOUS || name.starts_with(Credential::BUS) {
+            problems.push(format!(
+                "auth.keys: the name {name:?} is taken; those who come without a key or over the \
+                 bus are called so"
+            ));
         } else if !names.insert(name) {
             problems.push(format!("auth.keys: the name {name:?} stands twice"));
         }
@@ -256,6 +329,8 @@ mod tests {
     use super::*;
     use crate::config::KeyConfig;
 
+    const HERE: &str = "127.0.0.1:8080";
+
     fn config() -> AuthConfig {
         let key = |name: &str, key: &str, role| KeyConfig {
             name: name.to_owned(),
@@ -265,6 +340,7 @@ mod tests {
             role,
             principal: None,
             roles: Vec::new(),
+            act_for: Vec::new(),
         };
         let mut hashed = key("globex", "", Role::User);
         hashed.key_sha256 = Sha256::digest(b"g-key")
@@ -340,7 +416,7 @@ mod tests {
             approver_key: Secret::from("two"),
             ..AuthConfig::default()
         };
-        assert_eq!(problems(&config), Vec::<String>::new());
+        assert_eq!(problems(&config, HERE), Vec::<String>::new());
         let keys = Keys::new(&config).unwrap();
         let who = |key: &str| {
             let headers = HeaderMap::from_iter([(
@@ -354,19 +430,64 @@ mod tests {
         assert!(one.admin && !two.admin);
         assert_eq!(two.scope.unwrap().as_str(), DEVELOPMENT_TENANT);
         config.approver_key = Secret::from("one");
-        assert_eq!(problems(&config).len(), 1);
+        assert_eq!(problems(&config, HERE).len(), 1);
     }
 
     #[test]
     fn every_mistake_is_told_and_no_key_quoted() {
-        assert_eq!(problems(&config()), Vec::<String>::new());
-        assert_eq!(problems(&AuthConfig::default()).len(), 1);
+        assert_eq!(problems(&config(), HERE), Vec::<String>::new());
+        assert_eq!(problems(&AuthConfig::default(), HERE).len(), 1);
         let mut bad = config();
         bad.keys[1].key_sha256 = "zz".to_owned();
         bad.keys[2].name = "acme".to_owned();
         bad.development_key = Secret::from("a-key");
-        let text = problems(&bad).join("\n");
-        assert_eq!(problems(&bad).len(), 3, "{text}");
+        let text = problems(&bad, HERE).join("\n");
+        assert_eq!(problems(&bad, HERE).len(), 3, "{text}");
         assert!(!text.contains("a-key"), "{text}");
+    }
+
+    #[test]
+    fn a_short_key_is_for_this_machine_only() {
+        assert_eq!(problems(&config(), "[::1]:80"), Vec::<String>::new());
+        let text = problems(&config(), "0.0.0.0:80").join("\n");
+        assert!(text.contains("\"acme\"") && text.contains("16"), "{text}");
+        assert!(!text.contains("a-key"), "{text}");
+        let mut long = config();
+        for key in &mut long.keys {
+            if !key.key.is_empty() {
+                key.key = Secret::from(format!("{}-0123456789abcdef", key.name));
+            }
+        }
+        assert_eq!(problems(&long, "0.0.0.0:80"), Vec::<String>::new());
+        long.anonymous_tasks = true;
+        assert_eq!(problems(&long, "0.0.0.0:80").len(), 1);
+        assert_eq!(problems(&long, "localhost:80"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn no_key_takes_the_name_of_those_without_one() {
+        for name in [ANONYMOUS, "bus:ann"] {
+            let mut bad = config();
+            bad.keys[0].name = name.to_owned();
+            assert_eq!(problems(&bad, HERE).len(), 1, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_administrator_acts_for_anybody_and_others_for_whom_they_are_given() {
+        let mut config = config();
+        config.keys[0].act_for = vec!["agent-*".to_owned()];
+        config.keys[0].principal = Some("ann".to_owned());
+        let keys = Keys::new(&config).unwrap();
+        let who = |key: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(KEY_HEADER, key.parse().unwrap());
+            keys.caller(&headers).unwrap().credential()
+        };
+        assert_eq!(who("a-key").principal, "ann");
+        let agents = ActsFor::Names(vec!["agent-*".to_owned()]);
+        assert_eq!(who("a-key").acts_for, agents);
+        assert_eq!(who("g-key").principal, "globex");
+        assert_eq!(who("r-key").acts_for, ActsFor::Anyone);
     }
 }

@@ -44,6 +44,9 @@ pub struct AuthConfig {
     /// A second key for development, a user's of the same tenant: nobody approves their
     /// own job, so whoever tries approvals out needs two. Also `AIRLOCK_APPROVER_KEY`.
     pub approver_key: Secret,
+    /// Takes tasks without a key from this machine, for development. Only with
+    /// `http.listen` on a loopback address.
+    pub anonymous_tasks: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -67,6 +70,11 @@ pub struct KeyConfig {
     /// What a rule's `approval.approver_roles` may name, besides `user` and `admin`.
     #[serde(default)]
     pub roles: Vec<String>,
+    /// As whom it may submit besides its principal: names, in which `*` stands for any
+    /// characters. An administrator's key may be anybody. What is claimed without this is
+    /// kept as `on_behalf_of` and counts for nothing.
+    #[serde(default)]
+    pub act_for: Vec<String>,
 }
 
 /// What is asked of policy bundles that are published here. The kernel has its own say.
@@ -227,7 +235,7 @@ impl ServiceConfig for GatewayConfig {
     }
 
     fn validate(&self) -> Vec<String> {
-        let mut problems = auth::problems(&self.auth);
+        let mut problems = auth::problems(&self.auth, &self.http.listen);
         let mut need = |sound: bool, problem: &str| {
             if !sound {
                 problems.push(problem.to_owned());
@@ -291,5 +299,44 @@ impl ServiceConfig for GatewayConfig {
                 .map(|p| format!("nats.{p}")),
         );
         problems
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use airlock_service::config::{Sources, load};
+
+    use crate::Gateway;
+
+    #[test]
+    fn no_key_is_in_what_is_said_of_a_bad_configuration() {
+        let key = "topsecret123";
+        let refused = |name: &str, text: String| {
+            let folder = std::env::temp_dir().join("airlock-no-such-folder");
+            let sources = Sources {
+                env: [(name.to_owned(), text)].into(),
+                directory: folder,
+                ..Sources::default()
+            };
+            load::<Gateway>(&sources)
+                .expect_err("a bad configuration")
+                .to_string()
+        };
+        for text in [
+            // A tenant's name that is none, as YAML; a list that is not closed; a word alone;
+            // fields mixed up; a field that is not known.
+            format!("[{{name: x, key: {key}, tenant: \"a b\"}}]"),
+            format!("[{{name: x, key: {key}"),
+            key.to_owned(),
+            format!("[{{name: x, tenant: t, key: k, role: {key}}}]"),
+            format!("[{{name: x, tenant: \"{key} {key}\", key: k}}]"),
+            format!("[{{name: x, tenant: t, {key}: k}}]"),
+            format!("{{name: x, key: {key}, tenant: t}}"),
+        ] {
+            let error = refused("AIRLOCK_AUTH__KEYS", text);
+            assert!(error.contains("AIRLOCK_AUTH__KEYS"), "{error}");
+            assert!(error.contains("auth.keys"), "{error}");
+            assert!(!error.contains(key), "{error}");
+        }
     }
 }

@@ -159,6 +159,7 @@ mod tests {
             spec: JobSpec::new(Topic::new("job.a").unwrap()),
             payload: None,
             idempotency_key: None,
+            submitted_by: None,
             trace_id: "x".to_owned(),
             created_at: at,
             state,

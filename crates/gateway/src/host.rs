@@ -4,15 +4,14 @@ use std::sync::Arc;
 
 use airlock_service::{Context, Service, ops};
 
-use crate::auth::Keys;
+use crate::auth::{self, Keys};
 use crate::commit;
 use crate::config::GatewayConfig;
-use crate::http::{self, Admission, App};
+use crate::http::{self, Admission, App, Refusals};
 use crate::kernel::Kernel;
 use crate::letters_gauge::LettersGauge;
 use crate::links::Links;
 use crate::metrics::GatewayMetrics;
-use crate::tasks;
 use crate::trace::Tracing;
 use crate::waiting::Waiting;
 use crate::wake::Waker;
@@ -52,6 +51,7 @@ impl Service for Gateway {
         let app = App {
             keys,
             admission: Admission::new(&config.limits),
+            refusals: Refusals::default(),
             limits: config.limits,
             shards: config.shards,
             links,
@@ -63,7 +63,7 @@ impl Service for Gateway {
             kernel: Kernel::new(&config.kernel).await?,
             bundle_keys: config.policy.keys().map_err(anyhow::Error::msg)?,
             policy: config.policy,
-            open_tasks: tasks::open_door(&config.auth, &config.http.listen),
+            anonymous_tasks: config.auth.anonymous_tasks && auth::is_loopback(&config.http.listen),
             tasks: config.tasks,
             ctx: ctx.clone(),
         };

@@ -43,6 +43,9 @@ struct Content {
     trace_id: Option<String>,
     #[serde(skip)]
     retry_after: Option<u16>,
+    /// The name of the key that was refused, for the log.
+    #[serde(skip)]
+    key_name: Option<String>,
 }
 
 impl Problem {
@@ -58,6 +61,7 @@ impl Problem {
             state: None,
             trace_id: None,
             retry_after: None,
+            key_name: None,
         }))
     }
 
@@ -237,6 +241,16 @@ impl Problem {
     pub fn in_state(mut self, state: &'static str) -> Self {
         self.0.state = Some(state);
         self
+    }
+
+    /// Which key was refused.
+    pub fn by(mut self, key_name: &str) -> Self {
+        self.0.key_name = Some(key_name.to_owned());
+        self
+    }
+
+    pub fn key_name(&self) -> Option<&str> {
+        self.0.key_name.as_deref()
     }
 
     fn retry_in(mut self, seconds: u16) -> Self {

@@ -1,17 +1,16 @@
 //! Tasks: the plainest way in. A time and a payload, nothing else; what is missing of a
 //! job is settled here.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use airlock_model::job::{RetryPlan, limits};
 use airlock_model::{JobSpec, JobState, Millis, TenantId, Topic};
 use airlock_service::config::duration;
 use axum::http::HeaderMap;
-use axum::http::header::{CONTENT_TYPE, FORWARDED, ORIGIN};
+use axum::http::header::{CONTENT_TYPE, HOST};
+use axum::http::{HeaderName, Method, Uri};
 use serde::{Deserialize, Serialize};
 
-use crate::config::AuthConfig;
 use crate::problem::Problem;
 
 /// How tasks become jobs.
@@ -94,27 +93,65 @@ fn millis(time: Duration) -> Millis {
     Millis::try_from(time.as_millis()).unwrap_or(Millis::MAX)
 }
 
-/// Whether tasks may come without a key: in development, that is when there is a
-/// development key and only this machine can reach us.
-pub fn open_door(auth: &AuthConfig, listen: &str) -> bool {
-    let local = match listen.parse::<SocketAddr>() {
-        Ok(address) => address.ip().is_loopback(),
-        Err(_) => listen.starts_with("localhost:"),
+/// What browsers and proxies add; nothing on this machine that speaks to us directly does.
+fn is_foreign(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    matches!(
+        name,
+        "origin"
+            | "referer"
+            | "forwarded"
+            | "via"
+            | "x-real-ip"
+            | "x-client-ip"
+            | "x-cluster-client-ip"
+            | "x-original-host"
+            | "x-original-forwarded-for"
+            | "client-ip"
+            | "true-client-ip"
+            | "fastly-client-ip"
+            | "fly-client-ip"
+            | "x-envoy-external-address"
+            | "proxy-connection"
+    ) || [
+        "x-forwarded",
+        "sec-fetch-",
+        "cf-",
+        "x-amzn-",
+        "x-goog-",
+        "x-azure-",
+    ]
+    .iter()
+    .any(|prefix| name.starts_with(prefix))
+}
+
+/// Whether a request was addressed to this machine by a name that no resolver can turn
+/// elsewhere: a page at a name that points here would come with that name.
+fn is_for_here(headers: &HeaderMap, uri: &Uri) -> bool {
+    let authority = match headers.get(HOST) {
+        Some(host) => host.to_str().ok().and_then(|h| h.parse().ok()),
+        None => uri.authority().cloned(),
     };
-    local && !auth.development_key.is_empty()
+    let Some(authority) = authority else {
+        return false;
+    };
+    let host = authority.host();
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    host.eq_ignore_ascii_case("localhost")
+        || bare
+            .parse::<std::net::IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
 }
 
 /// Keeps a web page that the developer happens to look at, and a proxy that lets
-/// strangers in, from using the open door.
-pub fn from_here(headers: &HeaderMap) -> Result<(), Problem> {
-    let json = headers
-        .get(CONTENT_TYPE)
-        .is_some_and(|v| v.as_bytes().starts_with(b"application/json"));
-    let foreign = headers.contains_key(ORIGIN)
-        || headers.contains_key(FORWARDED)
-        || headers.contains_key("x-forwarded-for")
-        || headers.contains_key("sec-fetch-site");
-    if foreign || !json {
+/// strangers in, from coming without a key.
+pub fn from_here(method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
+    // A page may send a form anywhere, but JSON only with leave.
+    let json = *method == Method::GET
+        || headers
+            .get(CONTENT_TYPE)
+            .is_some_and(|v| v.as_bytes().starts_with(b"application/json"));
+    if !json || headers.keys().any(is_foreign) || !is_for_here(headers, uri) {
         return Err(Problem::unauthorized(
             "an API key is needed, as X-API-Key or Authorization: Bearer; without one, tasks are \
              taken as application/json and from this machine only",
@@ -139,8 +176,6 @@ pub fn status(state: JobState) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use airlock_service::Secret;
-
     use super::*;
 
     #[test]
@@ -159,27 +194,52 @@ mod tests {
     }
 
     #[test]
-    fn the_door_is_open_in_development_on_this_machine_only() {
-        let mut auth = AuthConfig::default();
-        assert!(!open_door(&auth, "127.0.0.1:8080"));
-        auth.development_key = Secret::from("k");
-        assert!(open_door(&auth, "127.0.0.1:8080") && open_door(&auth, "[::1]:8080"));
-        assert!(!open_door(&auth, "0.0.0.0:8080") && !open_door(&auth, "10.0.0.5:80"));
-    }
-
-    #[test]
-    fn a_page_in_a_browser_does_not_come_through_it() {
-        let with = |pairs: &[(&'static str, &'static str)]| {
+    fn neither_a_page_nor_a_proxy_comes_without_a_key() {
+        let with = |method: Method, pairs: &[(&'static str, &'static str)]| {
             let mut map = HeaderMap::new();
             for (name, value) in pairs {
                 map.insert(*name, value.parse().unwrap());
             }
-            from_here(&map).is_ok()
+            from_here(&method, &"/tasks".parse().unwrap(), &map).is_ok()
         };
         let json = ("content-type", "application/json");
-        assert!(with(&[json]));
-        assert!(!with(&[]) && !with(&[("content-type", "text/plain")]));
-        assert!(!with(&[json, ("origin", "https://example.org")]));
-        assert!(!with(&[json, ("x-forwarded-for", "10.1.2.3")]));
+        let here = ("host", "127.0.0.1:8080");
+        assert!(with(Method::POST, &[json, here]));
+        for host in ["localhost:8080", "LOCALHOST", "[::1]:8080", "127.8.0.1"] {
+            assert!(with(Method::POST, &[json, ("host", host)]), "{host}");
+        }
+        for host in [
+            "evil.example:8080",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "10.0.0.5",
+            "user@evil.example",
+            "",
+        ] {
+            assert!(!with(Method::POST, &[json, ("host", host)]), "{host}");
+            assert!(!with(Method::GET, &[("host", host)]), "{host}");
+        }
+        assert!(!with(Method::POST, &[json]), "no host");
+        assert!(!with(Method::POST, &[here]), "no content type");
+        assert!(!with(Method::POST, &[here, ("content-type", "text/plain")]));
+        assert!(with(Method::GET, &[here]));
+        for foreign in [
+            "origin",
+            "forwarded",
+            "via",
+            "x-real-ip",
+            "x-forwarded-for",
+            "x-forwarded-host",
+            "x-forwarded-proto",
+            "cf-connecting-ip",
+            "true-client-ip",
+            "sec-fetch-site",
+        ] {
+            assert!(
+                !with(Method::POST, &[json, here, (foreign, "x")]),
+                "{foreign}"
+            );
+            assert!(!with(Method::GET, &[here, (foreign, "x")]), "{foreign}");
+        }
     }
 }

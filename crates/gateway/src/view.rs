@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use airlock_ledger::{HistoryEntry, JobView};
-use airlock_model::{JobState, Timestamp};
+use airlock_model::{Claim, JobState, Timestamp};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -34,6 +34,11 @@ pub struct Shown<'a> {
     workflow_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     principal_id: Option<&'a str>,
+    /// Whom the request named without the right to; it counts for nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on_behalf_of: Option<&'a Claim>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    submitted_by: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     idempotency_key: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -117,6 +122,8 @@ pub fn show(job: &JobView, detail: Detail, now: Timestamp) -> Shown<'_> {
         risk_tags: &spec.risk_tags,
         workflow_id: spec.workflow_id.as_deref(),
         principal_id: spec.principal_id.as_deref(),
+        on_behalf_of: spec.on_behalf_of.as_deref(),
+        submitted_by: job.submitted_by.as_deref(),
         idempotency_key: job.idempotency_key.as_deref(),
         payload,
         payload_base64,
@@ -218,6 +225,7 @@ mod tests {
             spec: JobSpec::new(Topic::new("job.a").unwrap()),
             payload: Some(Bytes::from_static(b"[1e400]")),
             idempotency_key: None,
+            submitted_by: None,
             trace_id: "x".to_owned(),
             created_at: Timestamp(1),
             state,

@@ -114,6 +114,10 @@ pub struct Approval {
     pub job_hash: Vec<u8>,
     pub job_state: JobState,
     pub submitted_by: Option<String>,
+    /// Whose key that is; `None` of a job from before that was kept.
+    pub submitted_principal: Option<String>,
+    /// Of a retry: everybody who brought the request before, by key and by principal.
+    pub authors: Vec<String>,
     pub trace_id: String,
     pub traceparent: String,
     pub rule_id: String,
@@ -167,7 +171,7 @@ pub struct ApprovalPage {
 }
 
 pub(crate) const COLUMNS: &str = "a.job_id, a.round, a.tenant, r.spec, a.job_hash, s.state, \
-    r.submitted_by, r.trace_id, r.traceparent, a.rule_id, a.rule_hash, a.policy_snapshot, \
+    r.submitted_by, r.submitted_principal, r.authors, r.trace_id, r.traceparent, a.rule_id, a.rule_hash, a.policy_snapshot, \
     a.reason, a.quorum, a.terms, a.status, a.requested_at, a.expires_at, a.decided_at, \
     a.decided_reason, a.used_at, v.voters, v.keys, v.approves, v.reasons, v.constraints, v.times";
 
@@ -333,6 +337,11 @@ pub(crate) fn read(row: &PgRow) -> Result<Approval, LedgerError> {
         job_hash: row.try_get("job_hash").map_err(corrupt)?,
         job_state: JobState::from_code(state).ok_or_else(|| corrupt(format!("state {state}")))?,
         submitted_by: maybe("submitted_by")?,
+        submitted_principal: maybe("submitted_principal")?,
+        authors: row
+            .try_get::<Option<Vec<String>>, _>("authors")
+            .map_err(corrupt)?
+            .unwrap_or_default(),
         trace_id: text("trace_id")?,
         traceparent: text("traceparent")?,
         rule_id: text("rule_id")?,

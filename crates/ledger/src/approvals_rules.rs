@@ -3,6 +3,8 @@
 //! What must stay true: nobody approves their own job, by whatever of their names. Names
 //! are compared without case, as everywhere in the policy.
 
+use airlock_model::Credential;
+
 use crate::approvals::{Approval, Permitted};
 
 /// Who speaks.
@@ -53,22 +55,29 @@ impl Permitted {
 /// Whether `voter` may approve or reject this. Rejecting one's own job is what
 /// cancelling is for, so both are refused alike.
 pub fn may_vote(voter: &Voter, approval: &Approval) -> Result<(), Refusal> {
-    let own: Vec<String> = [
-        &approval.submitted_by,
-        &approval.spec.principal_id,
-        &approval.spec.actor_id,
-    ]
-    .into_iter()
-    .flatten()
-    .cloned()
-    .collect();
-    if one_of(&own, voter.names()) {
+    if authors(approval).any(|author| voter.names().any(|name| name.eq_ignore_ascii_case(author))) {
         return Err(Refusal::Own);
     }
     if !approval.permitted.permits(voter) {
         return Err(Refusal::NotPermitted);
     }
     Ok(())
+}
+
+/// Everybody whose job it is, by every name: who submitted it and for whom, and whoever
+/// did so before it was retried. A sender on the bus may be a person with a key, too.
+fn authors(approval: &Approval) -> impl Iterator<Item = &str> {
+    [
+        &approval.submitted_by,
+        &approval.submitted_principal,
+        &approval.spec.principal_id,
+        &approval.spec.actor_id,
+    ]
+    .into_iter()
+    .flatten()
+    .chain(&approval.authors)
+    .flat_map(|name| [Some(name.as_str()), name.strip_prefix(Credential::BUS)])
+    .flatten()
 }
 
 #[cfg(test)]
@@ -90,6 +99,8 @@ mod tests {
             job_hash: vec![1],
             job_state: JobState::ApprovalRequired,
             submitted_by: Some("ann-laptop".to_owned()),
+            submitted_principal: Some("annette".to_owned()),
+            authors: vec!["carl-tablet".to_owned(), "bus:dora".to_owned()],
             trace_id: String::new(),
             traceparent: String::new(),
             rule_id: "r".to_owned(),
@@ -125,6 +136,9 @@ mod tests {
             voter("ann-phone", Some("Ann"), &["admin"]),
             voter("ann", None, &[]),
             voter("agent-7", None, &[]),
+            voter("annes-phone", Some("annette"), &[]),
+            voter("carl-tablet", None, &[]),
+            voter("k", Some("dora"), &[]),
         ] {
             assert_eq!(may_vote(&own, &a), Err(Refusal::Own), "{own:?}");
         }

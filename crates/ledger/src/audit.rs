@@ -19,12 +19,26 @@ pub(crate) struct NewAudit<'a> {
     pub detail: serde_json::Value,
 }
 
+/// Who did something: an API key and whose it is.
+#[derive(Debug, Clone, Copy)]
+pub struct Actor<'a> {
+    pub key: &'a str,
+    pub principal: Option<&'a str>,
+}
+
+impl<'a> Actor<'a> {
+    /// The name an entry is written under, as votes are.
+    pub fn name(&self) -> &'a str {
+        self.principal.unwrap_or(self.key)
+    }
+}
+
 /// An entry that was written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AuditEntry {
     pub id: i64,
     pub at: Timestamp,
-    /// `approval.approved`, `policy.published` and so on.
+    /// `approval.approved`, `policy.published`, `job.cancelled`, `dlq.deleted` and so on.
     pub kind: String,
     pub tenant: Option<String>,
     pub actor: String,

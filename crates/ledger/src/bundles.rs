@@ -9,7 +9,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
 use crate::Ledger;
-use crate::audit::{self, NewAudit};
+use crate::audit::{self, Actor, NewAudit};
 use crate::error::{Doing, LedgerError};
 use crate::ts::Ts;
 
@@ -31,7 +31,9 @@ pub struct NewBundle {
     pub signature: Option<Vec<u8>>,
     pub key_id: Option<String>,
     pub note: String,
+    /// The key's name, and whose it is.
     pub by: String,
+    pub principal: Option<String>,
 }
 
 /// A version of a bundle.
@@ -152,7 +154,11 @@ impl Ledger {
             .execute(&mut *tx)
             .await
             .doing("removing old bundles")?;
-            tell(&mut tx, "policy.published", &new.by, &bundle).await?;
+            let by = Actor {
+                key: &new.by,
+                principal: new.principal.as_deref(),
+            };
+            tell(&mut tx, "policy.published", by, &bundle).await?;
             tx.commit().await.doing("committing a bundle")?;
             Ok(bundle)
         })
@@ -165,7 +171,7 @@ impl Ledger {
         &self,
         name: &str,
         to: Option<u64>,
-        by: &str,
+        by: Actor<'_>,
     ) -> Result<RolledBack, LedgerError> {
         self.turn(async {
             let mut tx = self.pool.begin().await.doing("rolling a bundle back")?;
@@ -258,15 +264,16 @@ async fn withdraw(tx: &mut PgConnection, name: &str) -> Result<(), LedgerError> 
 async fn tell(
     tx: &mut PgConnection,
     kind: &'static str,
-    by: &str,
+    by: Actor<'_>,
     bundle: &Bundle,
 ) -> Result<(), LedgerError> {
     let entry = NewAudit {
         kind,
         tenant: None,
-        actor: by,
+        actor: by.name(),
         job_id: None,
         detail: serde_json::json!({
+            "key": by.key,
             "name": bundle.name,
             "version": bundle.version,
             "position": bundle.position,

@@ -6,6 +6,7 @@
 use airlock_model::{JobId, JobState, TenantId};
 
 use crate::Ledger;
+use crate::audit::Actor;
 use crate::error::LedgerError;
 
 #[derive(Debug, Clone)]
@@ -13,7 +14,7 @@ pub struct CancelRequest<'a> {
     pub job_id: &'a JobId,
     /// `None`: an administrator, any tenant's.
     pub tenant: Option<&'a TenantId>,
-    pub by: &'a str,
+    pub by: Actor<'a>,
     pub reason: &'a str,
 }
 
@@ -29,7 +30,7 @@ pub enum CancelOutcome {
 
 const CANCEL: &str = r#"
 WITH target AS (
-    SELECT s.job_id, s.shard, s.state FROM job_state s JOIN job_request r USING (job_id)
+    SELECT s.job_id, s.shard, s.state, r.tenant FROM job_state s JOIN job_request r USING (job_id)
     WHERE s.job_id = $1 AND ($2::text IS NULL OR r.tenant = $2)
     FOR UPDATE OF s
 ), done AS (
@@ -41,22 +42,36 @@ WITH target AS (
     DELETE FROM job_due d USING done WHERE d.job_id = done.job_id
 ), logged AS (
     INSERT INTO change_log (shard, job_ids) SELECT shard, ARRAY[job_id] FROM done
+), audited AS (
+    INSERT INTO audit_log (kind, tenant, actor, job_id, detail)
+    SELECT 'job.cancelled', t.tenant, $4, d.job_id,
+           convert_to(json_build_object('key', $5::text, 'reason', $6::text)::text,
+               'UTF8')
+    FROM done d JOIN target t USING (job_id)
 )
 SELECT state FROM target"#;
+
+/// Postgres holds no NUL.
+fn clean(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
+}
 
 impl Ledger {
     pub async fn cancel(&self, request: CancelRequest<'_>) -> Result<CancelOutcome, LedgerError> {
         let reason = if request.reason.is_empty() {
-            format!("cancelled by {}", request.by)
+            format!("cancelled by {}", request.by.key)
         } else {
-            format!("cancelled by {}: {}", request.by, request.reason)
+            format!("cancelled by {}: {}", request.by.key, request.reason)
         };
         let was: Option<i16> = self
             .bounded("cancelling a job", async {
                 sqlx::query_scalar(CANCEL)
                     .bind(request.job_id.as_str())
                     .bind(request.tenant.map(TenantId::as_str))
-                    .bind(reason.replace('\0', "\u{fffd}"))
+                    .bind(clean(&reason))
+                    .bind(clean(request.by.name()))
+                    .bind(clean(request.by.key))
+                    .bind(clean(request.reason))
                     .fetch_optional(&self.pool)
                     .await
             })

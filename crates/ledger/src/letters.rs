@@ -9,6 +9,7 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 
 use crate::Ledger;
+use crate::audit::Actor;
 use crate::error::{Doing, LedgerError};
 use crate::ts::Ts;
 
@@ -56,6 +57,9 @@ pub struct WholeLetter {
     pub due_at: Option<Timestamp>,
     /// The message as it came, for what could not be read.
     pub packet: Option<Bytes>,
+    /// Whose key brought the request; `None` of one from before that was kept, whose
+    /// principal is the client's own word.
+    pub submitted_principal: Option<String>,
 }
 
 /// Which letters. Empty fields do not filter.
@@ -79,9 +83,12 @@ pub struct LetterFilter {
 // A letter of a job takes along what the job was; the caller need not have it at hand.
 const INSERT: &str = r#"
 INSERT INTO dead_letter (job_id, tenant, topic, reason_code, reason, last_state, attempts,
-                         subject, packet, spec, payload, trace_id)
+                         subject, packet, spec, payload, trace_id, submitted_principal, authors)
 SELECT u.job_id, coalesce(u.tenant, r.tenant), coalesce(u.topic, r.topic), u.reason_code,
-       u.reason, u.last_state, u.attempts, u.subject, u.packet, r.spec, r.payload, r.trace_id
+       u.reason, u.last_state, u.attempts, u.subject, u.packet, r.spec, r.payload, r.trace_id,
+       r.submitted_principal,
+       array_remove(coalesce(r.authors, '{}')
+                    || ARRAY[r.submitted_by, r.submitted_principal], NULL)
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::int[],
             $8::text[], $9::bytea[])
   AS u(job_id, tenant, topic, reason_code, reason, last_state, attempts, subject, packet)
@@ -91,7 +98,7 @@ const COLUMNS: &str = "d.id, d.job_id, d.tenant, d.topic, d.reason_code, d.reaso
      d.attempts, d.subject, d.created_at, d.retried_as, d.retried_at";
 
 const REQUEST: &str = "d.spec, d.payload, d.trace_id, d.packet, \
-     (SELECT s.due_at FROM job_state s WHERE s.job_id = d.job_id)";
+     (SELECT s.due_at FROM job_state s WHERE s.job_id = d.job_id), d.submitted_principal";
 
 /// The filter's conditions on `d`; it takes the parameters 1 to 9.
 const CONDITIONS: &str = "($1::text IS NULL OR d.tenant = $1) \
@@ -117,6 +124,24 @@ macro_rules! bind_filter {
             .bind($filter.with_request)
             .bind($filter.up_to)
     };
+}
+
+/// Removes the letters that `which` selects and writes each down in the audit trail.
+fn remove(which: &str, actor: &str, key: &str) -> String {
+    format!(
+        "WITH gone AS (
+            DELETE FROM dead_letter d WHERE {which}
+            RETURNING d.id, d.tenant, d.job_id, d.topic, d.reason_code, d.authors
+        ), audited AS (
+            INSERT INTO audit_log (kind, tenant, actor, job_id, detail)
+            SELECT 'dlq.deleted', tenant, {actor}, job_id,
+                   convert_to(json_build_object('key', {key}::text, 'letter_id', id,
+                       'topic', topic, 'reason_code', reason_code, 'authors', authors)::text,
+                       'UTF8')
+            FROM gone ORDER BY id
+        )
+        SELECT count(*) FROM gone"
+    )
 }
 
 pub(crate) async fn insert(
@@ -264,20 +289,25 @@ impl Ledger {
         &self,
         tenant: Option<&TenantId>,
         id: i64,
+        by: Actor<'_>,
     ) -> Result<bool, LedgerError> {
-        let done = self
+        let sql = remove(
+            "d.id = $1 AND ($2::text IS NULL OR d.tenant = $2)",
+            "$3",
+            "$4",
+        );
+        let gone: i64 = self
             .bounded("removing a dead letter", async {
-                sqlx::query(
-                    "DELETE FROM dead_letter
-                     WHERE id = $1 AND ($2::text IS NULL OR tenant = $2)",
-                )
-                .bind(id)
-                .bind(tenant.map(TenantId::as_str))
-                .execute(&self.pool)
-                .await
+                sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
+                    .bind(id)
+                    .bind(tenant.map(TenantId::as_str))
+                    .bind(by.name())
+                    .bind(by.key)
+                    .fetch_one(&self.pool)
+                    .await
             })
             .await?;
-        Ok(done.rows_affected() > 0)
+        Ok(gone > 0)
     }
 
     /// Removes at most `limit` of those the filter names; how many.
@@ -285,21 +315,24 @@ impl Ledger {
         &self,
         filter: &LetterFilter,
         limit: u32,
+        by: Actor<'_>,
     ) -> Result<u64, LedgerError> {
-        let sql = format!(
-            "DELETE FROM dead_letter WHERE id IN (
-                SELECT d.id FROM dead_letter d WHERE {CONDITIONS}
-                ORDER BY d.id LIMIT $10)"
+        let which = format!(
+            "d.id IN (SELECT d.id FROM dead_letter d WHERE {CONDITIONS} \
+             ORDER BY d.id LIMIT $10)"
         );
-        let done = self
+        let sql = remove(&which, "$11", "$12");
+        let gone: i64 = self
             .bounded("removing dead letters", async {
-                bind_filter!(sqlx::query(sqlx::AssertSqlSafe(sql)), filter)
+                bind_filter!(sqlx::query_scalar(sqlx::AssertSqlSafe(sql)), filter)
                     .bind(i64::from(limit))
-                    .execute(&self.pool)
+                    .bind(by.name())
+                    .bind(by.key)
+                    .fetch_one(&self.pool)
                     .await
             })
             .await?;
-        Ok(done.rows_affected())
+        Ok(u64::try_from(gone).unwrap_or(0))
     }
 }
 
@@ -336,5 +369,6 @@ fn whole(r: &PgRow) -> Result<WholeLetter, LedgerError> {
             .try_get::<Option<Ts>, _>(16)
             .doing("reading a dead letter")?
             .map(|t| t.0),
+        submitted_principal: r.try_get(17).doing("reading a dead letter")?,
     })
 }

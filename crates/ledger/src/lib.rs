@@ -53,7 +53,7 @@ pub use approvals::{
 pub use approvals_rules::{Refusal, Voter, may_vote};
 pub use approvals_sweep::{HeldJob, Rejudged};
 pub use approvals_vote::{NewVote, VoteOutcome};
-pub use audit::{AuditEntry, AuditPosition};
+pub use audit::{Actor, AuditEntry, AuditPosition};
 pub use bundles::{Bundle, KEPT_BUNDLES, NewBundle, RolledBack};
 pub use cancel::{CancelOutcome, CancelRequest};
 pub use changes::{Change, ChangePosition};

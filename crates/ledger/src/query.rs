@@ -20,6 +20,8 @@ pub struct JobView {
     pub spec: JobSpec,
     pub payload: Option<Bytes>,
     pub idempotency_key: Option<String>,
+    /// Which API key brought it.
+    pub submitted_by: Option<String>,
     pub trace_id: String,
     pub created_at: Timestamp,
     pub state: JobState,
@@ -69,7 +71,7 @@ const COLUMNS: &str = "r.job_id, r.tenant, r.spec, r.idempotency_key, r.trace_id
     s.state, s.attempt, s.due_at, s.deadline_at, s.not_before, s.worker_id, s.decision, s.rule_id, \
     s.policy_snapshot, s.decision_reason, s.decided_at, s.held_at, s.scheduled_at, \
     s.dispatched_at, s.running_at, s.finished_at, s.reason_code, s.reason, s.result_ptr, \
-    s.result_missing";
+    s.result_missing, r.submitted_by";
 
 /// Postgres cannot take a string with `\u0000` apart, and one such payload of a
 /// compensation would make every such list fail, so it is looked past.
@@ -105,11 +107,11 @@ impl Ledger {
         let Some(row) = row else { return Ok(None) };
         let mut view = read(&row)?;
         view.payload = row
-            .try_get::<Option<Vec<u8>>, _>(26)
+            .try_get::<Option<Vec<u8>>, _>(27)
             .doing("reading a payload")?
             .map(Bytes::from);
         view.result = row
-            .try_get::<Option<Vec<u8>>, _>(27)
+            .try_get::<Option<Vec<u8>>, _>(28)
             .doing("reading a result")?
             .map(Bytes::from);
         let times = history::Times {
@@ -118,8 +120,8 @@ impl Ledger {
             dispatched: ts(&row, 19)?,
             running: ts(&row, 20)?,
         };
-        view.history = history::read(&view, times, &row, 28)?;
-        if let Some((mut report, more)) = reports::read(&row, 28 + history::WIDTH)? {
+        view.history = history::read(&view, times, &row, 29)?;
+        if let Some((mut report, more)) = reports::read(&row, 29 + history::WIDTH)? {
             self.complete_report(id, more, &mut report).await?;
             view.report = Some(Box::new(report));
         }
@@ -188,6 +190,7 @@ fn read(row: &PgRow) -> Result<JobView, LedgerError> {
         spec: serde_json::from_slice(&spec).map_err(corrupt)?,
         payload: None,
         idempotency_key: maybe(3)?,
+        submitted_by: maybe(26)?,
         trace_id: text(4)?,
         created_at: ts(5)?.unwrap_or_default(),
         state: JobState::from_code(state).ok_or_else(|| corrupt(format!("state {state}")))?,

@@ -3,12 +3,14 @@
 //! What must stay true: a letter becomes at most one job. The new job, the letter's mark
 //! and the link between old and new are one transaction, and the job's idempotency key
 //! comes from the letter, so that asking twice, or at once from two places, is asking
-//! once.
+//! once. Everybody who brought the request before stays its author: the names come from
+//! the letter's row, not from whoever asks.
 
 use airlock_model::JobId;
 use sqlx::{Connection, PgConnection};
 
 use crate::Ledger;
+use crate::audit::Actor;
 use crate::error::{Doing, LedgerError};
 use crate::submit::{Columns, NewJob};
 
@@ -37,11 +39,20 @@ WITH u AS (
 ), marked AS (
     UPDATE dead_letter d SET retried_as = u.job_id, retried_at = clock_timestamp()
     FROM u WHERE d.id = u.id
-    RETURNING d.id, d.job_id AS retry_of, d.retried_as
+    RETURNING d.id, d.job_id AS retry_of, d.retried_as, d.authors, d.tenant, d.reason_code
+), authored AS (
+    UPDATE job_request r SET authors = ARRAY(SELECT DISTINCT unnest(m.authors))
+    FROM marked m WHERE r.job_id = m.retried_as AND m.authors IS NOT NULL
+), linked AS (
+    INSERT INTO job_retry (job_id, retry_of, letter_id, who)
+    SELECT retried_as, coalesce(retry_of, ''), id, $3 FROM marked
+    ON CONFLICT DO NOTHING
 )
-INSERT INTO job_retry (job_id, retry_of, letter_id, who)
-SELECT retried_as, coalesce(retry_of, ''), id, $3 FROM marked
-ON CONFLICT DO NOTHING"#;
+INSERT INTO audit_log (kind, tenant, actor, job_id, detail)
+SELECT 'dlq.retried', tenant, $4, retried_as,
+       convert_to(json_build_object('key', $3::text, 'letter_id', id, 'retry_of', retry_of,
+           'reason_code', reason_code)::text, 'UTF8')
+FROM marked ORDER BY id"#;
 
 impl Ledger {
     /// Makes jobs of letters; the outcomes are in the order given. Each job carries
@@ -49,7 +60,7 @@ impl Ledger {
     pub async fn retry_letters(
         &self,
         jobs: &[(i64, NewJob)],
-        who: &str,
+        who: Actor<'_>,
     ) -> Result<Vec<Retried>, LedgerError> {
         if jobs.is_empty() {
             return Ok(Vec::new());
@@ -64,7 +75,7 @@ impl Ledger {
     async fn second_chances(
         &self,
         jobs: &[(i64, NewJob)],
-        who: &str,
+        who: Actor<'_>,
     ) -> Result<Vec<Retried>, LedgerError> {
         let mut conn = self.pool.acquire().await.doing("taking a connection")?;
         let mut tx = conn.begin().await.doing("beginning a transaction")?;
@@ -90,7 +101,8 @@ impl Ledger {
                     .map(|(_, job)| job.job_id.as_str())
                     .collect::<Vec<_>>(),
             )
-            .bind(who.replace('\0', "\u{fffd}"))
+            .bind(who.key.replace('\0', "\u{fffd}"))
+            .bind(who.name().replace('\0', "\u{fffd}"))
             .execute(&mut *tx)
             .await
             .doing("linking letters to their new jobs")?;

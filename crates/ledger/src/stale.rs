@@ -41,11 +41,13 @@ WITH fence AS MATERIALIZED (
     DELETE FROM job_due WHERE job_id = ANY(ARRAY(SELECT job_id FROM done))
 ), letter AS (
     INSERT INTO dead_letter (job_id, tenant, topic, reason_code, reason, last_state, attempts,
-                             spec, payload, trace_id)
+                             spec, payload, trace_id, submitted_principal, authors)
     SELECT d.job_id, r.tenant, r.topic, $5, $6,
            CASE d.was WHEN 1 THEN 'PENDING' WHEN 2 THEN 'SCHEDULED' WHEN 3 THEN 'DISPATCHED'
                       WHEN 4 THEN 'RUNNING' WHEN 5 THEN 'APPROVAL_REQUIRED' END,
-           d.attempt, r.spec, r.payload, r.trace_id
+           d.attempt, r.spec, r.payload, r.trace_id, r.submitted_principal,
+           array_remove(coalesce(r.authors, '{}')
+                        || ARRAY[r.submitted_by, r.submitted_principal], NULL)
     FROM done d LEFT JOIN job_request r ON r.job_id = d.job_id
 ), logged AS (
     INSERT INTO change_log (shard, job_ids)

@@ -20,6 +20,8 @@ pub struct NewJob {
     pub idempotency_key: Option<String>,
     /// Which API key brought it; nobody approves their own job.
     pub submitted_by: Option<String>,
+    /// Whose key that is.
+    pub submitted_principal: Option<String>,
     pub shard: Shard,
     /// 32 hex digits.
     pub trace_id: String,
@@ -70,6 +72,7 @@ pub(crate) struct Columns<'a> {
     delay_ms: Vec<Option<i64>>,
     deadline_ms: Vec<Option<i64>>,
     submitted_by: Vec<Option<&'a str>>,
+    submitted_principal: Vec<Option<&'a str>>,
     /// Of the whole transaction: what the leader was told of it.
     number: Option<i64>,
 }
@@ -82,21 +85,23 @@ pub(crate) struct Columns<'a> {
 // answer with every id.
 const INSERT_NEW: &str = r#"
 WITH input AS MATERIALIZED (
-    SELECT *, statement_timestamp() AS at, pg_advisory_xact_lock($14)
+    SELECT *, statement_timestamp() AS at, pg_advisory_xact_lock($15)
     FROM unnest($1::text[], $2::text[], $3::text[], $4::smallint[], $5::smallint[],
                 $6::bytea[], $7::bytea[], $8::bytea[], $9::text[], $10::text[], $11::smallint[],
-                $12::bigint[], $13::text[])
+                $12::bigint[], $13::text[], $14::text[])
       AS t(job_id, tenant, topic, priority, shard, job_hash, spec, payload,
-           trace_id, traceparent, max_attempts, deadline_ms, submitted_by)
+           trace_id, traceparent, max_attempts, deadline_ms, submitted_by,
+           submitted_principal)
 ), request AS (
     INSERT INTO job_request (job_id, tenant, topic, priority, shard, job_hash, spec, payload,
-                             trace_id, traceparent, max_attempts, submitted_by, created_at)
+                             trace_id, traceparent, max_attempts, submitted_by,
+                             submitted_principal, created_at)
     SELECT job_id, tenant, topic, priority, shard, job_hash, spec, payload,
-           trace_id, traceparent, max_attempts, submitted_by, at
+           trace_id, traceparent, max_attempts, submitted_by, submitted_principal, at
     FROM input
 ), state AS (
-    INSERT INTO job_state (job_id, shard, deadline_at)
-    SELECT job_id, shard, at + deadline_ms * interval '1 millisecond' FROM input
+    INSERT INTO job_state (job_id, shard, tenant, deadline_at)
+    SELECT job_id, shard, tenant, at + deadline_ms * interval '1 millisecond' FROM input
 )
 SELECT statement_timestamp()"#;
 
@@ -105,24 +110,26 @@ SELECT statement_timestamp()"#;
 const INSERT: &str = r#"
 WITH input AS MATERIALIZED (
     SELECT *, coalesce(due_abs, at + delay_ms * interval '1 millisecond') AS due_at,
-           pg_advisory_xact_lock($17)
-    FROM (SELECT statement_timestamp() AS at) AS now, unnest($1::text[], $2::text[], $3::text[], $4::smallint[], $5::smallint[], $6::text[],
+           pg_advisory_xact_lock($18)
+    FROM (SELECT statement_timestamp() AS at) AS now,
+         unnest($1::text[], $2::text[], $3::text[], $4::smallint[], $5::smallint[], $6::text[],
                 $7::bytea[], $8::bytea[], $9::bytea[], $10::text[], $11::text[], $12::smallint[],
-                $13::timestamptz[], $14::bigint[], $15::bigint[], $16::text[])
+                $13::timestamptz[], $14::bigint[], $15::bigint[], $16::text[], $17::text[])
       AS t(job_id, tenant, topic, priority, shard, idempotency_key, job_hash, spec, payload,
-           trace_id, traceparent, max_attempts, due_abs, delay_ms, deadline_ms, submitted_by)
+           trace_id, traceparent, max_attempts, due_abs, delay_ms, deadline_ms, submitted_by,
+           submitted_principal)
 ), accepted AS (
     INSERT INTO job_request (job_id, tenant, topic, priority, shard, idempotency_key, job_hash,
                              spec, payload, trace_id, traceparent, max_attempts, submitted_by,
-                             created_at)
+                             submitted_principal, created_at)
     SELECT job_id, tenant, topic, priority, shard, idempotency_key, job_hash, spec, payload,
-           trace_id, traceparent, max_attempts, submitted_by, at
+           trace_id, traceparent, max_attempts, submitted_by, submitted_principal, at
     FROM input
     ON CONFLICT DO NOTHING
     RETURNING job_id, created_at
 ), state AS (
-    INSERT INTO job_state (job_id, shard, due_at, deadline_at)
-    SELECT a.job_id, i.shard, i.due_at, a.created_at + i.deadline_ms * interval '1 millisecond'
+    INSERT INTO job_state (job_id, shard, tenant, due_at, deadline_at)
+    SELECT a.job_id, i.shard, i.tenant, i.due_at, a.created_at + i.deadline_ms * interval '1 millisecond'
     FROM accepted a JOIN input i USING (job_id)
 ), due AS (
     INSERT INTO job_due (job_id, shard, due_at)
@@ -331,6 +338,7 @@ impl<'a> Columns<'a> {
             .bind(&self.max_attempts)
             .bind(&self.deadline_ms)
             .bind(&self.submitted_by)
+            .bind(&self.submitted_principal)
             .bind(self.number)
             .fetch_one(to)
             .await;
@@ -363,6 +371,7 @@ impl<'a> Columns<'a> {
             .bind(&self.delay_ms)
             .bind(&self.deadline_ms)
             .bind(&self.submitted_by)
+            .bind(&self.submitted_principal)
             .bind(self.number)
             .fetch_all(to)
             .await
@@ -381,6 +390,8 @@ impl<'a> Columns<'a> {
         self.spec.push(spec);
         self.payload.push(job.payload.as_deref());
         self.submitted_by.push(job.submitted_by.as_deref());
+        self.submitted_principal
+            .push(job.submitted_principal.as_deref());
         self.trace_id.push(&job.trace_id);
         self.traceparent.push(&job.traceparent);
         self.max_attempts

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::identity::Claim;
 use crate::ids::Topic;
 use crate::time::{Millis, Timestamp};
 
@@ -207,6 +208,9 @@ pub struct JobSpec {
     pub adapter_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_id: Option<String>,
+    /// Names the request gave without the right to them; seldom there, so in a box.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_behalf_of: Option<Box<Claim>>,
 }
 
 impl JobSpec {
@@ -235,6 +239,7 @@ impl JobSpec {
             pack_id: None,
             adapter_id: None,
             memory_id: None,
+            on_behalf_of: None,
         }
     }
 

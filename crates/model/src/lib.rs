@@ -10,6 +10,7 @@ pub mod breaker;
 pub mod engine;
 pub mod explain;
 pub mod hash;
+pub mod identity;
 pub mod ids;
 pub mod job;
 pub mod routing;
@@ -18,6 +19,7 @@ pub mod state;
 pub mod terms;
 pub mod time;
 
+pub use identity::{ActsFor, Claim, Credential};
 pub use ids::{
     Attempt, DispatchId, Epoch, IdError, Incarnation, JobId, LedgerId, PoolName, Shard, TenantId,
     Topic, WorkerId,

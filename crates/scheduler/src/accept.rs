@@ -9,9 +9,9 @@ use std::collections::{BTreeSet, HashMap};
 
 use airlock_guard::keys;
 use airlock_ledger::{Failure, LoadedJob, NewJob, Submitted};
-use airlock_model::JobId;
 use airlock_model::hash::job_hash;
 use airlock_model::job::{Compensation, limits};
+use airlock_model::{Credential, JobId};
 use airlock_proto::{cap, trace};
 use bytes::Bytes;
 
@@ -128,6 +128,8 @@ async fn commit(term: &Term, jobs: &[NewJob]) -> (Vec<Result<(), Refused>>, Vec<
 /// A job as far as the packet alone tells it.
 struct Draft {
     job: NewJob,
+    /// Who sent it.
+    by: Credential,
     context: Option<String>,
     undo: Option<(Compensation, Option<String>)>,
 }
@@ -141,6 +143,8 @@ fn draft(term: &Term, offer: &Offer) -> Result<Draft, Refused> {
     term.signatures
         .check(sender, &offer.raw)
         .map_err(Refused::Invalid)?;
+    // What a sender may claim is for its configuration to say; without any, nothing.
+    let by = Credential::of_sender(sender);
     let traceparent = traceparent(&envelope.trace_id);
     let spec = spec(request)?;
     spec.validate().map_err(invalid)?;
@@ -153,6 +157,7 @@ fn draft(term: &Term, offer: &Offer) -> Result<Draft, Refused> {
         None => None,
     };
     Ok(Draft {
+        by: by.clone(),
         context: context_key("context_ptr", &request.context_ptr)?,
         undo,
         job: NewJob {
@@ -162,7 +167,8 @@ fn draft(term: &Term, offer: &Offer) -> Result<Draft, Refused> {
             spec,
             payload: None,
             idempotency_key: idempotency_key(request)?,
-            submitted_by: Some(format!("bus:{sender}")),
+            submitted_by: Some(by.name.clone()),
+            submitted_principal: Some(by.principal.clone()),
             shard: term.shard,
             trace_id: trace::trace_id(&traceparent).unwrap_or_default().to_owned(),
             traceparent,
@@ -192,7 +198,9 @@ impl Draft {
             job.spec.compensation = Some(undo);
             job.spec.validate().map_err(invalid)?;
         }
+        // Of what was asked for, whoever asks; who that is counts from here on.
         job.hash = job_hash(&job.tenant, &job.spec, job.payload.as_deref());
+        job.spec.identify(&self.by);
         Ok(job)
     }
 }

@@ -150,6 +150,7 @@ async fn a_task_is_retried_on_its_schedule_and_then_dead_lettered() -> Result<()
     // The demo worker's `job.default` only echoes; a task of the failing topic fails.
     let stack = Stack::builder()
         .env_for(Service::Gateway, "AIRLOCK_TASKS__TOPIC", "job.fail")
+        .env_for(Service::Gateway, "AIRLOCK_AUTH__ANONYMOUS_TASKS", "true")
         .config_file(
             "gateway.yaml",
             "tasks:\n  retry_after: [100ms, 200ms, 300ms, 300ms, 300ms]\n",

@@ -43,6 +43,7 @@ pub fn new_jobs(from: usize, count: usize) -> anyhow::Result<Vec<NewJob>> {
             payload: Some(PAYLOAD),
             idempotency_key: None,
             submitted_by: Some("floor".to_owned()),
+            submitted_principal: Some("floor".to_owned()),
             shard: SHARD,
             trace_id: trace::trace_id(&traceparent).unwrap_or_default().to_owned(),
             traceparent,

@@ -3,11 +3,13 @@
 //! Overridden is only what would otherwise clash or could not be known beforehand: the
 //! ports of kernel and scheduler are free ones, scheduler and gateway are told where the
 //! kernel listens, and each service gets a part of the grace, since they stop one after the
-//! other. The kernel is asked in plain text, as that never leaves this machine.
+//! other. The kernel is asked in plain text, as that never leaves this machine. Tasks need
+//! no key where only this machine can bring them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use airlock_gateway::auth::is_loopback;
 use airlock_gateway::{Gateway, GatewayConfig};
 use airlock_safety_kernel::{Config as KernelConfig, SafetyKernel};
 use airlock_scheduler::Scheduler;
@@ -20,6 +22,8 @@ const ANY_PORT: &str = "127.0.0.1:0";
 /// What `host` adds to the grace of each service.
 const EXTRA: u64 = 1;
 const SERVICES: u64 = 3;
+/// Who says it there is obeyed.
+const ANONYMOUS_TASKS: &str = "AIRLOCK_AUTH__ANONYMOUS_TASKS";
 
 /// Not `Debug`: the environment in it holds keys and passwords.
 pub struct Plan {
@@ -53,6 +57,10 @@ impl Plan {
                 plan.gateway.shutdown.grace_seconds = plan.share_seconds();
                 plan.kernel.shutdown.grace_seconds = plan.share_seconds();
                 plan.kernel.grpc.tls = None;
+                if !plan.sources.env.contains_key(ANONYMOUS_TASKS) {
+                    let listen = &plan.gateway.http.listen;
+                    plan.gateway.auth.anonymous_tasks = is_loopback(listen);
+                }
                 Ok(plan)
             }
             (gateway, kernel, scheduler) => Err([gateway.err(), kernel.err(), scheduler.err()]
@@ -165,6 +173,21 @@ mod tests {
         assert_eq!(plan.gateway.http.listen, "127.0.0.1:9999");
         let plan = Plan::load(sources(&[]), None).unwrap();
         assert_eq!(plan.gateway.http.listen, "127.0.0.1:8080");
+    }
+
+    #[test]
+    fn tasks_need_no_key_on_this_machine_unless_somebody_says_so() {
+        let open = |env: &[(&str, &str)], listen| {
+            let plan = Plan::load(sources(env), Some(listen)).unwrap();
+            plan.gateway.auth.anonymous_tasks
+        };
+        assert!(open(&[], "127.0.0.1:8123"));
+        assert!(!open(
+            &[("AIRLOCK_AUTH__ANONYMOUS_TASKS", "false")],
+            "127.0.0.1:8123"
+        ));
+        let long = [("AIRLOCK_API_KEY", "dev-0123456789abcdef")];
+        assert!(!open(&long, "0.0.0.0:8123"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use airlock_ledger::{Approval, ApprovalStatus, AuditEntry, NewVote, VoteOutcome};
-use airlock_model::{Constraints, JobState, Timestamp};
+use airlock_model::{Claim, Constraints, JobState, Timestamp};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::IntoResponse;
@@ -35,7 +35,13 @@ struct Shown<'a> {
     tenant_id: &'a str,
     principal_id: Option<&'a str>,
     actor_id: Option<&'a str>,
+    /// Whom the request named without the right to; it counts for nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on_behalf_of: Option<&'a Claim>,
     submitted_by: Option<&'a str>,
+    /// Of a retry: who brought the request before.
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    authors: &'a [String],
     capability: Option<&'a str>,
     risk_tags: &'a [String],
     labels: &'a std::collections::BTreeMap<String, String>,
@@ -69,7 +75,9 @@ fn show(a: &Approval) -> Shown<'_> {
         tenant_id: a.tenant.as_str(),
         principal_id: a.spec.principal_id.as_deref(),
         actor_id: a.spec.actor_id.as_deref(),
+        on_behalf_of: a.spec.on_behalf_of.as_deref(),
         submitted_by: a.submitted_by.as_deref(),
+        authors: &a.authors,
         capability: a.spec.capability.as_deref(),
         risk_tags: &a.spec.risk_tags,
         labels: &a.spec.labels,

@@ -121,6 +121,7 @@ pub async fn publish(State(app): State<Arc<App>>, request: Request) -> Answer {
         key_id: body.key_id,
         note: body.note.unwrap_or_default(),
         by: caller.name,
+        principal: caller.principal,
     };
     // Repeating it is safe: the same content again is the same version.
     let bundle = retrying(until, || ledger.publish_bundle(&new))
@@ -232,7 +233,7 @@ pub async fn rollback(
     let ledger = app.links.need_ledger()?;
     // Going back one step is not the same when it is done twice, so it is tried once.
     let done = ledger
-        .rollback_bundle(&name, body.to, &caller.name)
+        .rollback_bundle(&name, body.to, caller.actor())
         .await
         .map_err(|e| problem(&e))?;
     match done {

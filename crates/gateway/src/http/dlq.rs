@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use airlock_ledger::{LetterFilter, NewJob, Retried, WholeLetter, retry_key};
 use airlock_model::hash::job_hash;
-use airlock_model::{Due, JobId, Shard, TenantId};
+use airlock_model::{Credential, Due, JobId, Shard, TenantId};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
@@ -94,7 +94,7 @@ pub async fn delete(State(app): State<Arc<App>>, path: LetterPath, request: Requ
     let ledger = app.links.need_ledger()?;
     let scope = caller.scope.as_ref();
     let done = retrying(Instant::now() + RETRY_FOR, || {
-        ledger.delete_letter(scope, id)
+        ledger.delete_letter(scope, id, caller.actor())
     })
     .await
     .map_err(|e| problem(&e))?;
@@ -121,7 +121,7 @@ pub async fn retry(State(app): State<Arc<App>>, path: LetterPath, request: Reque
         .read(&parts.headers, body, BULK_BYTES, "body")
         .await?;
     let whole = read(&app, caller.scope.as_ref(), id).await?;
-    let Some(job) = app.second_chance(&whole, &caller) else {
+    let Some(job) = app.second_chance(&whole, &caller.credential()) else {
         let why = "it is not about a job, or its request cannot be read; it can only be removed";
         return Err(Problem::conflict(why));
     };
@@ -150,10 +150,14 @@ pub async fn retry(State(app): State<Arc<App>>, path: LetterPath, request: Reque
 impl App {
     /// The same request again, under a key of its own. A delay counts from when it was
     /// first asked for: what has passed of it is not waited for a second time.
-    fn second_chance(&self, whole: &WholeLetter, caller: &Caller) -> Option<NewJob> {
+    fn second_chance(&self, whole: &WholeLetter, by: &Credential) -> Option<NewJob> {
         let mut spec = whole.spec.clone()?;
         if let Some(Due::After(_)) = spec.due {
             spec.due = Some(Due::At(whole.due_at.unwrap_or(whole.letter.created_at)));
+        }
+        // Whose request it was stays so; one from before that was kept has only its own word.
+        if whole.submitted_principal.is_none() {
+            spec.identify(by);
         }
         let tenant = TenantId::new(whole.letter.tenant.as_deref()?).ok()?;
         let job_id = JobId::from_uuid(Uuid::now_v7());
@@ -165,7 +169,8 @@ impl App {
             spec,
             payload: whole.payload.clone(),
             idempotency_key: Some(retry_key(whole.letter.id)),
-            submitted_by: Some(caller.name.clone()),
+            submitted_by: Some(by.name.clone()),
+            submitted_principal: Some(by.principal.clone()),
             trace_id: trace.trace_id.clone(),
             traceparent: trace.traceparent.clone(),
             job_id,
@@ -181,7 +186,7 @@ impl App {
     ) -> Result<Vec<Retried>, Problem> {
         let ledger = self.links.need_ledger()?;
         let done = retrying(Instant::now() + RETRY_FOR, || {
-            ledger.retry_letters(&jobs, &caller.name)
+            ledger.retry_letters(&jobs, caller.actor())
         })
         .await
         .map_err(|e| problem(&e))?;
@@ -263,6 +268,7 @@ async fn count(app: &App, filter: &LetterFilter) -> Result<u64, Problem> {
 
 pub async fn retry_many(State(app): State<Arc<App>>, request: Request) -> Answer {
     let (caller, mut bulk) = many(&app, request).await?;
+    let by = caller.credential();
     if bulk.filter.retried == Some(true) {
         let message = "what was tried again is not tried again a second time";
         return Err(Problem::field("retried", message));
@@ -297,7 +303,7 @@ pub async fn retry_many(State(app): State<Arc<App>>, request: Request) -> Answer
         handled += page.len() as u64;
         let again: Vec<(i64, NewJob)> = page
             .iter()
-            .filter_map(|w| Some((w.letter.id, app.second_chance(w, &caller)?)))
+            .filter_map(|w| Some((w.letter.id, app.second_chance(w, &by)?)))
             .collect();
         skipped += (page.len() - again.len()) as u64;
         let ids: Vec<i64> = again.iter().map(|(id, _)| *id).collect();
@@ -327,7 +333,7 @@ pub async fn retry_many(State(app): State<Arc<App>>, request: Request) -> Answer
 }
 
 pub async fn delete_many(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let (_, mut bulk) = many(&app, request).await?;
+    let (caller, mut bulk) = many(&app, request).await?;
     fix_end(&app, &mut bulk.filter).await?;
     let matched = count(&app, &bulk.filter).await?;
     let mut answer = Many {
@@ -346,7 +352,7 @@ pub async fn delete_many(State(app): State<Arc<App>>, request: Request) -> Answe
         let left = u64::from(bulk.limit) - deleted;
         let step = STEP.min(u32::try_from(left).unwrap_or(STEP));
         let n = retrying(Instant::now() + RETRY_FOR, || {
-            ledger.delete_letters(&bulk.filter, step)
+            ledger.delete_letters(&bulk.filter, step, caller.actor())
         })
         .await
         .map_err(|e| problem(&e))?;

@@ -177,7 +177,7 @@ pub async fn cancel(State(app): State<Arc<App>>, path: JobPath, request: Request
         ledger.cancel(CancelRequest {
             job_id: &id,
             tenant: caller.scope.as_ref(),
-            by: &caller.name,
+            by: caller.actor(),
             reason: &reason,
         })
     })

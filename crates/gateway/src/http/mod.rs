@@ -8,6 +8,7 @@ mod dlq;
 mod explain;
 mod jobs;
 mod policy;
+mod refusals;
 mod submit;
 mod tasks;
 
@@ -36,6 +37,7 @@ use crate::waiting::Waiting;
 use crate::wake::Waker;
 
 pub use admission::Admission;
+pub use refusals::Refusals;
 
 /// What the handlers share.
 pub struct App {
@@ -49,13 +51,15 @@ pub struct App {
     pub tracing: Tracing,
     pub metrics: GatewayMetrics,
     pub admission: Admission,
+    /// Callers that were turned away, for the log.
+    pub refusals: Refusals,
     pub kernel: Kernel,
     pub policy: PolicyConfig,
     /// Whose signatures on bundles count.
     pub bundle_keys: Vec<PublicKey>,
     pub tasks: TasksConfig,
     /// Tasks are taken without a key, from this machine.
-    pub open_tasks: bool,
+    pub anonymous_tasks: bool,
     pub ctx: Context,
 }
 
@@ -112,12 +116,15 @@ async fn edge(State(app): State<Arc<App>>, request: Request, next: Next) -> Resp
     } else {
         app.limits.request_timeout
     };
+    let remote = refusals::remote(request.extensions());
+    let uri = request.uri().clone();
     let mut response = match tokio::time::timeout(bound, next.run(request)).await {
         Ok(response) => response,
         Err(_) => Problem::unavailable("the request took too long").into_response(),
     };
     if let Some(problem) = response.extensions_mut().remove::<Problem>() {
         let trace_id = trace_id.unwrap_or_else(trace::fresh_id);
+        app.refusals.note(&problem, remote, uri.path());
         if response.status().is_server_error() {
             tracing::warn!(
                 trace_id,

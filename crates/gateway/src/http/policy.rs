@@ -334,6 +334,7 @@ mod tests {
             name: "k".to_owned(),
             principal: None,
             roles: Vec::new(),
+            acts_for: airlock_model::ActsFor::Names(Vec::new()),
             admin: scope.is_none(),
             submits_for: Some(TenantId::new("home").unwrap()),
             scope,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use airlock_ledger::NewJob;
 use airlock_model::hash::job_hash;
-use airlock_model::{JobId, JobState, Shard, TenantId};
+use airlock_model::{Credential, JobId, JobState, Shard, TenantId};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::header::LOCATION;
@@ -50,21 +50,25 @@ impl App {
         &self,
         text: &[u8],
         whole: &Bytes,
-        (tenant, by): (&TenantId, &str),
+        (tenant, by): (&TenantId, &Credential),
         header_key: Option<&str>,
         incoming: Option<&str>,
     ) -> Result<Draft, Problem> {
-        let asked = SubmitBody::read(text, whole, header_key, self.limits.payload_bytes)?;
+        let mut asked = SubmitBody::read(text, whole, header_key, self.limits.payload_bytes)?;
         let job_id = JobId::from_uuid(Uuid::now_v7());
         let trace = self.tracing.begin(incoming);
+        // Of what was asked for, whoever asks: the same request has the same hash.
+        let hash = job_hash(tenant, &asked.spec, asked.payload.as_deref());
+        asked.spec.identify(by);
         let job = NewJob {
             shard: Shard::of(&job_id, self.shards),
-            hash: job_hash(tenant, &asked.spec, asked.payload.as_deref()),
+            hash,
             tenant: tenant.clone(),
             spec: asked.spec,
             payload: asked.payload,
             idempotency_key: asked.idempotency_key,
-            submitted_by: Some(by.to_owned()),
+            submitted_by: Some(by.name.clone()),
+            submitted_principal: Some(by.principal.clone()),
             trace_id: trace.trace_id.clone(),
             traceparent: trace.traceparent.clone(),
             job_id,
@@ -139,7 +143,8 @@ pub async fn one(State(app): State<Arc<App>>, request: Request) -> Answer {
         .read(&parts.headers, body, limit, "payload")
         .await?;
     let incoming = trace::incoming(&parts.headers);
-    let Draft { job, trace } = app.draft(&whole, &whole, (tenant, &caller.name), key, incoming)?;
+    let by = caller.credential();
+    let Draft { job, trace } = app.draft(&whole, &whole, (tenant, &by), key, incoming)?;
     let job_id = job.job_id.clone();
     // Before the commit, so that no end of the job can be missed.
     let waiter = wait
@@ -236,11 +241,11 @@ pub async fn batch(State(app): State<Arc<App>>, request: Request) -> Answer {
         return Err(Problem::too_large("jobs", message));
     }
     let incoming = trace::incoming(&parts.headers);
+    let by = caller.credential();
     let mut jobs = Vec::with_capacity(items.len());
     let mut traces = Vec::with_capacity(items.len());
     for (at, item) in items.iter().enumerate() {
-        let whose = (tenant, caller.name.as_str());
-        match app.draft(item.get().as_bytes(), &whole, whose, None, incoming) {
+        match app.draft(item.get().as_bytes(), &whole, (tenant, &by), None, incoming) {
             Ok(Draft { job, trace }) => {
                 traces.push(Ok((job.job_id.clone(), trace)));
                 jobs.push(job);

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use airlock_ledger::NewJob;
 use airlock_model::hash::job_hash;
-use airlock_model::{JobId, Shard, TenantId};
+use airlock_model::{ActsFor, Credential, JobId, Shard, TenantId};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::header::LOCATION;
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::IntoResponse;
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,7 @@ use uuid::Uuid;
 use super::jobs::{self, JobPath};
 use super::submit::{header_key, settle};
 use super::{Answer, App, admission};
+use crate::auth::ANONYMOUS;
 use crate::body;
 use crate::commit::Outcome;
 use crate::decode::decode_object;
@@ -40,29 +42,34 @@ struct Task {
     status: &'static str,
 }
 
+fn has_key(headers: &HeaderMap) -> bool {
+    headers.contains_key("x-api-key") || headers.contains_key(axum::http::header::AUTHORIZATION)
+}
+
 impl App {
-    /// For whom a task is, and who brings it. Without a key only where the door is open.
-    fn task_tenant(&self, headers: &HeaderMap) -> Result<(TenantId, String), Problem> {
-        let keyed = headers.contains_key("x-api-key")
-            || headers.contains_key(axum::http::header::AUTHORIZATION);
-        if keyed || !self.open_tasks {
-            let caller = self.keys.caller(headers)?;
-            return Ok((caller.submit_tenant()?.clone(), caller.name));
+    /// For whom a task is, and who brings it. Without a key only where that is allowed.
+    fn task_owner(&self, parts: &Parts) -> Result<(TenantId, Credential), Problem> {
+        if has_key(&parts.headers) || !self.anonymous_tasks {
+            let caller = self.keys.caller(&parts.headers)?;
+            return Ok((caller.submit_tenant()?.clone(), caller.credential()));
         }
-        Ok((self.tasks.tenant.clone(), "anonymous".to_owned()))
+        from_here(&parts.method, &parts.uri, &parts.headers)?;
+        let nobody = Credential {
+            name: ANONYMOUS.to_owned(),
+            principal: ANONYMOUS.to_owned(),
+            acts_for: ActsFor::Names(Vec::new()),
+        };
+        Ok((self.tasks.tenant.clone(), nobody))
     }
 }
 
 pub async fn create(State(app): State<Arc<App>>, request: Request) -> Answer {
     let (parts, content) = request.into_parts();
-    let (tenant, by) = app.task_tenant(&parts.headers)?;
-    if by == "anonymous" {
-        from_here(&parts.headers)?;
-    }
+    let (tenant, by) = app.task_owner(&parts)?;
     admission::check_content_type(&parts.headers)?;
     let key = header_key(&parts.headers)?;
     let limit = app.limits.body_bytes();
-    let mut admitted = app.admission.enter(Who::user(&by))?;
+    let mut admitted = app.admission.enter(Who::user(&by.name))?;
     let whole = admitted
         .read(&parts.headers, content, limit, "payload")
         .await?;
@@ -76,16 +83,20 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Answer {
     }
     let mut spec = app.tasks.spec();
     spec.due = body::due(body.due_at.as_deref(), None)?;
+    // Of what was asked for, whoever asks.
+    let hash = job_hash(&tenant, &spec, payload.as_deref());
+    spec.identify(&by);
     let job_id = JobId::from_uuid(Uuid::now_v7());
     let trace = app.tracing.begin(trace::incoming(&parts.headers));
     let job = NewJob {
         shard: Shard::of(&job_id, app.shards),
-        hash: job_hash(&tenant, &spec, payload.as_deref()),
+        hash,
         tenant,
         spec,
         payload,
         idempotency_key,
-        submitted_by: Some(by),
+        submitted_by: Some(by.name),
+        submitted_principal: Some(by.principal),
         trace_id: trace.trace_id.clone(),
         traceparent: trace.traceparent.clone(),
         job_id: job_id.clone(),
@@ -121,18 +132,22 @@ struct Standing {
 
 /// How a task is doing.
 pub async fn get(State(app): State<Arc<App>>, path: JobPath, request: Request) -> Answer {
-    let headers = request.headers();
-    let keyed = headers.contains_key("x-api-key")
-        || headers.contains_key(axum::http::header::AUTHORIZATION);
-    let (scope, by) = if keyed || !app.open_tasks {
-        let caller = app.keys.caller(headers)?;
+    let (parts, _) = request.into_parts();
+    let keyed = has_key(&parts.headers) || !app.anonymous_tasks;
+    let (scope, by) = if keyed {
+        let caller = app.keys.caller(&parts.headers)?;
         (caller.scope, caller.name)
     } else {
-        (Some(app.tasks.tenant.clone()), "anonymous".to_owned())
+        from_here(&parts.method, &parts.uri, &parts.headers)?;
+        (Some(app.tasks.tenant.clone()), ANONYMOUS.to_owned())
     };
     let id = jobs::job_id(path)?;
     let _admitted = app.admission.look(Who::user(&by))?;
     let job = jobs::read(&app, scope.as_ref(), &id).await?;
+    // Without a key, only what came without one.
+    if !keyed && job.submitted_by.as_deref() != Some(ANONYMOUS) {
+        return Err(Problem::no_such_job(id.as_str()));
+    }
     let error = job.reason.filter(|_| status(job.state) != "COMPLETED");
     Ok(Json(Standing {
         status: status(job.state),

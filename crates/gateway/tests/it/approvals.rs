@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use airlock_bus::{Bus, BusConfig};
 use airlock_gateway::config::{KeyConfig, Role};
-use airlock_ledger::{Commit, Ledger, LedgerConfig, Refuse};
+use airlock_ledger::{Commit, Ledger, LedgerConfig, NewJob, Refuse};
+use airlock_model::hash::job_hash;
 use airlock_model::{
-    ApprovalTerms, Decision, JobId, JobState, Shard, TenantId, Timestamp, Verdict,
+    ApprovalTerms, Credential, Decision, JobId, JobSpec, JobState, Shard, TenantId, Timestamp,
+    Topic, Verdict,
 };
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::packet;
@@ -16,6 +18,8 @@ use serde_json::json;
 
 use crate::harness::{ACME, ADMIN, BOUND, GLOBEX, Running, assert_problem, config, servers};
 
+const ANN_LAPTOP: &str = "ann-laptop-key";
+const ANN_PHONE: &str = "ann-phone-key";
 const BOB: &str = "bob-key";
 const CLEO: &str = "cleo-key";
 const CLEOS_OTHER: &str = "cleos-other-key";
@@ -29,6 +33,7 @@ fn person(name: &str, key: &str, principal: Option<&str>, roles: &[&str]) -> Key
         role: Role::User,
         principal: principal.map(str::to_owned),
         roles: roles.iter().map(|r| (*r).to_owned()).collect(),
+        act_for: Vec::new(),
     }
 }
 
@@ -36,6 +41,8 @@ async fn start() -> anyhow::Result<(Running, Ledger)> {
     let (postgres, nats) = servers().await?;
     let mut config = config(&postgres.url(), &nats.url());
     config.auth.keys.extend([
+        person("ann-laptop", ANN_LAPTOP, Some("ann"), &[]),
+        person("ann-phone", ANN_PHONE, Some("ann"), &[]),
         person("bob", BOB, None, &["treasury"]),
         person("cleo", CLEO, Some("cleo"), &["treasury"]),
         person("cleos-phone", CLEOS_OTHER, Some("cleo"), &["treasury"]),
@@ -53,8 +60,13 @@ async fn held(
     key: &str,
     terms: ApprovalTerms,
 ) -> anyhow::Result<String> {
-    let body = r#"{"topic": "job.pay", "principal_id": "ann", "risk_tags": ["money"]}"#;
+    let body = r#"{"topic": "job.pay", "risk_tags": ["money"]}"#;
     let job = gateway.post("/api/v1/jobs", key, body).await?.job_id();
+    hold(ledger, &job, terms).await?;
+    Ok(job)
+}
+
+async fn hold(ledger: &Ledger, job: &str, terms: ApprovalTerms) -> anyhow::Result<()> {
     let mut lease = ledger.lease_connection("test").await?;
     let epoch = lease.raise_epoch(Shard(0), "test", BOUND).await?;
     lease.release(BOUND).await;
@@ -69,7 +81,7 @@ async fn held(
     };
     let commit = Commit {
         refuse: vec![Refuse {
-            job_id: JobId::new(&job)?,
+            job_id: JobId::new(job)?,
             to: JobState::ApprovalRequired,
             reason_code: "approval_required".to_owned(),
             reason: verdict.reason.clone(),
@@ -84,7 +96,7 @@ async fn held(
         .commit(&commit)
         .await?;
     anyhow::ensure!(done.refused.len() == 1, "{done:?}");
-    Ok(job)
+    Ok(())
 }
 
 fn terms(quorum: u32) -> ApprovalTerms {
@@ -374,5 +386,245 @@ async fn without_a_kernel_the_policy_has_no_answer() -> anyhow::Result<()> {
         Ok(Seen::when(ready.status == 200, &ready.text))
     })
     .await?;
+    gateway.stop().await
+}
+
+#[tokio::test]
+async fn nobody_approves_their_own_job_with_another_of_their_keys() -> anyhow::Result<()> {
+    let (gateway, ledger) = start().await?;
+    let job = held(&gateway, &ledger, ANN_LAPTOP, terms(1)).await?;
+    for what in ["approve", "reject"] {
+        let path = format!("/api/v1/approvals/{job}/{what}");
+        for own in [ANN_LAPTOP, ANN_PHONE] {
+            assert_problem(&gateway.post(&path, own, "").await?, 403, None);
+        }
+    }
+    let approved = gateway.client(BOB).approve(&job, None, None).await?;
+    assert_eq!(approved.status, "APPROVED");
+    assert_eq!(approved.principal_id.as_deref(), Some("ann"));
+    gateway.stop().await
+}
+
+#[tokio::test]
+async fn a_name_that_is_only_claimed_neither_speaks_nor_silences() -> anyhow::Result<()> {
+    let (postgres, nats) = servers().await?;
+    let mut config = config(&postgres.url(), &nats.url());
+    let mut agents = person("agents", "agents-key", Some("fleet"), &[]);
+    agents.act_for = vec!["agent-*".to_owned()];
+    config
+        .auth
+        .keys
+        .extend([person("bob", BOB, None, &[]), agents]);
+    let gateway = Running::with(config, postgres, nats).await?;
+    gateway.until_ready().await?;
+    let ledger = Ledger::connect(&LedgerConfig::at(&gateway.postgres.url()), "test").await?;
+
+    let body = r#"{"topic": "job.pay", "principal_id": "bob", "actor_id": "bob"}"#;
+    let job = gateway.post("/api/v1/jobs", ACME, body).await?.job_id();
+    let shown = gateway.get(&format!("/api/v1/jobs/{job}"), ACME).await?;
+    assert_eq!(shown.json["principal_id"], "acme", "{}", shown.text);
+    assert_eq!(
+        shown.json["on_behalf_of"],
+        json!({"principal_id": "bob", "actor_id": "bob"})
+    );
+    // What the policy and the workers see is the spec of the ledger.
+    let spec = ledger
+        .job(None, &JobId::new(&job)?)
+        .await?
+        .expect("a job")
+        .spec;
+    assert_eq!(spec.principal_id.as_deref(), Some("acme"));
+    assert_eq!(spec.actor_id.as_deref(), Some("acme"));
+    hold(&ledger, &job, terms(1)).await?;
+    let rejected = gateway.client(BOB).reject(&job, None).await?;
+    assert_eq!(rejected.status, "REJECTED");
+
+    // With leave to act for others the name counts, for rules and for votes.
+    let body = r#"{"topic": "job.pay", "principal_id": "bob", "actor_id": "agent-7"}"#;
+    let job = gateway
+        .post("/api/v1/jobs", "agents-key", body)
+        .await?
+        .job_id();
+    let spec = ledger
+        .job(None, &JobId::new(&job)?)
+        .await?
+        .expect("a job")
+        .spec;
+    assert_eq!(spec.principal_id.as_deref(), Some("fleet"));
+    assert_eq!(spec.actor_id.as_deref(), Some("agent-7"));
+    let body = r#"{"topic": "job.pay", "principal_id": "bob"}"#;
+    let admins = gateway
+        .http
+        .post(format!("{}/api/v1/jobs", gateway.url))
+        .header("x-api-key", ADMIN)
+        .header("x-tenant-id", "acme")
+        .header("content-type", "application/json")
+        .body(body);
+    let job = crate::harness::reply(admins).await?.job_id();
+    hold(&ledger, &job, terms(1)).await?;
+    let path = format!("/api/v1/approvals/{job}/approve");
+    assert_problem(&gateway.post(&path, BOB, "").await?, 403, None);
+    gateway.stop().await
+}
+
+#[tokio::test]
+async fn the_same_request_is_the_same_whoever_repeats_it() -> anyhow::Result<()> {
+    let (gateway, _) = start().await?;
+    let body = r#"{"topic": "job.pay", "idempotency_key": "k", "principal_id": "someone"}"#;
+    let first = gateway.post("/api/v1/jobs", ANN_LAPTOP, body).await?;
+    for key in [ANN_LAPTOP, ANN_PHONE, BOB] {
+        let again = gateway.post("/api/v1/jobs", key, body).await?;
+        assert_eq!((again.status, again.job_id()), (200, first.job_id()));
+    }
+    gateway.stop().await
+}
+
+/// A job as the scheduler takes it from a sender on the bus.
+async fn from_the_bus(ledger: &Ledger, sender: &str, name: &str) -> anyhow::Result<String> {
+    let by = Credential::of_sender(sender);
+    let tenant = TenantId::new("acme")?;
+    let mut spec = JobSpec::new(Topic::new("job.pay")?);
+    let hash = job_hash(&tenant, &spec, None);
+    spec.identify(&by);
+    let job = NewJob {
+        job_id: JobId::new(name)?,
+        tenant,
+        spec,
+        payload: None,
+        hash,
+        idempotency_key: None,
+        submitted_by: Some(by.name),
+        submitted_principal: Some(by.principal),
+        shard: Shard(0),
+        trace_id: "0".repeat(32),
+        traceparent: String::new(),
+    };
+    ledger.submit(&[job]).await?;
+    Ok(name.to_owned())
+}
+
+#[tokio::test]
+async fn no_chain_of_submissions_and_retries_lets_an_author_approve() -> anyhow::Result<()> {
+    let (gateway, ledger) = start().await?;
+    let people = [
+        ("ann", ANN_LAPTOP),
+        ("ann", ANN_PHONE),
+        ("bob", BOB),
+        ("cleo", CLEO),
+        ("cleo", CLEOS_OTHER),
+    ];
+    let person = |key: &str| people.iter().find(|(_, k)| *k == key).map(|(p, _)| *p);
+    let retries: [&[&str]; 5] = [
+        &[],
+        &[BOB],
+        &[ANN_PHONE],
+        &[BOB, CLEO],
+        &[CLEOS_OTHER, ANN_LAPTOP],
+    ];
+    let mut number = 0;
+    for first in [Ok(ANN_LAPTOP), Ok(BOB), Err("ann"), Err("cleo")] {
+        for chain in retries {
+            number += 1;
+            let (mut job, author) = match first {
+                Ok(key) => {
+                    let body = r#"{"topic": "job.pay", "principal_id": "nobody"}"#;
+                    let job = gateway.post("/api/v1/jobs", key, body).await?.job_id();
+                    (job, person(key).expect("somebody"))
+                }
+                Err(sender) => {
+                    let name = format!("bus-{number}");
+                    (from_the_bus(&ledger, sender, &name).await?, sender)
+                }
+            };
+            let mut authors = vec![author];
+            hold(&ledger, &job, terms(1)).await?;
+            for retrier in chain {
+                let reject = format!("/api/v1/approvals/{job}/reject");
+                assert_eq!(gateway.post(&reject, ADMIN, "").await?.status, 200);
+                let letters = gateway
+                    .get(&format!("/api/v1/dlq?job_id={job}"), ADMIN)
+                    .await?;
+                let letter = letters.json["items"][0]["id"].clone();
+                // A letter may have outlived its job.
+                if number % 2 == 0 {
+                    let sql = format!(
+                        "DELETE FROM job_state WHERE job_id = '{job}';
+                         DELETE FROM job_request WHERE job_id = '{job}'"
+                    );
+                    gateway.postgres.query(&sql).await?;
+                }
+                let again = format!("/api/v1/dlq/{letter}/retry");
+                job = gateway.post(&again, retrier, "").await?.job_id();
+                authors.push(person(retrier).expect("somebody"));
+                hold(&ledger, &job, terms(1)).await?;
+            }
+            let approve = format!("/api/v1/approvals/{job}/approve");
+            let (own, others): (Vec<_>, Vec<_>) =
+                people.iter().partition(|(p, _)| authors.contains(p));
+            for (who, key) in own {
+                let said = gateway.post(&approve, key, "").await?;
+                assert_eq!(said.status, 403, "{who} of {authors:?}: {}", said.text);
+            }
+            if let Some((who, key)) = others.first() {
+                let said = gateway.post(&approve, key, "").await?;
+                assert_eq!(said.status, 200, "{who}, not of {authors:?}: {}", said.text);
+            }
+        }
+    }
+    gateway.stop().await
+}
+
+#[tokio::test]
+async fn every_change_is_in_the_audit_trail() -> anyhow::Result<()> {
+    let (gateway, ledger) = start().await?;
+    let body = r#"{"topic": "job.pay"}"#;
+    let job = gateway
+        .post("/api/v1/jobs", ANN_LAPTOP, body)
+        .await?
+        .job_id();
+    let cancel = format!("/api/v1/jobs/{job}/cancel");
+    for _ in 0..2 {
+        let said = gateway.post(&cancel, ANN_PHONE, r#"{"reason": "no need"}"#);
+        assert_eq!(said.await?.status, 200);
+    }
+    let mut letters = Vec::new();
+    for _ in 0..3 {
+        let job = held(&gateway, &ledger, ANN_LAPTOP, terms(1)).await?;
+        gateway.client(BOB).reject(&job, None).await?;
+        let list = gateway
+            .get(&format!("/api/v1/dlq?job_id={job}"), BOB)
+            .await?;
+        letters.push((list.json["items"][0]["id"].clone(), job));
+    }
+    let retry = format!("/api/v1/dlq/{}/retry", letters[0].0);
+    let retried = gateway.post(&retry, CLEO, "").await?.job_id();
+    let one = gateway
+        .http
+        .delete(format!("{}/api/v1/dlq/{}", gateway.url, letters[1].0))
+        .header("x-api-key", CLEOS_OTHER);
+    assert_eq!(crate::harness::reply(one).await?.status, 200);
+    let rest = gateway.post("/api/v1/dlq/delete", BOB, r#"{"all": true}"#);
+    assert_eq!(rest.await?.json["deleted"], 2);
+
+    let entries = gateway
+        .postgres
+        .query(
+            "SELECT kind || ' ' || actor || ' ' || tenant || ' ' || job_id || ' ' ||
+                 (convert_from(detail, 'UTF8')::json ->> 'key')
+             FROM audit_log WHERE kind NOT LIKE 'approval.%' ORDER BY id",
+        )
+        .await?;
+    let entries: Vec<String> = entries.into_iter().flatten().flatten().collect();
+    let (first, second, third) = (&letters[0].1, &letters[1].1, &letters[2].1);
+    assert_eq!(
+        entries,
+        [
+            format!("job.cancelled ann acme {job} ann-phone"),
+            format!("dlq.retried cleo acme {retried} cleo"),
+            format!("dlq.deleted cleo acme {second} cleos-phone"),
+            format!("dlq.deleted bob acme {first} bob"),
+            format!("dlq.deleted bob acme {third} bob"),
+        ]
+    );
     gateway.stop().await
 }

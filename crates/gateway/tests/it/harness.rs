@@ -52,11 +52,13 @@ pub fn config(postgres: &str, nats: &str) -> GatewayConfig {
         role: Role::User,
         principal: None,
         roles: Vec::new(),
+        act_for: Vec::new(),
     };
     let mut config = GatewayConfig::default();
     config.http.listen = "127.0.0.1:0".to_owned();
     config.auth.keys = vec![key("acme", ACME), key("globex", GLOBEX)];
     config.auth.development_key = Secret::from(ADMIN);
+    config.auth.anonymous_tasks = true;
     config.database = LedgerConfig::at(postgres);
     config.nats.url = nats.into();
     config.nats.connect_timeout = Duration::from_secs(1);

@@ -89,20 +89,46 @@ async fn with_a_key_a_task_is_that_tenants() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn without_a_development_key_or_from_a_page_a_key_is_needed() -> anyhow::Result<()> {
+async fn neither_a_page_nor_a_proxy_comes_without_a_key() -> anyhow::Result<()> {
     let gateway = Running::start().await?;
-    let page = keyless(&gateway, TASK).header("origin", "https://example.org");
-    assert_problem(&reply(page).await?, 401, None);
+    let made = reply(keyless(&gateway, TASK)).await?;
+    let path = format!("/tasks/{}", made.json["id"].as_str().unwrap_or_default());
+    let look = || gateway.http.get(format!("{}{path}", gateway.url));
+    assert_eq!(reply(look()).await?.status, 200);
+    for (name, value) in [
+        ("origin", "https://example.org"),
+        ("x-real-ip", "10.1.2.3"),
+        ("via", "1.1 proxy"),
+        ("forwarded", "for=10.1.2.3"),
+        ("x-forwarded-host", "example.org"),
+        ("x-forwarded-proto", "https"),
+        ("cf-connecting-ip", "10.1.2.3"),
+        ("host", "evil.example:8080"),
+    ] {
+        let posted = reply(keyless(&gateway, TASK).header(name, value)).await?;
+        assert_problem(&posted, 401, None);
+        assert_problem(&reply(look().header(name, value)).await?, 401, None);
+        // With a key all of these may come.
+        let keyed = look().header(name, value).header("x-api-key", ADMIN);
+        assert_eq!(reply(keyed).await?.status, 200, "{name}");
+    }
     let plain = gateway
         .http
         .post(format!("{}/tasks", gateway.url))
         .body(TASK);
     assert_problem(&reply(plain).await?, 401, None);
-    gateway.stop().await?;
+    // Another job of the same tenant came with a key.
+    let job = gateway.submit(r#"{"topic": "job.echo"}"#).await?.job_id();
+    let other = gateway.http.get(format!("{}/tasks/{job}", gateway.url));
+    assert_problem(&reply(other).await?, 404, None);
+    gateway.stop().await
+}
 
+#[tokio::test]
+async fn without_the_setting_a_task_needs_a_key() -> anyhow::Result<()> {
     let (postgres, nats) = servers().await?;
     let mut config = config(&postgres.url(), &nats.url());
-    config.auth.development_key = airlock_service::Secret::default();
+    config.auth.anonymous_tasks = false;
     let gateway = Running::with(config, postgres, nats).await?;
     gateway.until_ready().await?;
     assert_problem(&reply(keyless(&gateway, TASK)).await?, 401, None);

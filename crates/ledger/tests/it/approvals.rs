@@ -450,7 +450,7 @@ async fn lists_are_paged_and_leave_out_what_waits_for_nobody() -> anyhow::Result
         .cancel(CancelRequest {
             job_id: &gone,
             tenant: None,
-            by: "ops",
+            by: crate::bed::by("ops"),
             reason: "",
         })
         .await?;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use airlock_ledger::{
-    Assign, Commit, Finish, JobView, LeaderWriter, Ledger, LedgerConfig, Mark, NewJob, Refuse,
-    Requeue, Submitted, Written,
+    Actor, Assign, Commit, Finish, JobView, LeaderWriter, Ledger, LedgerConfig, Mark, NewJob,
+    Refuse, Requeue, Submitted, Written,
 };
 use airlock_model::hash::job_hash;
 use airlock_model::{
@@ -102,6 +102,13 @@ impl Bed {
     }
 }
 
+pub fn by(key: &str) -> Actor<'_> {
+    Actor {
+        key,
+        principal: None,
+    }
+}
+
 pub fn id(name: &str) -> JobId {
     JobId::new(name).expect("a job id")
 }
@@ -144,6 +151,7 @@ pub fn job_with(
         payload: payload.map(Bytes::copy_from_slice),
         idempotency_key: None,
         submitted_by: Some("ann".to_owned()),
+        submitted_principal: Some("ann".to_owned()),
         shard: SHARD,
         trace_id: format!("trace-of-{name}"),
         traceparent: String::new(),

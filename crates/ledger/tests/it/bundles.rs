@@ -15,6 +15,7 @@ fn bundle(name: &str, position: i32, content: &str) -> NewBundle {
         key_id: Some("ops".to_owned()),
         note: "why".to_owned(),
         by: "root".to_owned(),
+        principal: None,
     }
 }
 
@@ -54,25 +55,33 @@ async fn bundles_are_published_listed_and_rolled_back() -> anyhow::Result<()> {
     );
     assert_eq!(ledger.bundles_generation().await?, generation);
 
-    let back = ledger.rollback_bundle("base", None, "root").await?;
+    let back = ledger
+        .rollback_bundle("base", None, crate::bed::by("root"))
+        .await?;
     assert!(
         matches!(&back, RolledBack::To(b) if b.version == 1 && b.content == "one"),
         "{back:?}"
     );
     assert!(ledger.bundles_generation().await? > generation);
-    let forth = ledger.rollback_bundle("base", Some(2), "root").await?;
+    let forth = ledger
+        .rollback_bundle("base", Some(2), crate::bed::by("root"))
+        .await?;
     assert!(
         matches!(&forth, RolledBack::To(b) if b.version == 2),
         "{forth:?}"
     );
     let before = ledger.bundles_generation().await?;
     for (name, to) in [("base", Some(9)), ("nope", None)] {
-        let none = ledger.rollback_bundle(name, to, "root").await?;
+        let none = ledger
+            .rollback_bundle(name, to, crate::bed::by("root"))
+            .await?;
         assert_eq!(none, RolledBack::NotFound);
     }
     assert_eq!(ledger.bundles_generation().await?, before);
     // Before the first version there was none of this name.
-    let none = ledger.rollback_bundle("alarm", None, "root").await?;
+    let none = ledger
+        .rollback_bundle("alarm", None, crate::bed::by("root"))
+        .await?;
     assert_eq!(none, RolledBack::Withdrawn);
     assert_eq!(
         short(&ledger.active_bundles().await?),
@@ -95,7 +104,9 @@ async fn the_last_ten_are_kept_and_the_one_in_force_always() -> anyhow::Result<(
             .publish_bundle(&bundle("b", 0, &format!("v{n}")))
             .await?;
     }
-    bed.ledger.rollback_bundle("b", Some(1), "root").await?;
+    bed.ledger
+        .rollback_bundle("b", Some(1), crate::bed::by("root"))
+        .await?;
     for n in 4..=14 {
         bed.ledger
             .publish_bundle(&bundle("b", 0, &format!("v{n}")))

@@ -10,7 +10,7 @@ async fn cancel(bed: &Bed, name: &str, of: Option<&str>) -> anyhow::Result<Cance
     let request = CancelRequest {
         job_id: &id(name),
         tenant: of.as_ref(),
-        by: "ann",
+        by: crate::bed::by("ann"),
         reason: "no longer\0 needed",
     };
     Ok(bed.ledger.cancel(request).await?)

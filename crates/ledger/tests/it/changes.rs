@@ -60,7 +60,7 @@ async fn one_entry_tells_of_all_that_ended_together() -> anyhow::Result<()> {
     let cancel = CancelRequest {
         job_id: &job_id,
         tenant: None,
-        by: "ops",
+        by: crate::bed::by("ops"),
         reason: "",
     };
     bed.ledger.cancel(cancel).await?;

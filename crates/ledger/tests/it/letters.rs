@@ -69,7 +69,7 @@ async fn an_end_that_was_not_written_leaves_no_letter() -> anyhow::Result<()> {
         .cancel(CancelRequest {
             job_id: &a,
             tenant: None,
-            by: "someone",
+            by: crate::bed::by("someone"),
             reason: "",
         })
         .await?;

@@ -7,7 +7,7 @@ use airlock_model::hash::job_hash;
 use airlock_model::job::RetryPlan;
 use airlock_model::{JobState, TenantId, Timestamp};
 
-use crate::bed::{Bed, One, finish, id, job_with, refuse, tenant, topic};
+use crate::bed::{Bed, One, by, finish, id, job_with, refuse, tenant, topic};
 
 /// Jobs that failed, each with its letter, as the leader leaves them.
 async fn failed(bed: &Bed, jobs: &[(&str, &str)]) -> anyhow::Result<Vec<WholeLetter>> {
@@ -71,8 +71,8 @@ async fn a_letter_holds_the_whole_request_and_becomes_one_job() -> anyhow::Resul
     let (one, two) = (again(letter, "a2"), again(letter, "a3"));
     let (one, two) = ([one], [two]);
     let (first, second) = tokio::join!(
-        bed.ledger.retry_letters(&one, "me"),
-        bed.ledger.retry_letters(&two, "you")
+        bed.ledger.retry_letters(&one, by("me")),
+        bed.ledger.retry_letters(&two, by("you"))
     );
     let done = [first?.remove(0), second?.remove(0)];
     let new = match &done {
@@ -91,7 +91,7 @@ async fn a_letter_holds_the_whole_request_and_becomes_one_job() -> anyhow::Resul
     };
     let third = bed
         .ledger
-        .retry_letters(&[again(letter, "a4")], "me")
+        .retry_letters(&[again(letter, "a4")], by("me"))
         .await?;
     let already = Retried::Already {
         job_id: new.clone(),
@@ -125,7 +125,7 @@ async fn a_letter_outlives_its_job() -> anyhow::Result<()> {
     let whole = bed.ledger.letter(None, letters[0].letter.id).await?;
     let done = bed
         .ledger
-        .retry_letters(&[again(&whole.expect("the letter"), "b")], "me")
+        .retry_letters(&[again(&whole.expect("the letter"), "b")], by("me"))
         .await?;
     let as_b = Retried::As {
         job_id: id("b"),
@@ -141,12 +141,14 @@ async fn what_is_gone_or_whose_key_is_taken_is_told() -> anyhow::Result<()> {
     let bed = Bed::start().await?;
     let letters = failed(&bed, &[("a", "acme"), ("b", "acme")]).await?;
     let (gone, taken) = (&letters[0], &letters[1]);
-    bed.ledger.delete_letter(None, gone.letter.id).await?;
+    bed.ledger
+        .delete_letter(None, gone.letter.id, by("me"))
+        .await?;
     let mut other = job_with("x", "acme", None, |_| {});
     other.idempotency_key = Some(retry_key(taken.letter.id));
     bed.ledger.submit(&[other]).await?;
     let both = [again(gone, "a2"), again(taken, "b2")];
-    let done = bed.ledger.retry_letters(&both, "me").await?;
+    let done = bed.ledger.retry_letters(&both, by("me")).await?;
     assert_eq!(done, [Retried::Gone, Retried::Conflict]);
     assert!(bed.ledger.job(None, &id("b2")).await?.is_none());
     Ok(())
@@ -192,7 +194,11 @@ async fn tenants_and_filters_bound_what_is_seen_and_removed() -> anyhow::Result<
     let theirs = letters[1].letter.id;
     let acme_id = tenant("acme");
     assert!(bed.ledger.letter(Some(&acme_id), theirs).await?.is_none());
-    assert!(!bed.ledger.delete_letter(Some(&acme_id), theirs).await?);
+    assert!(
+        !bed.ledger
+            .delete_letter(Some(&acme_id), theirs, by("me"))
+            .await?
+    );
     // Never past the newest letter that whoever asks has seen.
     let upto = letters[0].letter.id;
     let old = LetterFilter {
@@ -200,10 +206,10 @@ async fn tenants_and_filters_bound_what_is_seen_and_removed() -> anyhow::Result<
         ..acme()
     };
     assert_eq!(bed.ledger.count_letters(&old).await?, 1);
-    assert_eq!(bed.ledger.delete_letters(&old, 10).await?, 1);
-    assert_eq!(bed.ledger.delete_letters(&acme(), 10).await?, 1);
+    assert_eq!(bed.ledger.delete_letters(&old, 10, by("me")).await?, 1);
+    assert_eq!(bed.ledger.delete_letters(&acme(), 10, by("me")).await?, 1);
     assert_eq!(count(LetterFilter::default()).await?, 2);
-    assert!(bed.ledger.delete_letter(None, theirs).await?);
+    assert!(bed.ledger.delete_letter(None, theirs, by("me")).await?);
     Ok(())
 }
 
@@ -298,7 +304,7 @@ async fn a_second_chance_before_its_time_waits() -> anyhow::Result<()> {
             waits: true,
         },
     ] {
-        assert_eq!(bed.ledger.retry_letters(&job, "me").await?, [expected]);
+        assert_eq!(bed.ledger.retry_letters(&job, by("me")).await?, [expected]);
     }
     assert_eq!(bed.number("SELECT count(*) FROM job_due").await?, 1);
     Ok(())

@@ -126,7 +126,7 @@ async fn every_end_replays() -> anyhow::Result<()> {
     let cancel = CancelRequest {
         job_id: &job_id,
         tenant: None,
-        by: "ops",
+        by: crate::bed::by("ops"),
         reason: "",
     };
     bed.ledger.cancel(cancel).await?;

@@ -39,6 +39,7 @@ fn bundle(content: &str) -> NewBundle {
         key_id: None,
         note: String::new(),
         by: "ann".to_owned(),
+        principal: None,
     }
 }
 
@@ -81,8 +82,12 @@ async fn what_is_published_is_in_force_and_kept() {
     .await;
     assert_eq!(r.check(job("job.a", &[])).await.rule_id, "lockdown");
 
+    let ann = airlock_ledger::Actor {
+        key: "ann",
+        principal: None,
+    };
     ledger
-        .rollback_bundle("lockdown", Some(1), "ann")
+        .rollback_bundle("lockdown", Some(1), ann)
         .await
         .expect("rolled back");
     until("health is well again", health, |h| {

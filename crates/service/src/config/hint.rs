@@ -4,6 +4,23 @@
 //! backticks and list the known ones after the word "expected"; reading them there
 //! keeps this independent of who wrote the message.
 
+/// `message` without the value that was found: whoever wrote it knows it, and it may be a
+/// secret that stands in the wrong place. What kind of value it was stays.
+pub(super) fn without_value(message: String) -> String {
+    for what in ["invalid type: ", "invalid value: ", "invalid length "] {
+        let Some(start) = message.find(what).map(|at| at + what.len()) else {
+            continue;
+        };
+        let end = message.rfind(", expected").unwrap_or(message.len());
+        let Some(found) = message.get(start..end) else {
+            continue;
+        };
+        let kind = found.split(['"', '`']).next().unwrap_or_default().trim();
+        return format!("{}{kind}{}", &message[..start], &message[end..]);
+    }
+    message
+}
+
 /// `message` with a suggestion where one of the names it lists is close.
 pub(super) fn with_hint(message: String) -> String {
     if !message.contains("unknown") {
@@ -58,6 +75,27 @@ mod tests {
         assert!(!far.contains("did you mean"), "{far}");
         let other = with_hint("invalid type: `x`, expected `y`".into());
         assert!(!other.contains("did you mean"), "{other}");
+    }
+
+    #[test]
+    fn a_found_value_is_left_out_whatever_is_in_it() {
+        for (message, left) in [
+            (
+                "invalid type: found string \"a, expected b\", expected a sequence",
+                "invalid type: found string, expected a sequence",
+            ),
+            (
+                "keys: invalid value: string \"topsecret\", expected u16",
+                "keys: invalid value: string, expected u16",
+            ),
+            (
+                "invalid type: integer `123`, expected a map",
+                "invalid type: integer, expected a map",
+            ),
+            ("missing field `name`", "missing field `name`"),
+        ] {
+            assert_eq!(without_value(message.to_owned()), left);
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use figment::{Figment, Metadata, Profile, Provider, error::Kind};
 use serde::de::DeserializeOwned;
 
 use super::error::Problem;
-use super::hint::with_hint;
+use super::hint::{with_hint, without_value};
 use super::load::Sources;
 
 /// The deepest path a variable or flag may name.
@@ -72,9 +72,22 @@ impl Override {
             && let Ok(value) = Value::serialize(parsed)
         {
             let structured = self.layer(value);
-            if try_layer::<T>(base, &structured).is_ok() {
+            let Err(error) = try_layer::<T>(base, &structured) else {
                 return Ok(structured);
+            };
+            // Fields may have been mixed up, so nothing of what was written is repeated.
+            let mut known = error.path.clone();
+            if matches!(error.kind, Kind::UnknownField(..)) {
+                known.pop();
             }
+            return Err(Problem::Override {
+                origin: self.origin.clone(),
+                message: format!(
+                    "{}: not valid ({}; the values are not shown, they may be secret)",
+                    known.join("."),
+                    kind(&error.kind),
+                ),
+            });
         }
         Err(Problem::Override {
             origin: self.origin.clone(),
@@ -95,6 +108,24 @@ fn try_layer<T: DeserializeOwned>(
     }
 }
 
+/// What is wrong with a value, without the value.
+fn kind(kind: &Kind) -> &'static str {
+    match kind {
+        Kind::InvalidType(..) => "another type of value is expected",
+        Kind::InvalidLength(..) => "it has too many or too few parts",
+        Kind::UnknownField(..) => "it has a field that is not known",
+        Kind::UnknownVariant(..) => "it is none of the words allowed there",
+        Kind::MissingField(..) => "a field is missing",
+        Kind::DuplicateField(..) => "a field stands twice",
+        Kind::Message(_)
+        | Kind::InvalidValue(..)
+        | Kind::ISizeOutOfRange(_)
+        | Kind::USizeOutOfRange(_)
+        | Kind::Unsupported(_)
+        | Kind::UnsupportedKey(..) => "a value is not allowed there",
+    }
+}
+
 /// Figment's error as one line: the field, then what is wrong with it.
 pub(super) fn describe(error: figment::Error) -> String {
     let path = error.path.join(".");
@@ -108,7 +139,7 @@ pub(super) fn describe(error: figment::Error) -> String {
         }
         other => other.to_string(),
     };
-    let what = with_hint(what);
+    let what = with_hint(without_value(what));
     if path.is_empty() {
         what
     } else {

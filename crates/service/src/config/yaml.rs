@@ -2,8 +2,8 @@
 //!
 //! Strict means that text which only looks like a string to us (an unquoted
 //! `0123`, or `yes` for a boolean) is refused, because other YAML readers would
-//! take it for something else. Errors never quote the lines around the mistake:
-//! a neighbour may be a password.
+//! take it for something else. Errors never quote the lines around the mistake, nor a
+//! value of the wrong type: either may be a password.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_saphyr::Options;
 
 use super::error::Problem;
-use super::hint::with_hint;
+use super::hint::{with_hint, without_value};
 
 /// Files above this are not configuration.
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
@@ -63,7 +63,9 @@ pub fn parse_strict<T: DeserializeOwned + Default>(
             path: path.to_owned(),
             line: location.map_or(0, |location| location.line()),
             column: location.map_or(0, |location| location.column()),
-            message: with_hint(message.trim().trim_end_matches(',').to_owned()),
+            message: with_hint(without_value(
+                message.trim().trim_end_matches(',').to_owned(),
+            )),
         }
     })
 }

@@ -72,7 +72,13 @@ async fn a_client_submits_on_the_bus() -> Result<()> {
         job.labels.get("from").is_some_and(|t| t == "meta"),
         "{job:?}"
     );
-    ensure!(job.principal_id.as_deref() == Some("someone"), "{job:?}");
+    // A sender is who it is, and whom it names is only its word.
+    let said = job
+        .on_behalf_of
+        .as_ref()
+        .and_then(|c| c.principal_id.as_deref());
+    ensure!(said == Some("someone"), "{job:?}");
+    ensure!(job.principal_id == job.submitted_by, "{job:?}");
     ensure!(job.tenant_id == "default", "{job:?}");
     ensure!(runs(&[&agent])?.get("bus-1") == Some(&1));
     // It was hashed with its content, like any other.
