@@ -1,9 +1,8 @@
 //! Held jobs that need looking after: those whose time is over, and those that were held
 //! under a policy that is no longer in force.
 //!
-//! Nothing here needs the epoch. That a request has expired is true whoever notices it,
-//! and every write compares the request it was made for (the job still held, the same
-//! round), so a second writer finds nothing to do.
+//! Every write is the leader's, under its fence, and compares the request it was made for:
+//! the job still held, in the same round, under the policy it was last judged by.
 
 use airlock_model::{Decision, JobId, Shard, Verdict};
 use sqlx::{PgConnection, Row};
@@ -13,7 +12,7 @@ use crate::approvals_hold::Ask;
 use crate::approvals_vote::{changed, close, end_denied};
 use crate::audit::{self, NewAudit};
 use crate::error::{Doing, LedgerError};
-use crate::{Ledger, ts};
+use crate::{LeaderLedger, Ledger, ts};
 
 /// A held job and the request about it.
 #[derive(Debug, Clone)]
@@ -38,13 +37,9 @@ pub enum Rejudged {
     Nothing,
 }
 
-impl Ledger {
+impl LeaderLedger {
     /// Denies held jobs whose request has expired; which ones.
-    pub async fn expire_approvals(
-        &self,
-        shard: Shard,
-        limit: u32,
-    ) -> Result<Vec<JobId>, LedgerError> {
+    pub async fn expire_approvals(&self, limit: u32) -> Result<Vec<JobId>, LedgerError> {
         let due: Vec<(String, i32)> = self
             .bounded("looking for expired approvals", async {
                 sqlx::query_as(
@@ -52,7 +47,7 @@ impl Ledger {
                      WHERE shard = $1 AND status = 1 AND expires_at <= clock_timestamp()
                      ORDER BY expires_at LIMIT $2",
                 )
-                .bind(shard.0 as i16)
+                .bind(self.shard.0 as i16)
                 .bind(i64::from(limit))
                 .fetch_all(&self.pool)
                 .await
@@ -61,7 +56,7 @@ impl Ledger {
         let mut done = Vec::new();
         for (id, round) in due {
             let id = JobId::new(id).map_err(|e| LedgerError::Corrupt(e.to_string()))?;
-            if self.limited(self.expire_one(&id, round)).await? {
+            if self.expire_one(&id, round).await? {
                 done.push(id);
             }
         }
@@ -69,35 +64,37 @@ impl Ledger {
     }
 
     async fn expire_one(&self, id: &JobId, round: i32) -> Result<bool, LedgerError> {
-        let mut tx = self.pool.begin().await.doing("beginning an expiry")?;
-        let Some((approval, shard, attempts)) = lock(&mut tx, id, round).await? else {
-            return Ok(false);
-        };
-        let now: ts::Ts = sqlx::query_scalar("SELECT clock_timestamp()")
-            .fetch_one(&mut *tx)
-            .await
-            .doing("asking for the time")?;
-        if approval.expires_at > now.0 {
-            return Ok(false);
-        }
-        let reason = format!(
-            "nobody approved it in time: {} of {} had, when it expired at {}",
-            approval.approvals(),
-            approval.quorum,
-            approval.expires_at
-        );
-        close(&mut tx, &approval, ApprovalStatus::Expired, &reason).await?;
-        end_denied(&mut tx, &approval, "approval_expired", &reason, attempts).await?;
-        tell(&mut tx, "approval.expired", &approval, &reason).await?;
-        changed(&mut tx, shard, id).await?;
-        tx.commit().await.doing("committing an expiry")?;
-        Ok(true)
+        self.fenced("expiring an approval", async |tx| {
+            let Some((approval, shard, attempts)) = lock(tx, id, round).await? else {
+                return Ok(false);
+            };
+            let now: ts::Ts = sqlx::query_scalar("SELECT clock_timestamp()")
+                .fetch_one(&mut *tx)
+                .await
+                .doing("asking for the time")?;
+            if approval.expires_at > now.0 {
+                return Ok(false);
+            }
+            let reason = format!(
+                "nobody approved it in time: {} of {} had, when it expired at {}",
+                approval.approvals(),
+                approval.quorum,
+                approval.expires_at
+            );
+            close(tx, &approval, ApprovalStatus::Expired, &reason).await?;
+            end_denied(tx, &approval, "approval_expired", &reason, attempts).await?;
+            tell(tx, "approval.expired", &approval, &reason).await?;
+            changed(tx, shard, id).await?;
+            Ok(true)
+        })
+        .await
     }
 
     /// Closes requests about jobs that ended otherwise; how many.
-    pub async fn withdraw_approvals(&self, shard: Shard) -> Result<u64, LedgerError> {
+    pub async fn withdraw_approvals(&self) -> Result<u64, LedgerError> {
+        const DOING: &str = "closing approvals of ended jobs";
         let done = self
-            .bounded("closing approvals of ended jobs", async {
+            .fenced(DOING, async |tx| {
                 sqlx::query(
                     "WITH gone AS (
                         UPDATE approval a SET status = 7, decided_at = s.finished_at,
@@ -112,14 +109,17 @@ impl Ledger {
                             convert_to(json_build_object('round', round)::text, 'UTF8')
                      FROM gone",
                 )
-                .bind(shard.0 as i16)
-                .execute(&self.pool)
+                .bind(self.shard.0 as i16)
+                .execute(tx)
                 .await
+                .doing(DOING)
             })
             .await?;
         Ok(done.rows_affected())
     }
+}
 
+impl Ledger {
     /// How many requests wait for somebody.
     pub async fn pending_approvals(&self, shard: Shard) -> Result<u64, LedgerError> {
         let count: i64 = self
@@ -173,79 +173,75 @@ impl Ledger {
             })
             .collect()
     }
+}
 
+impl LeaderLedger {
     /// What follows from the verdict of the policy in force on a held job: the same rule
     /// content keeps the request, a deny denies, an allow releases, another rule asks
-    /// anew.
+    /// anew. Nothing, when the job was judged by another policy since `held` was read: the
+    /// answer may be of one that is no longer in force.
     pub async fn rejudge(
         &self,
         held: &HeldJob,
         verdict: &Verdict,
     ) -> Result<Rejudged, LedgerError> {
-        self.limited(self.rejudging(held, verdict)).await
+        self.fenced("judging a held job again", async |tx| {
+            match lock(tx, &held.job_id, held.round as i32).await? {
+                Some(locked) if locked.0.policy_snapshot == held.policy_snapshot => {
+                    judge_again(tx, locked, verdict).await
+                }
+                Some(_) | None => Ok(Rejudged::Nothing),
+            }
+        })
+        .await
     }
+}
 
-    async fn rejudging(&self, held: &HeldJob, verdict: &Verdict) -> Result<Rejudged, LedgerError> {
-        let mut tx = self.pool.begin().await.doing("judging a held job again")?;
-        let round = held.round as i32;
-        let Some((approval, shard, attempts)) = lock(&mut tx, &held.job_id, round).await? else {
-            return Ok(Rejudged::Nothing);
-        };
-        let snapshot = &verdict.snapshot;
-        let done = match verdict.decision {
-            Decision::Deny => {
-                let reason = &verdict.reason;
-                close(&mut tx, &approval, ApprovalStatus::Denied, reason).await?;
-                note(&mut tx, &approval.job_id, verdict).await?;
-                end_denied(&mut tx, &approval, "safety_denied", reason, attempts).await?;
-                tell(&mut tx, "approval.denied", &approval, reason).await?;
-                changed(&mut tx, shard, &approval.job_id).await?;
-                Rejudged::Denied
-            }
-            Decision::Allow | Decision::AllowWithConstraints => {
-                let reason = format!("the policy {snapshot} no longer asks for approval");
-                close(&mut tx, &approval, ApprovalStatus::Released, &reason).await?;
-                release(&mut tx, &approval.job_id, &reason).await?;
-                tell(&mut tx, "approval.released", &approval, &reason).await?;
-                changed(&mut tx, shard, &approval.job_id).await?;
-                Rejudged::Released
-            }
-            Decision::RequireApproval
-                if !verdict.rule_hash.is_empty() && verdict.rule_hash == approval.rule_hash =>
-            {
-                keep(&mut tx, &approval, snapshot).await?;
-                Rejudged::Kept
-            }
-            Decision::RequireApproval => {
-                let reason = format!(
-                    "the policy {snapshot} asks anew, by rule {}",
-                    verdict.rule_id
-                );
-                close(&mut tx, &approval, ApprovalStatus::Superseded, &reason).await?;
-                note(&mut tx, &approval.job_id, verdict).await?;
-                ask_anew(&mut tx, &approval, verdict, shard).await?;
-                tell(&mut tx, "approval.superseded", &approval, &reason).await?;
-                Rejudged::AskedAnew
-            }
-            // Neither says anything about the job.
-            Decision::Throttle | Decision::FailOpen => return Ok(Rejudged::Nothing),
-        };
-        tx.commit().await.doing("committing a new judgement")?;
-        Ok(done)
-    }
-
-    async fn limited<T>(
-        &self,
-        work: impl Future<Output = Result<T, LedgerError>>,
-    ) -> Result<T, LedgerError> {
-        match tokio::time::timeout(self.op_timeout, work).await {
-            Ok(done) => done,
-            Err(_) => Err(LedgerError::timeout(
-                "looking after held jobs",
-                self.op_timeout,
-            )),
+async fn judge_again(
+    tx: &mut PgConnection,
+    (approval, shard, attempts): (Approval, i16, i32),
+    verdict: &Verdict,
+) -> Result<Rejudged, LedgerError> {
+    let snapshot = &verdict.snapshot;
+    let done = match verdict.decision {
+        Decision::Deny => {
+            let reason = &verdict.reason;
+            close(tx, &approval, ApprovalStatus::Denied, reason).await?;
+            note(tx, &approval.job_id, verdict).await?;
+            end_denied(tx, &approval, "safety_denied", reason, attempts).await?;
+            tell(tx, "approval.denied", &approval, reason).await?;
+            changed(tx, shard, &approval.job_id).await?;
+            Rejudged::Denied
         }
-    }
+        Decision::Allow | Decision::AllowWithConstraints => {
+            let reason = format!("the policy {snapshot} no longer asks for approval");
+            close(tx, &approval, ApprovalStatus::Released, &reason).await?;
+            release(tx, &approval.job_id, &reason).await?;
+            tell(tx, "approval.released", &approval, &reason).await?;
+            changed(tx, shard, &approval.job_id).await?;
+            Rejudged::Released
+        }
+        Decision::RequireApproval
+            if !verdict.rule_hash.is_empty() && verdict.rule_hash == approval.rule_hash =>
+        {
+            keep(tx, &approval, snapshot).await?;
+            Rejudged::Kept
+        }
+        Decision::RequireApproval => {
+            let reason = format!(
+                "the policy {snapshot} asks anew, by rule {}",
+                verdict.rule_id
+            );
+            close(tx, &approval, ApprovalStatus::Superseded, &reason).await?;
+            note(tx, &approval.job_id, verdict).await?;
+            ask_anew(tx, &approval, verdict, shard).await?;
+            tell(tx, "approval.superseded", &approval, &reason).await?;
+            Rejudged::AskedAnew
+        }
+        // Neither says anything about the job.
+        Decision::Throttle | Decision::FailOpen => return Ok(Rejudged::Nothing),
+    };
+    Ok(done)
 }
 
 /// The request, if the job is still held on it, with the job's row locked; and the job's

@@ -62,7 +62,7 @@ impl Ledger {
     }
 
     async fn voting(&self, vote: &NewVote<'_>) -> Result<VoteOutcome, LedgerError> {
-        let mut tx = self.pool.begin().await.doing("beginning a vote")?;
+        let mut tx = self.begin_logged("beginning a vote").await?;
         // The job's row first, as everybody locks: whoever holds it has the job.
         let row = sqlx::query(
             "SELECT s.state, s.shard, s.attempt FROM job_state s JOIN job_request r USING (job_id)

@@ -1,13 +1,16 @@
 //! The audit trail: who did what, and when. Written in the transaction of the deed, and
 //! read behind its writers by whoever tells it on.
 
-use airlock_model::{Epoch, JobId, TenantId, Timestamp};
+use std::time::Duration;
+
+use airlock_model::{JobId, TenantId, Timestamp};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
-use crate::Ledger;
+use crate::changes::lag;
 use crate::error::{Doing, LedgerError};
 use crate::ts::Ts;
+use crate::{LeaderLedger, Ledger};
 
 /// An entry to write.
 #[derive(Debug, Clone)]
@@ -127,10 +130,11 @@ impl Ledger {
         after: AuditPosition,
         limit: u32,
     ) -> Result<Vec<(AuditPosition, AuditEntry)>, LedgerError> {
+        let horizon = self.log_horizon().await?;
         let sql = format!(
             "SELECT {COLUMNS} FROM audit_log
              WHERE (xid, id) > ($1, $2)
-               AND xid < pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+               AND xid < $4
              ORDER BY xid, id LIMIT $3"
         );
         let rows = self
@@ -139,6 +143,7 @@ impl Ledger {
                     .bind(after.xid)
                     .bind(after.id)
                     .bind(i64::from(limit))
+                    .bind(horizon)
                     .fetch_all(&self.pool)
                     .await
             })
@@ -147,6 +152,23 @@ impl Ledger {
             .map(read)
             .collect::<Result<_, sqlx::Error>>()
             .doing("reading the audit trail")
+    }
+
+    /// How old the oldest entry after `after` is; zero when there is none.
+    pub async fn audit_lag(&self, after: AuditPosition) -> Result<Duration, LedgerError> {
+        let micros: Option<i64> = self
+            .bounded("asking for the lag of the audit trail", async {
+                sqlx::query_scalar(
+                    "SELECT (extract(epoch FROM clock_timestamp() - at) * 1000000)::bigint
+                     FROM audit_log WHERE (xid, id) > ($1, $2) ORDER BY xid, id LIMIT 1",
+                )
+                .bind(after.xid)
+                .bind(after.id)
+                .fetch_optional(&self.pool)
+                .await
+            })
+            .await?;
+        Ok(lag(micros))
     }
 
     /// How far the trail has been told, by any leader before.
@@ -165,25 +187,23 @@ impl Ledger {
             }),
         )
     }
+}
 
-    /// Moves the cursor forward, if `epoch` still leads the first shard; never back.
-    pub async fn advance_audit_cursor(
-        &self,
-        epoch: Epoch,
-        to: AuditPosition,
-    ) -> Result<(), LedgerError> {
-        self.bounded("moving the audit cursor", async {
+impl LeaderLedger {
+    /// Moves the cursor forward; never back. The first shard's leader does.
+    pub async fn advance_audit_cursor(&self, to: AuditPosition) -> Result<(), LedgerError> {
+        const DOING: &str = "moving the audit cursor";
+        self.fenced(DOING, async |tx| {
             sqlx::query(
-                "INSERT INTO audit_cursor (xid, id)
-                 SELECT $2, $3 FROM leadership WHERE shard = 0 AND epoch = $1
+                "INSERT INTO audit_cursor (xid, id) VALUES ($1, $2)
                  ON CONFLICT (one) DO UPDATE SET xid = excluded.xid, id = excluded.id
                  WHERE (audit_cursor.xid, audit_cursor.id) < (excluded.xid, excluded.id)",
             )
-            .bind(epoch.0 as i64)
             .bind(to.xid)
             .bind(to.id)
-            .execute(&self.pool)
+            .execute(tx)
             .await
+            .doing(DOING)
         })
         .await?;
         Ok(())

@@ -115,7 +115,7 @@ impl Ledger {
     /// publication whose answer was lost may be repeated.
     pub async fn publish_bundle(&self, new: &NewBundle) -> Result<Bundle, LedgerError> {
         self.turn(async {
-            let mut tx = self.pool.begin().await.doing("publishing a bundle")?;
+            let mut tx = self.begin_logged("publishing a bundle").await?;
             turn(&mut tx).await?;
             if let Some(same) = in_force(&mut tx, &new.name).await?
                 && same.sha256 == new.sha256
@@ -174,7 +174,7 @@ impl Ledger {
         by: Actor<'_>,
     ) -> Result<RolledBack, LedgerError> {
         self.turn(async {
-            let mut tx = self.pool.begin().await.doing("rolling a bundle back")?;
+            let mut tx = self.begin_logged("rolling a bundle back").await?;
             turn(&mut tx).await?;
             let now = in_force(&mut tx, name).await?;
             let sql = format!(

@@ -1,13 +1,46 @@
-//! The change log: what others must hear of, and how far it has been told.
+//! The change log: what others must hear of, and how far it has been published.
+//!
+//! Entries are read in the order of their transactions, and none is ever skipped: reading
+//! stops before the oldest transaction under way that may still write to a log. Which those
+//! are, the locks say: whoever writes to a log locks it before it has a number (a single
+//! statement by itself, everything else by [`ANNOUNCE`]) and until its entries are visible.
+//! Whatever else is open, in this database or another, holds nothing up.
 
-use airlock_model::{Epoch, JobId, Shard};
+use std::time::Duration;
 
-use crate::Ledger;
-use crate::error::LedgerError;
+use airlock_model::{JobId, Shard};
+
+use crate::error::{Doing, LedgerError};
+use crate::{LeaderLedger, Ledger};
+
+/// The first statement of every transaction of several that writes to the change log or the
+/// audit trail. The lock excludes nobody.
+pub(crate) const ANNOUNCE: &str = "LOCK TABLE change_log, audit_log IN ROW EXCLUSIVE MODE";
+
+// Every transaction with a smaller number that writes to a log is over. A number below the
+// snapshot's limit was given before the snapshot was taken, so its lock was there already
+// when the locks are read; one that is not there any more was released after its entries
+// became visible. So the entries must be read by a later statement, with a later snapshot.
+// Locks show 32 bits of a number; it is within 2^31 of the limit.
+const HORIZON: &str = r#"
+WITH held AS MATERIALIZED (
+    SELECT locktype, database, relation, mode, virtualtransaction, transactionid FROM pg_locks
+), limits AS MATERIALIZED (
+    SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next
+), numbers AS (
+    SELECT x.transactionid::text::bigint AS xid
+    FROM held w JOIN held x USING (virtualtransaction)
+    WHERE w.locktype = 'relation' AND w.mode = 'RowExclusiveLock'
+      AND w.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND w.relation IN ('change_log'::regclass, 'audit_log'::regclass)
+      AND x.locktype = 'transactionid' AND x.mode = 'ExclusiveLock'
+)
+SELECT least(next, (SELECT min(next - (((next - xid + 2147483648) & 4294967295) - 2147483648))
+                    FROM numbers))
+FROM limits"#;
 
 /// A place in the log. Ordered by transaction, then by sequence: a transaction that
-/// committed late has a high sequence of an old transaction, and reading stops before
-/// the oldest one still under way, so nothing is jumped over.
+/// committed late has a high sequence of an old transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ChangePosition {
     pub xid: i64,
@@ -22,6 +55,52 @@ pub struct Change {
 }
 
 impl Ledger {
+    /// A transaction that may write to the logs.
+    pub(crate) async fn begin_logged(
+        &self,
+        doing: &'static str,
+    ) -> Result<sqlx::Transaction<'static, sqlx::Postgres>, LedgerError> {
+        let mut tx = self.pool.begin().await.doing(doing)?;
+        sqlx::raw_sql(ANNOUNCE)
+            .execute(&mut *tx)
+            .await
+            .doing(doing)?;
+        Ok(tx)
+    }
+
+    /// The number below which no transaction can add to a log any more. Only for statements
+    /// after this one.
+    pub(crate) async fn log_horizon(&self) -> Result<i64, LedgerError> {
+        self.bounded("asking who writes to the logs", async {
+            sqlx::query_scalar(HORIZON).fetch_one(&self.pool).await
+        })
+        .await
+    }
+
+    /// How old the oldest entry after `after` is, whether it can be read yet or not; zero
+    /// when there is none.
+    pub async fn change_lag(
+        &self,
+        shard: Shard,
+        after: ChangePosition,
+    ) -> Result<Duration, LedgerError> {
+        let micros: Option<i64> = self
+            .bounded("asking for the lag of the change log", async {
+                sqlx::query_scalar(
+                    "SELECT (extract(epoch FROM clock_timestamp() - at) * 1000000)::bigint
+                     FROM change_log WHERE (xid, seq) > ($2, $3) AND shard = $1
+                     ORDER BY xid, seq LIMIT 1",
+                )
+                .bind(shard.0 as i16)
+                .bind(after.xid)
+                .bind(after.seq)
+                .fetch_optional(&self.pool)
+                .await
+            })
+            .await?;
+        Ok(lag(micros))
+    }
+
     /// What was logged after `after` and can no longer be preceded by anything.
     pub async fn changes(
         &self,
@@ -29,18 +108,20 @@ impl Ledger {
         after: ChangePosition,
         limit: u32,
     ) -> Result<Vec<Change>, LedgerError> {
+        let horizon = self.log_horizon().await?;
         let rows: Vec<(i64, i64, Vec<String>)> = self
             .bounded("reading the change log", async {
                 sqlx::query_as(
                     "SELECT xid, seq, job_ids FROM change_log
                      WHERE (xid, seq) > ($2, $3) AND shard = $1
-                       AND xid < pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+                       AND xid < $5
                      ORDER BY xid, seq LIMIT $4",
                 )
                 .bind(shard.0 as i16)
                 .bind(after.xid)
                 .bind(after.seq)
                 .bind(i64::from(limit))
+                .bind(horizon)
                 .fetch_all(&self.pool)
                 .await
             })
@@ -58,7 +139,7 @@ impl Ledger {
             .collect()
     }
 
-    /// How far the log has been told, by any leader before.
+    /// How far the log has been published, by any leader before.
     pub async fn change_cursor(&self, shard: Shard) -> Result<ChangePosition, LedgerError> {
         let row: Option<(i64, i64)> = self
             .bounded("reading the change cursor", async {
@@ -75,29 +156,30 @@ impl Ledger {
             }),
         )
     }
+}
 
-    /// Moves the cursor forward, if `epoch` still leads; never back.
-    pub async fn advance_cursor(
-        &self,
-        shard: Shard,
-        epoch: Epoch,
-        to: ChangePosition,
-    ) -> Result<(), LedgerError> {
-        self.bounded("moving the change cursor", async {
+impl LeaderLedger {
+    /// Moves the cursor forward; never back.
+    pub async fn advance_cursor(&self, to: ChangePosition) -> Result<(), LedgerError> {
+        const DOING: &str = "moving the change cursor";
+        self.fenced(DOING, async |tx| {
             sqlx::query(
-                "INSERT INTO change_cursor (shard, xid, seq)
-                 SELECT $1, $3, $4 FROM leadership WHERE shard = $1 AND epoch = $2
+                "INSERT INTO change_cursor (shard, xid, seq) VALUES ($1, $2, $3)
                  ON CONFLICT (shard) DO UPDATE SET xid = excluded.xid, seq = excluded.seq
                  WHERE (change_cursor.xid, change_cursor.seq) < (excluded.xid, excluded.seq)",
             )
-            .bind(shard.0 as i16)
-            .bind(epoch.0 as i64)
+            .bind(self.shard.0 as i16)
             .bind(to.xid)
             .bind(to.seq)
-            .execute(&self.pool)
+            .execute(tx)
             .await
+            .doing(DOING)
         })
         .await?;
         Ok(())
     }
+}
+
+pub(crate) fn lag(micros: Option<i64>) -> Duration {
+    Duration::from_micros(micros.and_then(|us| u64::try_from(us).ok()).unwrap_or(0))
 }

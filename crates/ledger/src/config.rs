@@ -91,11 +91,20 @@ impl LedgerConfig {
             .parse()
             .doing("reading the database URL")?;
         // Jobs are looked up by key; a plan made while a table was small must not scan
-        // it for ever after.
+        // it for ever after. A client that hangs in a transaction or is gone without a word
+        // is ended by the server, so that what it locked holds up nobody for long.
         Ok(options
             .application_name(&format!("airlock-{who}"))
             .statement_cache_capacity(256)
-            .options([("enable_seqscan", "off"), ("jit", "off")]))
+            .options([
+                ("enable_seqscan", "off"),
+                ("jit", "off"),
+                ("idle_in_transaction_session_timeout", "5s"),
+                ("lock_timeout", "5s"),
+                ("tcp_keepalives_idle", "5"),
+                ("tcp_keepalives_interval", "2"),
+                ("tcp_keepalives_count", "3"),
+            ]))
     }
 
     pub(crate) fn acquire_timeout(&self) -> Duration {

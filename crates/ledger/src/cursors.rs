@@ -127,18 +127,23 @@ impl Ledger {
                 continue;
             }
             loop {
-                let rows = self.as_leader(log.renumber(), shard, epoch).await?;
+                let rows = self.fit_cursor(log.renumber(), shard, epoch).await?;
                 renumbered += rows;
                 if rows == 0 {
                     break;
                 }
             }
-            self.as_leader(log.set_back(), shard, epoch).await?;
+            self.fit_cursor(log.set_back(), shard, epoch).await?;
         }
         Ok(renumbered)
     }
 
-    async fn as_leader(&self, sql: String, shard: Shard, epoch: Epoch) -> Result<u64, LedgerError> {
+    async fn fit_cursor(
+        &self,
+        sql: String,
+        shard: Shard,
+        epoch: Epoch,
+    ) -> Result<u64, LedgerError> {
         let done = self
             .bounded("fitting a cursor to the cluster", async {
                 sqlx::query(sqlx::AssertSqlSafe(sql))

@@ -17,6 +17,7 @@ use sqlx::PgConnection;
 use sqlx::postgres::PgConnectOptions;
 use uuid::Uuid;
 
+use crate::as_leader::fence;
 use crate::commit::{Assign, Commit, Finish, Mark, Refuse, Requeue, StrayResult, Written};
 use crate::error::{Doing, LedgerError};
 use crate::letters::NewDeadLetter;
@@ -302,11 +303,9 @@ impl LeaderWriter {
             wait.await
                 .map_err(|e| waited(e, "waiting for a submission"))?;
         }
-        // One round trip for both; the numbers are ours. An error anywhere leaves the
-        // transaction to the end of this connection, which is never used again then.
-        let begin = format!(
-            "BEGIN; SELECT 1 FROM leadership WHERE shard = {shard} AND epoch = {epoch} FOR SHARE"
-        );
+        // One round trip for all. An error anywhere leaves the transaction to the end of
+        // this connection, which is never used again then.
+        let begin = format!("BEGIN; {}", fence(self.shard, self.epoch));
         let fence = sqlx::raw_sql(sqlx::AssertSqlSafe(begin))
             .fetch_optional(&mut *tx)
             .await

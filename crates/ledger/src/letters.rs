@@ -8,10 +8,10 @@ use bytes::Bytes;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
-use crate::Ledger;
 use crate::audit::Actor;
 use crate::error::{Doing, LedgerError};
 use crate::ts::Ts;
+use crate::{LeaderLedger, Ledger};
 
 /// A letter to write.
 #[derive(Debug, Clone, Default)]
@@ -184,21 +184,6 @@ pub(crate) async fn insert(
 }
 
 impl Ledger {
-    /// Writes letters by themselves, for what is not part of a leader's transaction
-    /// (bus messages that cannot be read).
-    pub async fn put_letters(&self, letters: &[NewDeadLetter]) -> Result<(), LedgerError> {
-        let mut conn = self
-            .bounded("taking a connection", self.pool.acquire())
-            .await?;
-        match tokio::time::timeout(self.op_timeout, insert(&mut conn, letters)).await {
-            Ok(done) => done,
-            Err(_) => Err(LedgerError::timeout(
-                "writing dead letters",
-                self.op_timeout,
-            )),
-        }
-    }
-
     /// The newest letters first, below the id `before`.
     pub async fn letters(
         &self,
@@ -333,6 +318,15 @@ impl Ledger {
             })
             .await?;
         Ok(u64::try_from(gone).unwrap_or(0))
+    }
+}
+
+impl LeaderLedger {
+    /// Writes letters by themselves, for what is not part of a round (bus messages that
+    /// cannot be read).
+    pub async fn put_letters(&self, letters: &[NewDeadLetter]) -> Result<(), LedgerError> {
+        self.fenced("writing dead letters", async |tx| insert(tx, letters).await)
+            .await
     }
 }
 

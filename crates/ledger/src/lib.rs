@@ -11,6 +11,7 @@ mod approvals_hold;
 mod approvals_rules;
 mod approvals_sweep;
 mod approvals_vote;
+mod as_leader;
 mod audit;
 mod bundles;
 mod cancel;
@@ -53,6 +54,7 @@ pub use approvals::{
 pub use approvals_rules::{Refusal, Voter, may_vote};
 pub use approvals_sweep::{HeldJob, Rejudged};
 pub use approvals_vote::{NewVote, VoteOutcome};
+pub use as_leader::LeaderLedger;
 pub use audit::{Actor, AuditEntry, AuditPosition};
 pub use bundles::{Bundle, KEPT_BUNDLES, NewBundle, RolledBack};
 pub use cancel::{CancelOutcome, CancelRequest};

@@ -101,8 +101,8 @@ impl Inner {
 
 /// Plans are pinned to index look-ups: a plan made while the table was empty would
 /// otherwise scan it for ever, and one made for the arrays at hand (custom) walks the
-/// table and searches the arrays, which is quadratic. A client that hangs in a
-/// transaction is ended by the server, so that it holds up nobody.
+/// table and searches the arrays, which is quadratic. What every connection has is in the
+/// options it is given.
 pub(crate) async fn open(
     options: &PgConnectOptions,
     limit: Duration,
@@ -112,9 +112,6 @@ pub(crate) async fn open(
         ("enable_seqscan", "off"),
         ("enable_hashjoin", "off"),
         ("enable_mergejoin", "off"),
-        ("jit", "off"),
-        ("idle_in_transaction_session_timeout", "5s"),
-        ("lock_timeout", "5s"),
     ]);
     match tokio::time::timeout(limit, PgConnection::connect_with(&options)).await {
         Ok(conn) => conn.doing("opening a connection"),

@@ -12,9 +12,9 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
-use crate::Ledger;
 use crate::error::{LedgerError, corrupt};
 use crate::ts::Ts;
+use crate::{LeaderLedger, Ledger};
 
 /// A job with what the scheduler decides on.
 #[derive(Debug, Clone)]
@@ -139,12 +139,14 @@ const OPEN: &str = select!(
     "WHERE s.open AND s.shard = $1 AND s.job_id > $2 ORDER BY s.job_id LIMIT $3"
 );
 
-/// Taken off the list of delayed jobs and read, in one step.
+/// Taken off the list of delayed jobs and read, in one step, under the fence.
 const CLAIM: &str = select!(
-    "WITH due AS (
-        SELECT job_id, due_at FROM job_due
+    "WITH fence AS MATERIALIZED (
+        SELECT 1 FROM leadership WHERE shard = $1 AND epoch = $4 FOR SHARE
+     ), due AS (
+        SELECT w.job_id, w.due_at FROM fence, job_due w
         WHERE shard = $1 AND due_at <= clock_timestamp()
-        ORDER BY due_at LIMIT $3 FOR UPDATE SKIP LOCKED
+        ORDER BY w.due_at LIMIT $3 FOR UPDATE OF w SKIP LOCKED
      ), claimed AS (
         DELETE FROM job_due d USING due WHERE d.job_id = due.job_id
      ) ",
@@ -244,26 +246,6 @@ impl Ledger {
             .collect()
     }
 
-    /// Claims jobs whose time has come, in due order. Replicas and shards never claim
-    /// the same one; a claimed job is an ordinary PENDING one from then on. Rows that
-    /// cannot be read are left out.
-    pub async fn claim_due(
-        &self,
-        shard: Shard,
-        limit: u32,
-        inline_limit: usize,
-    ) -> Result<Vec<LoadedJob>, LedgerError> {
-        let inline = i32::try_from(inline_limit).unwrap_or(i32::MAX);
-        let rows = self
-            .lines
-            .run("claiming due jobs", async |line| {
-                let query = sqlx::query(CLAIM).bind(shard.0 as i16).bind(inline);
-                query.bind(i64::from(limit)).fetch_all(line).await
-            })
-            .await?;
-        Ok(readable(&rows))
-    }
-
     /// When the next delayed job is due, by the database's clock, and that clock.
     pub async fn next_due(
         &self,
@@ -308,6 +290,49 @@ impl Ledger {
         rows.into_iter()
             .map(|id| JobId::new(id).map_err(corrupt))
             .collect()
+    }
+}
+
+impl LeaderLedger {
+    /// Claims jobs whose time has come, in due order. Replicas and shards never claim
+    /// the same one; a claimed job is an ordinary PENDING one from then on. Rows that
+    /// cannot be read are left out.
+    pub async fn claim_due(
+        &self,
+        limit: u32,
+        inline_limit: usize,
+    ) -> Result<Vec<LoadedJob>, LedgerError> {
+        const DOING: &str = "claiming due jobs";
+        let inline = i32::try_from(inline_limit).unwrap_or(i32::MAX);
+        let (shard, epoch) = (self.shard.0 as i16, self.epoch.0 as i64);
+        let rows = self
+            .lines
+            .run(DOING, async |line| {
+                let query = sqlx::query(CLAIM).bind(shard).bind(inline);
+                let query = query.bind(i64::from(limit)).bind(epoch);
+                query.fetch_all(line).await
+            })
+            .await?;
+        // Nothing is due, or the fence did not hold.
+        if rows.is_empty() && !self.leads().await? {
+            return Err(self.refused());
+        }
+        Ok(readable(&rows))
+    }
+
+    /// Whether this term still leads, at the moment of asking.
+    async fn leads(&self) -> Result<bool, LedgerError> {
+        let (shard, epoch) = (self.shard.0 as i16, self.epoch.0 as i64);
+        self.bounded("asking whether this term leads", async {
+            sqlx::query_scalar(
+                "SELECT EXISTS (SELECT 1 FROM leadership WHERE shard = $1 AND epoch = $2)",
+            )
+            .bind(shard)
+            .bind(epoch)
+            .fetch_one(&self.pool)
+            .await
+        })
+        .await
     }
 }
 

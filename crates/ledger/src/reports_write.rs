@@ -7,7 +7,7 @@ use airlock_model::engine::topic_incarnation;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::Ledger;
+use crate::LeaderLedger;
 use crate::error::{Doing, LedgerError};
 use crate::reports::{Artifact, KEPT_ARTIFACTS, KEPT_PARTIALS, NewReport, Partial, Progress};
 use crate::ts::Ts;
@@ -78,19 +78,14 @@ DELETE FROM job_artifact a USING (
     FROM job_artifact WHERE job_id = ANY($1)) AS o
 WHERE a.job_id = o.job_id AND a.pointer = o.pointer AND o.place > $2"#;
 
-impl Ledger {
-    /// Keeps what runs of a shard's jobs said; how many were kept. The word of a run that is
-    /// not the job's current one is not.
-    pub async fn record_reports(
-        &self,
-        shard: Shard,
-        reports: &[NewReport],
-    ) -> Result<usize, LedgerError> {
+impl LeaderLedger {
+    /// Keeps what runs of the shard's jobs said; how many were kept. The word of a run that
+    /// is not the job's current one is not.
+    pub async fn record_reports(&self, reports: &[NewReport]) -> Result<usize, LedgerError> {
         if reports.is_empty() {
             return Ok(0);
         }
-        let work = async {
-            let mut tx = self.pool.begin().await.doing("beginning to keep reports")?;
+        self.fenced("keeping reports", async |tx| {
             sqlx::raw_sql(BY_KEY)
                 .execute(&mut *tx)
                 .await
@@ -101,16 +96,12 @@ impl Ledger {
             while !left.is_empty() {
                 let mut seen = HashSet::new();
                 let (now, later) = left.into_iter().partition(|r| seen.insert(&r.job_id));
-                kept += record(&mut tx, shard, now).await?;
+                kept += record(tx, self.shard, now).await?;
                 left = later;
             }
-            tx.commit().await.doing("keeping reports")?;
             Ok(kept)
-        };
-        match tokio::time::timeout(self.op_timeout, work).await {
-            Ok(done) => done,
-            Err(_) => Err(LedgerError::timeout("keeping reports", self.op_timeout)),
-        }
+        })
+        .await
     }
 }
 

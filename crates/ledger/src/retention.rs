@@ -7,10 +7,10 @@
 //! a page at a time. A page says where it ended, and the next begins there: from the
 //! beginning each time, it would wade through its own dead entries.
 
-use airlock_model::{Shard, Timestamp};
+use airlock_model::Timestamp;
 
-use crate::error::LedgerError;
-use crate::{ChangePosition, Ledger};
+use crate::error::{Doing, LedgerError};
+use crate::{ChangePosition, LeaderLedger};
 
 /// A stretch of ids, and how old what is removed there must be.
 #[derive(Debug, Clone)]
@@ -159,7 +159,7 @@ fn ms(ms: u64) -> i64 {
         .min(100 * 366 * 24 * 3_600 * 1_000)
 }
 
-impl Ledger {
+impl LeaderLedger {
     /// Removes jobs that ended long ago, with all that belongs to them.
     pub async fn sweep_jobs(&self, sweep: Sweep<'_>) -> Result<Swept, LedgerError> {
         self.sweep("removing old jobs", JOBS, sweep).await
@@ -182,14 +182,15 @@ impl Ledger {
         sweep: Sweep<'_>,
     ) -> Result<Swept, LedgerError> {
         let (examined, removed, last): (i64, i64, Option<String>) = self
-            .bounded(doing, async {
+            .fenced(doing, async |tx| {
                 sqlx::query_as(sql)
                     .bind(sweep.after)
                     .bind(sweep.below)
                     .bind(ms(sweep.older_than_ms))
                     .bind(i64::from(sweep.limit))
-                    .fetch_one(&self.pool)
+                    .fetch_one(tx)
                     .await
+                    .doing(doing)
             })
             .await?;
         Ok(Swept {
@@ -219,12 +220,13 @@ impl Ledger {
         limit: u32,
     ) -> Result<u64, LedgerError> {
         let n: i64 = self
-            .bounded(doing, async {
+            .fenced(doing, async |tx| {
                 sqlx::query_scalar(sql)
                     .bind(ms(older_than_ms))
                     .bind(i64::from(limit))
-                    .fetch_one(&self.pool)
+                    .fetch_one(tx)
                     .await
+                    .doing(doing)
             })
             .await?;
         Ok(u64::try_from(n).unwrap_or(0))
@@ -234,21 +236,22 @@ impl Ledger {
     /// to go on.
     pub async fn sweep_changes(
         &self,
-        shard: Shard,
         older_than_ms: u64,
         after: ChangePosition,
         limit: u32,
     ) -> Result<(u64, ChangePosition), LedgerError> {
+        const DOING: &str = "trimming the change log";
         let row: Option<(i64, i64, i64)> = self
-            .bounded("trimming the change log", async {
+            .fenced(DOING, async |tx| {
                 sqlx::query_as(CHANGES)
-                    .bind(shard.0 as i16)
+                    .bind(self.shard.0 as i16)
                     .bind(after.xid)
                     .bind(after.seq)
                     .bind(ms(older_than_ms))
                     .bind(i64::from(limit))
-                    .fetch_optional(&self.pool)
+                    .fetch_optional(tx)
                     .await
+                    .doing(DOING)
             })
             .await?;
         Ok(row.map_or((0, after), |(n, xid, seq)| {

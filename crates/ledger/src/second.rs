@@ -7,7 +7,7 @@
 //! the letter's row, not from whoever asks.
 
 use airlock_model::JobId;
-use sqlx::{Connection, PgConnection};
+use sqlx::PgConnection;
 
 use crate::Ledger;
 use crate::audit::Actor;
@@ -77,8 +77,7 @@ impl Ledger {
         jobs: &[(i64, NewJob)],
         who: Actor<'_>,
     ) -> Result<Vec<Retried>, LedgerError> {
-        let mut conn = self.pool.acquire().await.doing("taking a connection")?;
-        let mut tx = conn.begin().await.doing("beginning a transaction")?;
+        let mut tx = self.begin_logged("beginning a transaction").await?;
         let letters = lock(&mut tx, jobs).await?;
         let before = |id: i64| letters.iter().find(|l| l.0 == id);
         let mut fresh: Vec<&(i64, NewJob)> = jobs

@@ -3,8 +3,8 @@
 use airlock_model::LedgerId;
 use uuid::Uuid;
 
-use crate::Ledger;
-use crate::error::LedgerError;
+use crate::error::{Doing, LedgerError};
+use crate::{LeaderLedger, Ledger};
 
 /// What can be remembered. Counters and the number of shards have modules of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,17 +70,21 @@ impl Ledger {
         })
         .await
     }
+}
 
+impl LeaderLedger {
     pub async fn remember(&self, fact: Fact, value: &str) -> Result<(), LedgerError> {
-        self.bounded("remembering", async {
+        const DOING: &str = "remembering";
+        self.fenced(DOING, async |tx| {
             sqlx::query(
                 "INSERT INTO setting (name, value) VALUES ($1, $2)
                  ON CONFLICT (name) DO UPDATE SET value = excluded.value",
             )
             .bind(fact.name())
             .bind(value)
-            .execute(&self.pool)
+            .execute(tx)
             .await
+            .doing(DOING)
         })
         .await?;
         Ok(())

@@ -1,10 +1,10 @@
 //! What the reconciler looks for: open jobs that should have moved on, and rows that
 //! cannot be read and must not stop the others.
 
-use airlock_model::{Epoch, JobId, JobState, Shard};
+use airlock_model::{JobId, JobState, Shard};
 
-use crate::Ledger;
-use crate::error::LedgerError;
+use crate::error::{Doing, LedgerError};
+use crate::{LeaderLedger, Ledger};
 
 /// After how long without a word in the ledger a run is looked at, in milliseconds.
 #[derive(Debug, Clone, Copy)]
@@ -24,12 +24,10 @@ WHERE s.open AND s.shard = $1 AND s.job_id > $2 AND (
     OR (s.state = 4 AND s.running_at <= clock_timestamp() - $4 * interval '1 millisecond'))
 ORDER BY s.job_id LIMIT $5"#;
 
-// Under the fence of the epoch, with the letter and the change-log entry, as any end.
-const BURY: &str = r#"
-WITH fence AS MATERIALIZED (
-    SELECT 1 FROM leadership WHERE shard = $1 AND epoch = $2 FOR SHARE
-), target AS MATERIALIZED (
-    SELECT s.job_id, s.state, s.attempt FROM fence, job_state s
+// With the letter and the change-log entry, as any end.
+const FORCE_FAIL: &str = r#"
+WITH target AS MATERIALIZED (
+    SELECT s.job_id, s.state, s.attempt FROM job_state s
     WHERE s.job_id = ANY($3) AND s.shard = $1 AND s.open
     ORDER BY s.job_id FOR UPDATE OF s
 ), done AS (
@@ -81,46 +79,49 @@ impl Ledger {
             .map(|id| JobId::new(id).map_err(|e| LedgerError::Corrupt(e.to_string())))
             .collect()
     }
+}
 
+impl LeaderLedger {
     /// Jobs that are past their deadline wait for no due time any more.
     pub async fn forget_due(&self, ids: &[JobId]) -> Result<(), LedgerError> {
+        const DOING: &str = "dropping due times";
         let ids: Vec<&str> = ids.iter().map(JobId::as_str).collect();
-        self.bounded("dropping due times", async {
+        self.fenced(DOING, async |tx| {
             sqlx::query(
                 "DELETE FROM job_due d USING job_state s
                  WHERE d.job_id = ANY($1) AND s.job_id = d.job_id
                    AND s.deadline_at <= clock_timestamp()",
             )
             .bind(&ids)
-            .execute(&self.pool)
+            .execute(tx)
             .await
+            .doing(DOING)
         })
         .await?;
         Ok(())
     }
 
-    /// Ends jobs as FAILED whose rows nothing can be done with; how many. Nothing
-    /// happens when `epoch` no longer leads.
-    pub async fn bury(
+    /// Ends jobs as FAILED whose rows nothing can be done with; how many.
+    pub async fn force_fail(
         &self,
-        shard: Shard,
-        epoch: Epoch,
         ids: &[JobId],
         reason_code: &str,
         reason: &str,
     ) -> Result<u64, LedgerError> {
+        const DOING: &str = "ending jobs that cannot be read";
         let ids: Vec<&str> = ids.iter().map(JobId::as_str).collect();
         let n: i64 = self
-            .bounded("ending jobs that cannot be read", async {
-                sqlx::query_scalar(BURY)
-                    .bind(shard.0 as i16)
-                    .bind(epoch.0 as i64)
+            .fenced(DOING, async |tx| {
+                sqlx::query_scalar(FORCE_FAIL)
+                    .bind(self.shard.0 as i16)
+                    .bind(self.epoch.0 as i64)
                     .bind(&ids)
                     .bind(JobState::Failed.code())
                     .bind(reason_code)
                     .bind(reason.replace('\0', "\u{fffd}"))
-                    .fetch_one(&self.pool)
+                    .fetch_one(tx)
                     .await
+                    .doing(DOING)
             })
             .await?;
         Ok(u64::try_from(n).unwrap_or(0))

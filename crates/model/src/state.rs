@@ -42,7 +42,7 @@ pub enum JobEvent {
     Hold,
     /// Denied, or the decision is unknown to us.
     Deny,
-    /// All placement tries are used up.
+    /// All placement tries are used up, or nothing can be done with its row.
     GiveUp,
     /// A human approved this very request.
     Approve,
@@ -203,6 +203,7 @@ pub const TRANSITIONS: &[(JobState, JobEvent, JobState)] = &[
     (S::Pending, E::Cancel, S::Cancelled),
     (S::ApprovalRequired, E::Approve, S::Pending),
     (S::ApprovalRequired, E::Reject, S::Denied),
+    (S::ApprovalRequired, E::GiveUp, S::Failed),
     (S::ApprovalRequired, E::Expire, S::Timeout),
     (S::ApprovalRequired, E::Cancel, S::Cancelled),
     (S::Scheduled, E::Publish, S::Dispatched),
@@ -269,12 +270,12 @@ mod tests {
             S::ApprovalRequired => match on {
                 E::Approve => Some(S::Pending),
                 E::Reject => Some(S::Denied),
+                E::GiveUp => Some(S::Failed),
                 E::Expire => Some(S::Timeout),
                 E::Cancel => Some(S::Cancelled),
                 E::Assign
                 | E::Hold
                 | E::Deny
-                | E::GiveUp
                 | E::Publish
                 | E::Unpublish
                 | E::Start

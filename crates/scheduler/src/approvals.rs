@@ -3,7 +3,8 @@
 //!
 //! Like all upkeep it takes no input: it looks at the ledger and does what is missing.
 //! It decides nothing itself. Time decides about expiry, the kernel about the rest, and
-//! the ledger's compare-and-set lets every held job be moved once, by whoever is first.
+//! the ledger lets every held job be moved once, by whoever is first, and by this leader
+//! only while it leads.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -42,7 +43,7 @@ pub async fn look_after(term: Arc<Term>) -> anyhow::Result<()> {
             tracing::warn!(%error, "looking for expired approvals");
         }
         if polls.is_multiple_of(WITHDRAW_EVERY) {
-            match term.ledger.withdraw_approvals(term.shard).await {
+            match term.ledger.withdraw_approvals().await {
                 Ok(closed) => ended(&term, "withdrawn", closed),
                 Err(error) => tracing::warn!(%error, "closing approvals of jobs that ended"),
             }
@@ -79,7 +80,7 @@ fn ended(term: &Term, outcome: &'static str, count: u64) {
 
 async fn expire(term: &Term) -> Result<(), LedgerError> {
     loop {
-        let expired = term.ledger.expire_approvals(term.shard, PAGE).await?;
+        let expired = term.ledger.expire_approvals(PAGE).await?;
         ended(term, "expired", expired.len() as u64);
         for job in &expired {
             tracing::info!(%job, "nobody approved it in time; denied");
@@ -144,7 +145,8 @@ async fn rejudge_page(
         }
         match term.ledger.rejudge(held, &verdict).await? {
             Rejudged::Kept => {}
-            Rejudged::Nothing => whole &= verdict.decision != airlock_model::Decision::Throttle,
+            // Looked at again: if it is still held, it has no answer yet.
+            Rejudged::Nothing => whole = false,
             Rejudged::Denied => {
                 ended(term, "denied", 1);
                 tracing::info!(job = %job.id, "held; the new policy denies it");

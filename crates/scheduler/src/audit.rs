@@ -33,6 +33,12 @@ pub async fn tell(term: Arc<Term>) -> anyhow::Result<()> {
     }
     let mut at = None;
     loop {
+        if let Some(at) = at {
+            match term.ledger.audit_lag(at).await {
+                Ok(lag) => term.metrics.lags("audit", lag),
+                Err(error) => tracing::warn!(%error, "asking for the lag of the audit trail"),
+            }
+        }
         let more = match page(&term, &mut at).await {
             Ok(more) => more,
             Err(error) => {
@@ -61,7 +67,7 @@ async fn page(term: &Term, at: &mut Option<AuditPosition>) -> anyhow::Result<boo
     for sent in term.bus.publish_all(messages).await {
         sent?;
     }
-    term.ledger.advance_audit_cursor(term.epoch, last).await?;
+    term.ledger.advance_audit_cursor(last).await?;
     *at = Some(last);
     Ok(more)
 }

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use airlock_guard::{Guard, SharedBreaker};
-use airlock_ledger::{Fact, Ledger};
+use airlock_ledger::{Fact, LeaderLedger, Ledger};
 use airlock_model::backoff::Backoff;
 use airlock_model::breaker::Circuit;
 use airlock_model::engine::{Input, KnownJob};
@@ -46,7 +46,7 @@ const WATCH_POLL: Duration = Duration::from_millis(500);
 pub struct Kernel {
     link: Link,
     breaker: SharedBreaker,
-    ledger: Ledger,
+    ledger: LeaderLedger,
     config: KernelConfig,
     known: Mutex<Known>,
     clock: Clock,
@@ -70,7 +70,7 @@ impl Kernel {
     pub async fn new(
         config: &KernelConfig,
         guard: &Guard,
-        ledger: &Ledger,
+        ledger: &LeaderLedger,
         clock: Clock,
         metrics: Metrics,
     ) -> anyhow::Result<Self> {
@@ -80,7 +80,7 @@ impl Kernel {
         let heard = ledger.remembered(Fact::PolicyFailMode).await?;
         let heard = heard.as_deref().and_then(FailMode::read);
         Ok(Self {
-            link: Link::new(config, ledger.clone(), metrics.clone()).await?,
+            link: Link::new(config, Ledger::clone(ledger), metrics.clone()).await?,
             breaker,
             ledger: ledger.clone(),
             config: config.clone(),

@@ -54,6 +54,7 @@ pub async fn lead(
     let (to_finish, finished) = mpsc::channel(FINISH_QUEUE);
     let (to_decide, undecided) = mpsc::unbounded_channel();
     let over = CancellationToken::new();
+    let ledger = stores.ledger.as_leader(shard, epoch);
     let term = Arc::new(Term {
         config: config.clone(),
         instance: instance.to_owned(),
@@ -61,21 +62,21 @@ pub async fn lead(
         epoch,
         ledger_id: stores.ledger_id.clone(),
         claims: Claims::new(stores.ledger_id.clone(), epoch),
-        ledger: stores.ledger.clone(),
+        ledger: ledger.clone(),
         bus: stores.bus.clone(),
         guard: stores.guard.clone(),
         locks: stores.guard.job_locks(epoch),
         kernel: Kernel::new(
             &config.kernel,
             &stores.guard,
-            &stores.ledger,
+            &ledger,
             clock.clone(),
             metrics.clone(),
         )
         .await?,
         clock: clock.clone(),
         metrics: metrics.clone(),
-        letters: Letters(stores.ledger.clone()),
+        letters: Letters(ledger),
         reports: Reports::default(),
         signatures: Signatures::load(&config.bus, metrics)?,
         ahead: Ahead::new(Key::new(&stores.ledger.bus_key().await?)),
@@ -153,6 +154,9 @@ pub async fn lead(
         () = ctx.shutdown.cancelled() => Ok(()),
         () = lost.cancelled() => Err(anyhow::anyhow!("the leader lease was lost")),
         by = term.claims.overtaken() => Err(by.into()),
+        () = term.ledger.replaced() => {
+            Err(anyhow::anyhow!("the ledger refuses this term's writes: a later one leads"))
+        }
         Some(ended) = parts.join_next() => match ended {
             Ok(Ok(())) => Err(anyhow::anyhow!("a part of the leader ended by itself")),
             Ok(Err(error)) => Err(error),

@@ -6,6 +6,7 @@
 mod begun;
 mod bounded;
 
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use airlock_model::{JobState, Timestamp};
@@ -55,6 +56,11 @@ pub struct ByOutcome {
     pub outcome: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ByLog {
+    pub log: &'static str,
+}
+
 /// Counters of the specification, with its names.
 #[derive(Debug, Clone)]
 pub struct Metrics {
@@ -78,6 +84,7 @@ pub struct Metrics {
     pub decision_cache_hits: Counter,
     pub safety_circuit: Gauge,
     pub approvals_pending: Gauge,
+    pub log_lag: Family<ByLog, Gauge<f64, AtomicU64>>,
     /// Requests that ended by no vote; votes are the gateway's.
     pub approvals: Family<ByOutcome, Counter>,
     pub commits: Counter,
@@ -123,6 +130,7 @@ impl Metrics {
             decision_cache_hits: Counter::default(),
             safety_circuit: Gauge::default(),
             approvals_pending: Gauge::default(),
+            log_lag: Family::default(),
             approvals: Family::default(),
             commits: Counter::default(),
             committed: Counter::default(),
@@ -222,6 +230,11 @@ impl Metrics {
                 m.approvals_pending.clone(),
             );
             r.register(
+                name("log_lag_seconds"),
+                "Age of the oldest entry of a log of the ledger that is not published yet",
+                m.log_lag.clone(),
+            );
+            r.register(
                 name("approvals"),
                 "Requests for approval that ended without a vote, by outcome",
                 m.approvals.clone(),
@@ -263,6 +276,9 @@ impl Metrics {
         m.found_stale([]);
         for outcome in ["expired", "denied", "superseded", "released", "withdrawn"] {
             drop(m.approvals.get_or_create(&ByOutcome { outcome }));
+        }
+        for log in ["changes", "audit"] {
+            m.lags(log, Duration::ZERO);
         }
         for what in ["kept", "not_believed", "dropped"] {
             drop(m.worker_reports.get_or_create(&ByWhat { what }));
@@ -312,6 +328,12 @@ impl Metrics {
             let by = ByWhat { what };
             self.worker_reports.get_or_create_owned(&by).inc_by(words);
         }
+    }
+
+    /// How old the oldest entry of a log is that is not published yet.
+    pub fn lags(&self, log: &'static str, lag: Duration) {
+        let gauge = self.log_lag.get_or_create_owned(&ByLog { log });
+        gauge.set(lag.as_secs_f64());
     }
 
     pub fn waited_for_locks(&self, waited: Duration) {

@@ -156,7 +156,7 @@ async fn write(term: &Term, mut said: Vec<NewReport>) -> Result<(), LedgerError>
     while !said.is_empty() {
         let rest = said.split_off(a_handful(&said));
         fetch(term, &mut said).await;
-        let kept = term.ledger.record_reports(term.shard, &said).await?;
+        let kept = term.ledger.record_reports(&said).await?;
         term.metrics.reports("kept", kept as u64);
         let others = said.len().saturating_sub(kept) as u64;
         term.metrics.reports("not_believed", others);

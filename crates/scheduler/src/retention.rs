@@ -154,7 +154,7 @@ async fn round(term: &Term, walks: &mut Walks) -> Result<(), LedgerError> {
             let began = Instant::now();
             let (n, at) = term
                 .ledger
-                .sweep_changes(term.shard, millis(c.changes), walks.changes, c.batch)
+                .sweep_changes(millis(c.changes), walks.changes, c.batch)
                 .await?;
             walks.changes = at;
             term.metrics.removed("changes", n);

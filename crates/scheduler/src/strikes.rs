@@ -38,11 +38,7 @@ pub async fn give_up(term: &Term, jobs: &[JobId], code: &str, why: &str) {
     if jobs.is_empty() {
         return;
     }
-    match term
-        .ledger
-        .bury(term.shard, term.epoch, jobs, code, why)
-        .await
-    {
+    match term.ledger.force_fail(jobs, code, why).await {
         Ok(n) => tracing::error!(jobs = n, code, "jobs were given up: {why}"),
         Err(error) => tracing::warn!(%error, "giving jobs up"),
     }

@@ -8,7 +8,7 @@ use airlock_bus::{
     BoxError, Bus, DeadLetters, DeadMessage, Delivery, MessageKey, Outcome, Settler,
 };
 use airlock_guard::{Guard, JobLocks};
-use airlock_ledger::{ChangePosition, Ledger, LoadedJob, NewDeadLetter};
+use airlock_ledger::{ChangePosition, LeaderLedger, LoadedJob, NewDeadLetter};
 use airlock_model::engine::{Input, KnownJob};
 use airlock_model::explain::{Lane, Standing};
 use airlock_model::{Epoch, JobId, LedgerId, Shard, Topic};
@@ -113,7 +113,8 @@ pub struct Term {
     pub ledger_id: LedgerId,
     /// What workers have seen of it.
     pub claims: Claims,
-    pub ledger: Ledger,
+    /// Its writes are this term's.
+    pub ledger: LeaderLedger,
     pub bus: Bus,
     pub guard: Guard,
     pub locks: JobLocks,
@@ -225,7 +226,7 @@ pub fn random() -> u64 {
 
 /// Dead messages go to the ledger.
 #[derive(Clone)]
-pub struct Letters(pub Ledger);
+pub struct Letters(pub LeaderLedger);
 
 #[async_trait]
 impl DeadLetters for Letters {

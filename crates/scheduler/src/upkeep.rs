@@ -57,7 +57,7 @@ pub async fn due(term: Arc<Term>) -> anyhow::Result<()> {
                     () = term.over.cancelled() => return Ok(()),
                     slot = slots.clone().acquire_owned() => slot?,
                 };
-                match term.ledger.claim_due(term.shard, DUE_BATCH, inline).await {
+                match term.ledger.claim_due(DUE_BATCH, inline).await {
                     // Somebody else has them in hand.
                     Ok(jobs) if jobs.is_empty() => DUE_BUSY,
                     Ok(jobs) => {
@@ -146,14 +146,14 @@ pub async fn tail(term: Arc<Term>) -> anyhow::Result<()> {
             reached = change.position;
         }
         if reached != at {
-            match term
-                .ledger
-                .advance_cursor(term.shard, term.epoch, reached)
-                .await
-            {
+            match term.ledger.advance_cursor(reached).await {
                 Ok(()) => at = reached,
                 Err(error) => tracing::warn!(%error, "moving the change cursor"),
             }
+        }
+        match term.ledger.change_lag(term.shard, at).await {
+            Ok(lag) => term.metrics.lags("changes", lag),
+            Err(error) => tracing::warn!(%error, "asking for the lag of the change log"),
         }
         if !more && !pause(&term, TAIL_POLL).await {
             return Ok(());

@@ -5,7 +5,7 @@ use airlock_ledger::{
     Approval, ApprovalFilter, ApprovalStatus, CancelRequest, HeldJob, NewVote, Rejudged,
     VoteOutcome, Voter,
 };
-use airlock_model::{ApprovalTerms, Decision, JobEvent, JobState, Shard, Timestamp, Verdict};
+use airlock_model::{ApprovalTerms, Decision, JobEvent, JobState, Timestamp, Verdict};
 use airlock_testkit::{Seen, eventually};
 
 use crate::bed::{
@@ -243,7 +243,7 @@ async fn what_nobody_approves_in_time_is_denied() -> anyhow::Result<()> {
     hold(&bed, "soon", asks("pay", "h", soon)).await?;
     hold(&bed, "late", asks("pay", "h", terms(1))).await?;
     eventually(BOUND, "the request to expire", || async {
-        let done = bed.ledger.expire_approvals(SHARD, 10).await?;
+        let done = bed.current().await?.expire_approvals(10).await?;
         Ok(Seen::when(done == [id("soon")], format!("{done:?}")))
     })
     .await?;
@@ -256,8 +256,7 @@ async fn what_nobody_approves_in_time_is_denied() -> anyhow::Result<()> {
         approval(&bed, "soon").await?.status,
         ApprovalStatus::Expired
     );
-    assert!(bed.ledger.expire_approvals(SHARD, 10).await?.is_empty());
-    assert!(bed.ledger.expire_approvals(Shard(1), 10).await?.is_empty());
+    assert!(bed.current().await?.expire_approvals(10).await?.is_empty());
     let late = say(&bed, "soon", &voter("bob"), true).await?;
     assert!(
         matches!(late, VoteOutcome::NotHeld(JobState::Denied)),
@@ -312,7 +311,12 @@ async fn a_new_policy_keeps_denies_releases_or_asks_anew() -> anyhow::Result<()>
     );
     let judge = async |name: &str, v: Verdict| {
         let a = approval(&bed, name).await?;
-        anyhow::Ok(bed.ledger.rejudge(&held(&a), &under("cfg:2", v)).await?)
+        anyhow::Ok(
+            bed.current()
+                .await?
+                .rejudge(&held(&a), &under("cfg:2", v))
+                .await?,
+        )
     };
     let same = asks("pay-renamed", "hash-1", terms(2));
     assert_eq!(judge("kept", same).await?, Rejudged::Kept);
@@ -470,13 +474,13 @@ async fn lists_are_paged_and_leave_out_what_waits_for_nobody() -> anyhow::Result
     }
     seen.sort();
     assert_eq!(seen, ["a", "b", "c"]);
-    assert_eq!(bed.ledger.withdraw_approvals(SHARD).await?, 1);
+    assert_eq!(bed.current().await?.withdraw_approvals().await?, 1);
     assert_eq!(
         approval(&bed, "gone").await?.status,
         ApprovalStatus::Withdrawn
     );
     replays(&bed, "gone").await?;
-    assert_eq!(bed.ledger.withdraw_approvals(SHARD).await?, 0);
+    assert_eq!(bed.current().await?.withdraw_approvals().await?, 0);
     Ok(())
 }
 
@@ -513,18 +517,18 @@ async fn the_trail_is_read_behind_its_writers() -> anyhow::Result<()> {
     );
     assert_eq!(told[2].1.actor, "bob");
     let (first, last) = (told[0].0, told[2].0);
-    let epoch = bed.raise().await?;
-    bed.ledger.advance_audit_cursor(epoch, last).await?;
+    let leader = bed.leader().await?;
+    leader.advance_audit_cursor(last).await?;
     assert_eq!(bed.ledger.audit_cursor().await?, last);
     // Never back, and not by an older term.
-    bed.ledger.advance_audit_cursor(epoch, first).await?;
+    leader.advance_audit_cursor(first).await?;
     assert_eq!(bed.ledger.audit_cursor().await?, last);
     bed.raise().await?;
     let beyond = airlock_ledger::AuditPosition {
         xid: last.xid + 1,
         id: last.id + 1,
     };
-    bed.ledger.advance_audit_cursor(epoch, beyond).await?;
+    assert!(leader.advance_audit_cursor(beyond).await.is_err());
     assert_eq!(bed.ledger.audit_cursor().await?, last);
     Ok(())
 }
@@ -536,7 +540,7 @@ async fn a_fact_is_remembered_and_replaced() -> anyhow::Result<()> {
     let fact = Fact::PolicyFailMode;
     assert_eq!(bed.ledger.remembered(fact).await?, None);
     for mode in ["open", "closed"] {
-        bed.ledger.remember(fact, mode).await?;
+        bed.current().await?.remember(fact, mode).await?;
         assert_eq!(bed.ledger.remembered(fact).await?.as_deref(), Some(mode));
     }
     Ok(())

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use airlock_ledger::{
-    Actor, Assign, Commit, Finish, JobView, LeaderWriter, Ledger, LedgerConfig, Mark, NewJob,
-    Refuse, Requeue, Submitted, Written,
+    Actor, Assign, Commit, Finish, JobView, LeaderLedger, LeaderWriter, Ledger, LedgerConfig, Mark,
+    NewJob, Refuse, Requeue, Submitted, Written,
 };
 use airlock_model::hash::job_hash;
+use airlock_model::state::TRANSITIONS;
 use airlock_model::{
     Attempt, Decision, DispatchId, Epoch, Incarnation, JobId, JobSpec, JobState, Shard, TenantId,
     Timestamp, Topic, Verdict, WorkerId,
@@ -29,6 +30,7 @@ impl Bed {
         let postgres = Postgres::start().await?;
         let ledger = Ledger::connect(&LedgerConfig::at(&postgres.url()), "test").await?;
         ledger.migrate().await?;
+        postgres.query(&only_legal_moves()).await?;
         Ok(Self { postgres, ledger })
     }
 
@@ -42,6 +44,20 @@ impl Bed {
         let epoch = lease.raise_epoch(SHARD, "test", BOUND).await?;
         lease.release(BOUND).await;
         Ok(epoch)
+    }
+
+    /// The writes of the term that leads now, or of the first one.
+    pub async fn current(&self) -> anyhow::Result<LeaderLedger> {
+        let epoch = match self.ledger.leader(SHARD).await? {
+            Some(leader) => leader.epoch,
+            None => self.raise().await?,
+        };
+        Ok(self.ledger.as_leader(SHARD, epoch))
+    }
+
+    /// The writes of a new term.
+    pub async fn leader(&self) -> anyhow::Result<LeaderLedger> {
+        Ok(self.ledger.as_leader(SHARD, self.raise().await?))
     }
 
     pub async fn lead(&self) -> anyhow::Result<LeaderWriter> {
@@ -107,6 +123,28 @@ pub fn by(key: &str) -> Actor<'_> {
         key,
         principal: None,
     }
+}
+
+/// Whatever a test has the ledger write, a move that is not in the table of the model fails
+/// it: the statements name states by number, and nothing else compares them.
+fn only_legal_moves() -> String {
+    let pairs: Vec<String> = TRANSITIONS
+        .iter()
+        .map(|(from, _, to)| format!("({}, {})", from.code(), to.code()))
+        .collect();
+    format!(
+        "CREATE FUNCTION only_legal_moves() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN
+             IF (OLD.state, NEW.state) NOT IN (VALUES {}) THEN
+                 RAISE EXCEPTION 'job % may not go from state % to %',
+                     NEW.job_id, OLD.state, NEW.state;
+             END IF;
+             RETURN NEW;
+         END $$;
+         CREATE TRIGGER only_legal_moves BEFORE UPDATE OF state ON job_state
+             FOR EACH ROW WHEN (OLD.state <> NEW.state) EXECUTE FUNCTION only_legal_moves()",
+        pairs.join(", ")
+    )
 }
 
 pub fn id(name: &str) -> JobId {

@@ -79,7 +79,7 @@ async fn one_entry_tells_of_all_that_ended_together() -> anyhow::Result<()> {
 #[tokio::test]
 async fn the_cursor_never_goes_back_and_obeys_the_epoch() -> anyhow::Result<()> {
     let bed = Bed::start().await?;
-    let epoch = bed.raise().await?;
+    let leader = bed.leader().await?;
     let at = |xid, seq| ChangePosition { xid, seq };
     assert_eq!(bed.ledger.change_cursor(SHARD).await?, at(0, 0));
     for (to, then) in [
@@ -88,11 +88,11 @@ async fn the_cursor_never_goes_back_and_obeys_the_epoch() -> anyhow::Result<()> 
         (at(9, 99), at(10, 5)),
         (at(11, 1), at(11, 1)),
     ] {
-        bed.ledger.advance_cursor(SHARD, epoch, to).await?;
+        leader.advance_cursor(to).await?;
         assert_eq!(bed.ledger.change_cursor(SHARD).await?, then, "after {to:?}");
     }
     bed.raise().await?;
-    bed.ledger.advance_cursor(SHARD, epoch, at(50, 1)).await?;
+    assert!(leader.advance_cursor(at(50, 1)).await.is_err());
     assert_eq!(
         bed.ledger.change_cursor(SHARD).await?,
         at(11, 1),
@@ -145,14 +145,16 @@ async fn after_a_logical_restore_what_was_not_published_is_and_nothing_else() ->
 
     // From here on it is a ledger like any other.
     bed.ledger
-        .advance_cursor(SHARD, epoch, seen[0].position)
+        .as_leader(SHARD, epoch)
+        .advance_cursor(seen[0].position)
         .await?;
     bed.postgres
         .query("UPDATE change_log SET at = now() - interval '2 h'")
         .await?;
     let removed = bed
         .ledger
-        .sweep_changes(SHARD, 1, ChangePosition::default(), 10)
+        .as_leader(SHARD, epoch)
+        .sweep_changes(1, ChangePosition::default(), 10)
         .await?;
     assert_eq!(removed.0, 3, "published: two before, one now");
     let from = bed.ledger.change_cursor(SHARD).await?;
@@ -169,8 +171,96 @@ async fn a_cursor_of_this_cluster_stays_where_it_is() -> anyhow::Result<()> {
     let end = One::finish(finish("j1", 1, JobState::Succeeded));
     let at = writer.commit(&end).await?.position.expect("an entry");
     let epoch = writer.epoch();
-    bed.ledger.advance_cursor(SHARD, epoch, at).await?;
+    bed.ledger
+        .as_leader(SHARD, epoch)
+        .advance_cursor(at)
+        .await?;
     assert_eq!(bed.ledger.recover_cursors(SHARD, epoch).await?, 0);
     assert_eq!(bed.ledger.change_cursor(SHARD).await?, at);
+    Ok(())
+}
+
+/// Only who writes to the logs is waited for: neither an open transaction of another
+/// database nor one of this database that writes elsewhere holds them up.
+#[tokio::test]
+async fn an_open_transaction_that_writes_elsewhere_holds_nothing_up() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    let mut writer = bed.scheduled(&["j1", "j2"]).await?;
+    let start = ChangePosition::default();
+    let mut elsewhere =
+        sqlx::PgConnection::connect(&bed.postgres.url().replace("/airlock", "/postgres")).await?;
+    let database: String = sqlx::query_scalar("SELECT current_database()::text")
+        .fetch_one(&mut elsewhere)
+        .await?;
+    assert_eq!(database, "postgres");
+    let mut here = bed.session().await?;
+    for session in [&mut elsewhere, &mut here] {
+        sqlx::raw_sql("BEGIN; SELECT pg_current_xact_id()")
+            .execute(session)
+            .await?;
+    }
+    sqlx::raw_sql("SELECT 1 FROM job_request WHERE job_id = 'j2' FOR UPDATE")
+        .execute(&mut here)
+        .await?;
+    writer
+        .commit(&One::finish(finish("j1", 1, JobState::Succeeded)))
+        .await?;
+    let seen = bed.ledger.changes(SHARD, start, 10).await?;
+    assert_eq!(names(&seen), ["j1"]);
+    // The lag is what is not published, whether it can be read yet or not.
+    let behind = bed.ledger.change_lag(SHARD, start).await?;
+    assert!(!behind.is_zero());
+    let published = bed.ledger.change_lag(SHARD, seen[0].position).await?;
+    assert!(published.is_zero());
+    let audit = bed.ledger.audit_cursor().await?;
+    sqlx::raw_sql("INSERT INTO audit_log (kind, actor, detail) VALUES ('x', 'y', '{}')")
+        .execute(&mut bed.session().await?)
+        .await?;
+    assert_eq!(bed.ledger.audit_after(audit, 10).await?.len(), 1);
+    assert!(!bed.ledger.audit_lag(audit).await?.is_zero());
+    Ok(())
+}
+
+/// A leader's transaction has its number before it writes to the log. It is waited for
+/// from its beginning, or what ends later with a higher number would be read first and the
+/// cursor pass it by.
+#[tokio::test]
+async fn a_writer_that_has_not_logged_yet_is_waited_for() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    let mut writer = bed.scheduled(&["j1", "j2"]).await?;
+    let mut session = bed.session().await?;
+    let mut hold = session.begin().await?;
+    sqlx::query("SELECT 1 FROM dead_letter FOR UPDATE")
+        .execute(&mut *hold)
+        .await?;
+    sqlx::query("LOCK TABLE dead_letter IN SHARE MODE")
+        .execute(&mut *hold)
+        .await?;
+    // Has moved j1 and stands before its dead letter, and before its entry.
+    let commit = Commit {
+        letters: vec![airlock_ledger::NewDeadLetter {
+            job_id: Some("j1".to_owned()),
+            reason_code: "x".to_owned(),
+            ..Default::default()
+        }],
+        ..One::finish(finish("j1", 1, JobState::Failed))
+    };
+    let slow = tokio::spawn(async move { writer.commit(&commit).await });
+    bed.waiters(1).await?;
+    let job_id = id("j2");
+    let cancel = CancelRequest {
+        job_id: &job_id,
+        tenant: None,
+        by: "ops",
+        reason: "",
+    };
+    bed.ledger.cancel(cancel).await?;
+    let start = ChangePosition::default();
+    let seen = bed.ledger.changes(SHARD, start, 10).await?;
+    assert!(seen.is_empty(), "j1 has the smaller number: {seen:?}");
+    hold.rollback().await?;
+    slow.await??;
+    let seen = bed.ledger.changes(SHARD, start, 10).await?;
+    assert_eq!(names(&seen), ["j1", "j2"]);
     Ok(())
 }

@@ -1,10 +1,13 @@
 //! The epoch: whose writes count.
 
-use airlock_ledger::{Commit, Failure, LedgerError};
-use airlock_model::{Epoch, JobState, Shard};
+use airlock_ledger::{
+    ChangePosition, Commit, Fact, Failure, HeldJob, LeaderLedger, LedgerError, NewDeadLetter,
+    NewReport, Progress, Sweep,
+};
+use airlock_model::{Decision, Due, Epoch, JobState, Shard, WorkerId};
 use sqlx::Connection;
 
-use crate::bed::{BOUND, Bed, One, SHARD, assign, finish, moved};
+use crate::bed::{BOUND, Bed, One, SHARD, assign, finish, id, job_with, moved, refuse, t, verdict};
 
 fn is_stale<T: std::fmt::Debug>(done: Result<T, LedgerError>) {
     match done {
@@ -133,5 +136,226 @@ async fn the_first_settles_the_number_of_shards() -> anyhow::Result<()> {
     let answers = futures::future::try_join_all(asked).await?;
     assert!(answers.iter().all(|a| *a == answers[0]), "{answers:?}");
     assert_eq!(bed.ledger.settle_shards(99).await?, answers[0]);
+    Ok(())
+}
+
+const ALL: Sweep<'static> = Sweep {
+    after: "",
+    below: None,
+    older_than_ms: 0,
+    limit: 100,
+};
+
+/// One of each kind of write that a leader makes beside its rounds, each with something to
+/// do; the name and what came of it.
+async fn each_write(
+    leader: &LeaderLedger,
+    held: &HeldJob,
+) -> Vec<(&'static str, Result<u64, LedgerError>)> {
+    let letter = NewDeadLetter {
+        reason_code: "x".to_owned(),
+        ..NewDeadLetter::default()
+    };
+    let report = NewReport {
+        job_id: id("running"),
+        dispatch_id: Some(crate::bed::dispatch(1)),
+        worker: WorkerId::new("w1").expect("a worker id"),
+        progress: Some(Progress {
+            percent: 1,
+            step: None,
+            message: None,
+            at: t(1),
+        }),
+        partials: Vec::new(),
+        artifacts: Vec::new(),
+        constraints: Vec::new(),
+    };
+    let change = ChangePosition { xid: 1, seq: 1 };
+    let audit = airlock_ledger::AuditPosition {
+        xid: i64::MAX,
+        id: i64::MAX,
+    };
+    let deny = verdict(Decision::Deny);
+    vec![
+        (
+            "claim_due",
+            leader.claim_due(9, 0).await.map(|jobs| jobs.len() as u64),
+        ),
+        (
+            "forget_due",
+            leader.forget_due(&[id("late")]).await.map(|()| 1),
+        ),
+        ("rejudge", leader.rejudge(held, &deny).await.map(|_| 1)),
+        (
+            "expire_approvals",
+            leader
+                .expire_approvals(9)
+                .await
+                .map(|jobs| jobs.len() as u64),
+        ),
+        ("withdraw_approvals", leader.withdraw_approvals().await),
+        (
+            "record_reports",
+            leader.record_reports(&[report]).await.map(|n| n as u64),
+        ),
+        (
+            "put_letters",
+            leader.put_letters(&[letter]).await.map(|()| 1),
+        ),
+        (
+            "force_fail",
+            leader.force_fail(&[id("stuck")], "x", "y").await,
+        ),
+        (
+            "sweep_payloads",
+            leader.sweep_payloads(ALL).await.map(|s| s.removed),
+        ),
+        ("sweep_history", leader.sweep_history(ALL).await.map(|_| 1)),
+        (
+            "sweep_jobs",
+            leader.sweep_jobs(ALL).await.map(|s| s.removed),
+        ),
+        ("sweep_letters", leader.sweep_letters(0, 9).await),
+        ("sweep_strays", leader.sweep_strays(0, 9).await),
+        (
+            "sweep_changes",
+            leader
+                .sweep_changes(0, ChangePosition::default(), 9)
+                .await
+                .map(|_| 1),
+        ),
+        (
+            "advance_cursor",
+            leader.advance_cursor(change).await.map(|()| 1),
+        ),
+        (
+            "advance_audit_cursor",
+            leader.advance_audit_cursor(audit).await.map(|()| 1),
+        ),
+        (
+            "remember",
+            leader
+                .remember(Fact::PolicyFailMode, "open")
+                .await
+                .map(|()| 1),
+        ),
+    ]
+}
+
+/// Everything that a write could have changed.
+const CONTENTS: &str = "SELECT concat(
+    (SELECT json_agg(t ORDER BY job_id) FROM job_state t),
+    (SELECT json_agg(t ORDER BY job_id) FROM job_request t),
+    (SELECT json_agg(t ORDER BY job_id) FROM job_due t),
+    (SELECT json_agg(t ORDER BY job_id, round) FROM approval t),
+    (SELECT json_agg(t ORDER BY id) FROM dead_letter t),
+    (SELECT json_agg(t ORDER BY id) FROM job_stray_result t),
+    (SELECT json_agg(t ORDER BY job_id) FROM job_report t),
+    (SELECT json_agg(t ORDER BY xid, seq) FROM change_log t),
+    (SELECT json_agg(t) FROM change_cursor t), (SELECT json_agg(t) FROM audit_cursor t),
+    (SELECT json_agg(t ORDER BY id) FROM audit_log t),
+    (SELECT json_agg(t ORDER BY name) FROM setting t))";
+
+/// Open jobs of every kind: due, past its deadline, held, held too long, running; and what
+/// retention would remove.
+async fn busy() -> anyhow::Result<(Bed, HeldJob)> {
+    let bed = Bed::start().await?;
+    let mut writer = bed
+        .scheduled(&["running", "ended", "held", "old", "gone", "stuck"])
+        .await?;
+    bed.postgres
+        .query(
+            "UPDATE job_state SET state = 1, attempt = 0 WHERE job_id IN ('held', 'old', 'gone')",
+        )
+        .await?;
+    let hold = |name: &str| {
+        let asks = Some(Decision::RequireApproval);
+        let mut hold = refuse(name, JobState::ApprovalRequired, asks);
+        if let Some(verdict) = &mut hold.verdict {
+            verdict.rule_hash = "hash-1".to_owned();
+        }
+        hold
+    };
+    writer
+        .commit(&Commit {
+            refuse: vec![hold("held"), hold("old"), hold("gone")],
+            finish: vec![finish("ended", 2, JobState::Succeeded)],
+            ..Commit::default()
+        })
+        .await?;
+    let delayed = |name: &str| job_with(name, "acme", None, |s| s.due = Some(Due::After(60_000)));
+    bed.ledger
+        .submit(&[delayed("due"), delayed("late")])
+        .await?;
+    bed.postgres
+        .query(
+            "UPDATE job_due SET due_at = now() - interval '1 minute' WHERE job_id = 'due';
+             UPDATE job_state SET deadline_at = now() - interval '1 minute' WHERE job_id = 'late';
+             UPDATE approval SET expires_at = now() - interval '1 minute' WHERE job_id = 'old';
+             UPDATE job_state SET state = 13, open = false, finished_at = now()
+                 WHERE job_id = 'gone';
+             UPDATE job_state SET finished_at = now() - interval '1 minute', result = 'x'
+                 WHERE job_id = 'ended';
+             INSERT INTO dead_letter (reason_code, reason) VALUES ('x', 'y');
+             INSERT INTO job_stray_result (job_id, dispatch_id, worker_id, status, why)
+                 VALUES ('a', 'd', 'w', 's', 'y')",
+        )
+        .await?;
+    let held = bed
+        .ledger
+        .held_under_other(SHARD, "cfg:2", None, 1)
+        .await?
+        .pop()
+        .ok_or_else(|| anyhow::anyhow!("nothing is held"))?;
+    Ok((bed, held))
+}
+
+/// A leader that stood still before any of its writes, while jobs of every kind were open,
+/// and was replaced meanwhile: each is refused, and nothing is different.
+#[tokio::test]
+async fn every_kind_of_write_of_an_older_term_is_refused() -> anyhow::Result<()> {
+    let (bed, held) = busy().await?;
+    let leader = bed.current().await?;
+    bed.raise().await?;
+    let before = bed.postgres.query(CONTENTS).await?;
+    for (name, done) in each_write(&leader, &held).await {
+        assert!(
+            matches!(done, Err(LedgerError::StaleEpoch { .. })),
+            "{name}: {done:?}"
+        );
+    }
+    assert_eq!(bed.postgres.query(CONTENTS).await?, before);
+    tokio::time::timeout(BOUND, leader.replaced()).await?;
+    Ok(())
+}
+
+/// The same writes of the term that leads do something, or the test before shows nothing.
+#[tokio::test]
+async fn every_kind_of_write_of_the_term_that_leads_counts() -> anyhow::Result<()> {
+    let (bed, held) = busy().await?;
+    let leader = bed.current().await?;
+    for (name, done) in each_write(&leader, &held).await {
+        assert!(done.as_ref().is_ok_and(|n| *n > 0), "{name}: {done:?}");
+    }
+    Ok(())
+}
+
+/// Judged by a policy while another one was put in force and judged the same job: the
+/// older answer changes nothing.
+#[tokio::test]
+async fn an_answer_of_an_outdated_policy_changes_nothing() -> anyhow::Result<()> {
+    let (bed, held) = busy().await?;
+    let leader = bed.current().await?;
+    let mut same = verdict(Decision::RequireApproval);
+    same.rule_hash.clone_from(&held.rule_hash);
+    same.snapshot = "cfg:3".to_owned();
+    let kept = leader.rejudge(&held, &same).await?;
+    assert_eq!(kept, airlock_ledger::Rejudged::Kept);
+    let mut late = verdict(Decision::Deny);
+    late.snapshot = "cfg:2".to_owned();
+    let done = leader.rejudge(&held, &late).await?;
+    let state = bed.state(held.job_id.as_str()).await?;
+    assert_eq!(done, airlock_ledger::Rejudged::Nothing);
+    assert_eq!(state, JobState::ApprovalRequired);
     Ok(())
 }

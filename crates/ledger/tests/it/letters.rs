@@ -26,11 +26,13 @@ async fn letters_are_kept_whole_and_listed_newest_first() -> anyhow::Result<()> 
         packet: Some(Bytes::from_static(b"\0\xff")),
         ..NewDeadLetter::default()
     };
-    bed.ledger.put_letters(&[]).await?;
-    bed.ledger
+    bed.current().await?.put_letters(&[]).await?;
+    bed.current()
+        .await?
         .put_letters(&[of(Some("acme"), "one"), of(Some("globex"), "two")])
         .await?;
-    bed.ledger
+    bed.current()
+        .await?
         .put_letters(&[of(Some("acme"), "three"), of(None, "four")])
         .await?;
     let codes = |letters: &[airlock_ledger::DeadLetter]| -> Vec<String> {

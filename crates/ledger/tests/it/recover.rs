@@ -114,10 +114,9 @@ async fn jobs_come_due_in_order_and_never_early() -> anyhow::Result<()> {
     bed.ledger
         .submit(&[after("b", 300), after("a", 500), after("later", 600_000)])
         .await?;
-    assert!(bed.ledger.claim_due(Shard(1), 10, 0).await?.is_empty());
     let mut claimed: Vec<(JobId, Timestamp)> = Vec::new();
     while claimed.len() < 2 {
-        let jobs = bed.ledger.claim_due(SHARD, 1, 1024).await?;
+        let jobs = bed.current().await?.claim_due(1, 1024).await?;
         let now = bed.ledger.ping().await?;
         claimed.extend(jobs.into_iter().map(|j| (j.job_id, now)));
         if claimed.len() < 2 {
@@ -133,7 +132,7 @@ async fn jobs_come_due_in_order_and_never_early() -> anyhow::Result<()> {
         assert!(*at >= view.due_at.expect("a due time"), "{name} was early");
         assert_eq!(view.state, JobState::Pending);
     }
-    assert!(bed.ledger.claim_due(SHARD, 10, 0).await?.is_empty());
+    assert!(bed.current().await?.claim_due(10, 0).await?.is_empty());
     assert_eq!(bed.number("SELECT count(*) FROM job_due").await?, 1);
     Ok(())
 }
@@ -152,10 +151,11 @@ async fn two_claimers_never_claim_the_same_job() -> anyhow::Result<()> {
     bed.postgres
         .query("UPDATE job_due SET due_at = now() - interval '1 minute'")
         .await?;
+    let leader = bed.leader().await?;
     let claim = || async {
         let mut mine = Vec::new();
         loop {
-            let some = bed.ledger.claim_due(SHARD, 7, 0).await?;
+            let some = leader.claim_due(7, 0).await?;
             if some.is_empty() {
                 return anyhow::Ok(mine);
             }

@@ -7,7 +7,7 @@ use airlock_ledger::{
 use airlock_model::{JobState, Shard, WorkerId};
 use bytes::Bytes;
 
-use crate::bed::{Bed, One, SHARD, assign, dispatch, finish, id, requeue, t, tenant};
+use crate::bed::{BOUND, Bed, One, assign, dispatch, finish, id, requeue, t, tenant};
 
 /// A word from worker `w1` on the run with this dispatch id, empty.
 fn word(name: &str, n: u128) -> NewReport {
@@ -74,8 +74,8 @@ async fn a_runs_words_are_put_together() -> anyhow::Result<()> {
     second.constraints = vec![refused()];
     // Two words on one job in one call, and the second again.
     let both = [first, second.clone()];
-    assert_eq!(bed.ledger.record_reports(SHARD, &both).await?, 2);
-    assert_eq!(bed.ledger.record_reports(SHARD, &[second]).await?, 1);
+    assert_eq!(bed.current().await?.record_reports(&both).await?, 2);
+    assert_eq!(bed.current().await?.record_reports(&[second]).await?, 1);
     // What was said just before the end is heard just after it.
     let mut end = finish("a", 1, JobState::Succeeded);
     end.at = bed.ledger.ping().await?;
@@ -84,7 +84,7 @@ async fn a_runs_words_are_put_together() -> anyhow::Result<()> {
     let mut late = word("a", 1);
     late.dispatch_id = None;
     late.progress = progress(100, "nul \0 and done");
-    assert_eq!(bed.ledger.record_reports(SHARD, &[late]).await?, 1);
+    assert_eq!(bed.current().await?.record_reports(&[late]).await?, 1);
 
     let view = bed.job("a").await?;
     let report = view.report.expect("a report");
@@ -117,35 +117,42 @@ async fn only_the_run_a_job_is_in_is_believed() -> anyhow::Result<()> {
     let mut nobody = word("none", 1);
     nobody.progress = progress(99, "mine");
     let none = bed
-        .ledger
-        .record_reports(SHARD, &[stranger, guess, nobody])
+        .current()
+        .await?
+        .record_reports(&[stranger, guess, nobody])
         .await?;
     assert_eq!(none, 0);
     let mut vague = word("a", 1);
     vague.dispatch_id = None;
     vague.worker = WorkerId::new("w2")?;
     vague.progress = progress(99, "mine");
-    assert_eq!(bed.ledger.record_reports(SHARD, &[vague]).await?, 0);
+    assert_eq!(bed.current().await?.record_reports(&[vague]).await?, 0);
     let mut elsewhere = word("a", 1);
     elsewhere.progress = progress(99, "mine");
-    assert_eq!(bed.ledger.record_reports(Shard(1), &[elsewhere]).await?, 0);
+    let mut lease = bed.ledger.lease_connection("other").await?;
+    let epoch = lease.raise_epoch(Shard(1), "other", BOUND).await?;
+    let other = bed.ledger.as_leader(Shard(1), epoch);
+    assert_eq!(other.record_reports(&[elsewhere]).await?, 0);
     assert_eq!(bed.number("SELECT count(*) FROM job_report").await?, 0);
 
     let mut first = word("a", 1);
     first.progress = progress(40, "first run");
     first.constraints = vec![refused()];
     first.artifacts = vec![artifact(1)];
-    bed.ledger.record_reports(SHARD, &[first.clone()]).await?;
+    bed.current()
+        .await?
+        .record_reports(&[first.clone()])
+        .await?;
     leader.commit(&One::requeue(requeue("a", 1, true))).await?;
     assert_eq!(
-        bed.ledger.record_reports(SHARD, &[first]).await?,
+        bed.current().await?.record_reports(&[first]).await?,
         0,
         "a past run"
     );
     leader.commit(&One::assign(assign("a", 2, 2))).await?;
     let mut second = word("a", 2);
     second.artifacts = vec![artifact(2)];
-    bed.ledger.record_reports(SHARD, &[second]).await?;
+    bed.current().await?.record_reports(&[second]).await?;
     // Of the past run only what it left behind is still there, and says so.
     let report = bed.job("a").await?.report.expect("a report");
     assert_eq!((report.attempt, report.progress), (2, None));
@@ -160,7 +167,7 @@ async fn only_the_run_a_job_is_in_is_believed() -> anyhow::Result<()> {
         .await?;
     let mut late = word("a", 2);
     late.progress = progress(1, "late");
-    assert_eq!(bed.ledger.record_reports(SHARD, &[late]).await?, 0);
+    assert_eq!(bed.current().await?.record_reports(&[late]).await?, 0);
     Ok(())
 }
 
@@ -172,7 +179,7 @@ async fn a_talkative_run_keeps_a_bounded_number_of_things() -> anyhow::Result<()
         let mut many = word("a", 1);
         many.partials = (0..12).map(|n| partial(round * 12 + n)).collect();
         many.artifacts = (0..100).map(|n| artifact(round * 100 + n)).collect();
-        bed.ledger.record_reports(SHARD, &[many]).await?;
+        bed.current().await?.record_reports(&[many]).await?;
     }
     let report = bed.job("a").await?.report.expect("a report");
     assert_eq!(report.partials.len() as i64, KEPT_PARTIALS);
@@ -190,7 +197,7 @@ async fn retention_takes_contents_first_and_all_of_it_with_the_job() -> anyhow::
     said.progress = progress(1, "x");
     said.partials = vec![partial(1)];
     said.artifacts = vec![artifact(1)];
-    bed.ledger.record_reports(SHARD, &[said]).await?;
+    bed.current().await?.record_reports(&[said]).await?;
     leader
         .commit(&Commit {
             finish: vec![finish("a", 1, JobState::Succeeded)],
@@ -206,11 +213,11 @@ async fn retention_takes_contents_first_and_all_of_it_with_the_job() -> anyhow::
         older_than_ms: 3_600_000,
         limit: 10,
     };
-    bed.ledger.sweep_payloads(sweep()).await?;
+    bed.current().await?.sweep_payloads(sweep()).await?;
     let report = bed.job("a").await?.report.expect("a report");
     assert_eq!(report.partials[0].content, None);
     assert_eq!(report.partials[0].size, Some(3));
-    bed.ledger.sweep_jobs(sweep()).await?;
+    bed.current().await?.sweep_jobs(sweep()).await?;
     for table in ["job_report", "job_partial", "job_artifact"] {
         let sql = format!("SELECT count(*) FROM {table}");
         assert_eq!(bed.number(&sql).await?, 0, "{table}");

@@ -43,7 +43,7 @@ fn all(limit: u32) -> Sweep<'static> {
 async fn only_what_ended_long_ago_is_removed_and_all_of_it() -> anyhow::Result<()> {
     let bed = Bed::start().await?;
     ended(&bed).await?;
-    let first = bed.ledger.sweep_jobs(all(2)).await?;
+    let first = bed.current().await?.sweep_jobs(all(2)).await?;
     let expected = Swept {
         examined: 2,
         removed: 1,
@@ -54,7 +54,7 @@ async fn only_what_ended_long_ago_is_removed_and_all_of_it() -> anyhow::Result<(
         after: "open",
         ..all(2)
     };
-    let rest = bed.ledger.sweep_jobs(rest).await?;
+    let rest = bed.current().await?.sweep_jobs(rest).await?;
     assert_eq!((rest.examined, rest.removed), (1, 0));
     for table in [
         "job_request",
@@ -72,7 +72,10 @@ async fn only_what_ended_long_ago_is_removed_and_all_of_it() -> anyhow::Result<(
         below: Some("o"),
         ..all(9)
     };
-    assert_eq!(bed.ledger.sweep_jobs(none).await?, Swept::default());
+    assert_eq!(
+        bed.current().await?.sweep_jobs(none).await?,
+        Swept::default()
+    );
     assert_eq!(bed.state("open").await?, JobState::Scheduled);
     Ok(())
 }
@@ -81,9 +84,15 @@ async fn only_what_ended_long_ago_is_removed_and_all_of_it() -> anyhow::Result<(
 async fn payloads_and_histories_may_go_before_their_jobs() -> anyhow::Result<()> {
     let bed = Bed::start().await?;
     ended(&bed).await?;
-    assert_eq!(bed.ledger.sweep_payloads(all(9)).await?.removed, 1);
-    assert_eq!(bed.ledger.sweep_payloads(all(9)).await?.removed, 0);
-    assert_eq!(bed.ledger.sweep_history(all(9)).await?.removed, 1);
+    assert_eq!(
+        bed.current().await?.sweep_payloads(all(9)).await?.removed,
+        1
+    );
+    assert_eq!(
+        bed.current().await?.sweep_payloads(all(9)).await?.removed,
+        0
+    );
+    assert_eq!(bed.current().await?.sweep_history(all(9)).await?.removed, 1);
     let old = bed.job("old").await?;
     assert!(old.payload.is_none() && old.result.is_none());
     assert_eq!(old.state, JobState::Succeeded);
@@ -102,13 +111,13 @@ async fn letters_and_strays_go_by_their_own_age() -> anyhow::Result<()> {
         reason_code: "x".to_owned(),
         ..NewDeadLetter::default()
     };
-    bed.ledger.put_letters(&vec![letter; 5]).await?;
+    bed.current().await?.put_letters(&vec![letter; 5]).await?;
     bed.postgres
         .query("UPDATE dead_letter SET created_at = now() - interval '2 h' WHERE id <= 3")
         .await?;
-    assert_eq!(bed.ledger.sweep_letters(HOUR, 2).await?, 2);
-    assert_eq!(bed.ledger.sweep_letters(HOUR, 2).await?, 1);
-    assert_eq!(bed.ledger.sweep_letters(HOUR, 2).await?, 0);
+    assert_eq!(bed.current().await?.sweep_letters(HOUR, 2).await?, 2);
+    assert_eq!(bed.current().await?.sweep_letters(HOUR, 2).await?, 1);
+    assert_eq!(bed.current().await?.sweep_letters(HOUR, 2).await?, 0);
     assert_eq!(bed.number("SELECT count(*) FROM dead_letter").await?, 2);
     bed.postgres
         .query(
@@ -116,7 +125,7 @@ async fn letters_and_strays_go_by_their_own_age() -> anyhow::Result<()> {
              VALUES ('a', 'd', 'w', 's', 'y', now() - interval '2 h'), ('b', 'd', 'w', 's', 'y', now())",
         )
         .await?;
-    assert_eq!(bed.ledger.sweep_strays(HOUR, 9).await?, 1);
+    assert_eq!(bed.current().await?.sweep_strays(HOUR, 9).await?, 1);
     Ok(())
 }
 
@@ -124,21 +133,22 @@ async fn letters_and_strays_go_by_their_own_age() -> anyhow::Result<()> {
 async fn the_change_log_is_trimmed_behind_its_cursor_only() -> anyhow::Result<()> {
     let bed = Bed::start().await?;
     let epoch = ended(&bed).await?;
+    let leader = bed.ledger.as_leader(SHARD, epoch);
     bed.postgres
         .query("UPDATE change_log SET at = now() - interval '2 h'")
         .await?;
     let start = ChangePosition::default();
-    let trim = async |after| bed.ledger.sweep_changes(SHARD, HOUR, after, 10).await;
+    let trim = async |after| leader.sweep_changes(HOUR, after, 10).await;
     // Nothing was told yet.
     assert_eq!(trim(start).await?, (0, start));
     let changes = bed.ledger.changes(SHARD, start, 10).await?;
     assert_eq!(changes.len(), 2);
     let told = changes[0].position;
-    bed.ledger.advance_cursor(SHARD, epoch, told).await?;
+    leader.advance_cursor(told).await?;
     assert_eq!(trim(start).await?, (1, told));
     assert_eq!(bed.number("SELECT count(*) FROM change_log").await?, 1);
     let last = changes[1].position;
-    bed.ledger.advance_cursor(SHARD, epoch, last).await?;
+    leader.advance_cursor(last).await?;
     bed.postgres
         .query("UPDATE change_log SET at = now()")
         .await?;
@@ -163,7 +173,7 @@ async fn a_job_that_is_tried_again_after_its_removal_is_a_new_one() -> anyhow::R
     bed.postgres
         .query("UPDATE job_state SET finished_at = now() - interval '2 h'")
         .await?;
-    assert_eq!(bed.ledger.sweep_jobs(all(9)).await?.removed, 1);
+    assert_eq!(bed.current().await?.sweep_jobs(all(9)).await?.removed, 1);
     job.job_id = crate::bed::id("new");
     bed.ledger.submit(&[job]).await?;
     assert_eq!(bed.state("new").await?, JobState::Pending);

@@ -162,7 +162,7 @@ async fn tenants_and_filters_bound_what_is_seen_and_removed() -> anyhow::Result<
         reason_code: "bad_message".to_owned(),
         ..NewDeadLetter::default()
     };
-    bed.ledger.put_letters(&[unreadable]).await?;
+    bed.current().await?.put_letters(&[unreadable]).await?;
     let count = async |filter: LetterFilter| bed.ledger.count_letters(&filter).await;
     let acme = || LetterFilter {
         tenant: Some(tenant("acme")),

@@ -1,7 +1,7 @@
 //! What the reconciler finds, and how rows that cannot be read are ended.
 
 use airlock_ledger::{LetterFilter, NewJob, StaleAfter};
-use airlock_model::{Due, Epoch, JobId, JobState};
+use airlock_model::{Due, JobId, JobState};
 
 use crate::bed::{Bed, SHARD, id, job_with};
 
@@ -62,7 +62,10 @@ async fn deadlines_and_silent_runs_are_found_and_nothing_else() -> anyhow::Resul
     let mut other = job_with("other", "acme", None, |_| {});
     other.spec.due = Some(Due::After(3_600_000));
     bed.ledger.submit(&[other]).await?;
-    bed.ledger.forget_due(&[id("delayed"), id("other")]).await?;
+    bed.current()
+        .await?
+        .forget_due(&[id("delayed"), id("other")])
+        .await?;
     let left = bed.postgres.query("SELECT job_id FROM job_due").await?;
     assert_eq!(left, [[Some("other".to_owned())]]);
     Ok(())
@@ -84,17 +87,10 @@ async fn a_row_that_cannot_be_read_stops_nobody_and_is_ended_with_a_letter() -> 
     let (page, next) = bed.ledger.open_page(SHARD, Some(&id("b")), 2).await?;
     assert_eq!((page.len(), next), (1, None));
 
-    let epoch = bed.raise().await?;
-    let older = Epoch(epoch.0 - 1);
-    let bury = async |epoch| {
-        let ids = [id("b")];
-        bed.ledger
-            .bury(SHARD, epoch, &ids, "unreadable", "it\0s")
-            .await
-    };
-    assert_eq!(bury(older).await?, 0, "an older term writes nothing");
-    assert_eq!(bury(epoch).await?, 1);
-    assert_eq!(bury(epoch).await?, 0, "once");
+    let leader = bed.leader().await?;
+    let fail = async || leader.force_fail(&[id("b")], "unreadable", "it\0s").await;
+    assert_eq!(fail().await?, 1);
+    assert_eq!(fail().await?, 0, "once");
     let state = bed
         .number("SELECT state FROM job_state WHERE job_id = 'b'")
         .await?;

@@ -8,7 +8,9 @@ use airlock_bus::SecretUrl;
 use airlock_guard::{Guard, GuardConfig};
 use airlock_ledger::{Ledger, LedgerConfig};
 use airlock_model::engine::{Input, KnownJob};
-use airlock_model::{Attempt, Decision, JobId, JobSpec, TenantId, Timestamp, Topic, Verdict};
+use airlock_model::{
+    Attempt, Decision, JobId, JobSpec, Shard, TenantId, Timestamp, Topic, Verdict,
+};
 use airlock_testkit::{PortLease, Service, Stack};
 use anyhow::Context as _;
 
@@ -86,6 +88,16 @@ impl Bed {
         ledger.migrate().await?;
         let metrics = Metrics::new(&airlock_service::Context::for_host("test").metrics);
         let clock = Clock::of(&ledger).await?;
+        // Replicas of one term: what they write down is the leader's.
+        let epoch = match ledger.leader(Shard(0)).await? {
+            Some(leader) => leader.epoch,
+            None => {
+                let mut lease = ledger.lease_connection("kernel-test").await?;
+                let limit = Duration::from_secs(10);
+                lease.raise_epoch(Shard(0), "kernel-test", limit).await?
+            }
+        };
+        let ledger = ledger.as_leader(Shard(0), epoch);
         Ok(Replica {
             kernel: Kernel::new(config, &guard, &ledger, clock, metrics.clone()).await?,
             metrics,
