@@ -270,6 +270,8 @@ impl JobSpec {
             retry: _,
             step_index: _,
             actor_type: _,
+            // Was counted under the names it came as.
+            on_behalf_of: _,
         } = self;
         let names = [
             capability,

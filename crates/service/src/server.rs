@@ -11,6 +11,7 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,6 +20,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::ConnectInfo;
 use axum::http::{Request, Response, StatusCode};
 use axum::response::IntoResponse;
 use hyper::body::Incoming;
@@ -58,8 +60,8 @@ pub(crate) async fn serve(
             accepted = listener.accept() => accepted,
             () = shutdown.cancelled() => break,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, remote) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 // Of one client, which is gone; or the system is out of descriptors.
                 if !is_of_client(&error) {
@@ -75,6 +77,7 @@ pub(crate) async fn serve(
                     config: Arc::clone(&config),
                     router: router.clone(),
                     shutdown: shutdown.clone(),
+                    remote,
                     place,
                 };
                 tokio::spawn(connection.run(stream));
@@ -108,6 +111,7 @@ struct Connection {
     config: Arc<HttpConfig>,
     router: Router,
     shutdown: CancellationToken,
+    remote: SocketAddr,
     place: OwnedSemaphorePermit,
 }
 
@@ -121,6 +125,7 @@ impl Connection {
             config,
             router,
             shutdown,
+            remote,
             place: _place,
         } = self;
         let signs = Arc::new(Signs::new());
@@ -129,7 +134,8 @@ impl Connection {
             signs: Arc::clone(&signs),
         });
         let (seen, limit) = (Arc::clone(&signs), config.header_bytes);
-        let service = service_fn(move |request: Request<Incoming>| {
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(ConnectInfo(remote));
             let router = router.clone();
             let handling = Handling::new(&seen);
             async move {

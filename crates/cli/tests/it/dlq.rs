@@ -63,11 +63,11 @@ impl Api {
 }
 
 fn serve(api: Arc<Mutex<Api>>) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").expect("it works");
+    let url = format!("http://{}", listener.local_addr().expect("it works"));
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            one(&api, stream.unwrap());
+            one(&api, stream.expect("it works"));
         }
     });
     url
@@ -76,31 +76,37 @@ fn serve(api: Arc<Mutex<Api>>) -> String {
 fn one(api: &Mutex<Api>, stream: TcpStream) {
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
-    reader.read_line(&mut line).unwrap();
+    reader.read_line(&mut line).expect("it works");
     let target = line.split(' ').nth(1).unwrap_or_default().to_owned();
     let path = target.split('?').next().unwrap_or_default();
     let mut length = 0;
     loop {
         let mut header = String::new();
-        reader.read_line(&mut header).unwrap();
+        reader.read_line(&mut header).expect("it works");
         if header.trim().is_empty() {
             break;
         }
         if let Some(value) = header.to_lowercase().strip_prefix("content-length:") {
-            length = value.trim().parse().unwrap();
+            length = value.trim().parse().expect("it works");
         }
     }
     let mut body = vec![0; length];
-    reader.read_exact(&mut body).unwrap();
+    reader.read_exact(&mut body).expect("it works");
     let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-    let answer = api.lock().unwrap().answer(path, &body).to_string();
+    let answer = api
+        .lock()
+        .expect("it works")
+        .answer(path, &body)
+        .to_string();
     let head = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\
          content-length: {}\r\n\r\n",
         answer.len()
     );
     let mut stream = reader.into_inner();
-    stream.write_all((head + &answer).as_bytes()).unwrap();
+    stream
+        .write_all((head + &answer).as_bytes())
+        .expect("it works");
 }
 
 fn api(left: u64) -> (Arc<Mutex<Api>>, String) {
@@ -114,7 +120,7 @@ fn api(left: u64) -> (Arc<Mutex<Api>>, String) {
 
 #[test]
 fn a_retry_stops_when_what_was_retried_fails_again() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().expect("it works");
     let (api, url) = api(300);
     let args = [
         "dlq",
@@ -135,14 +141,14 @@ fn a_retry_stops_when_what_was_retried_fails_again() {
         text.contains("20 of those that were retried have failed again"),
         "{text}"
     );
-    let retries = &api.lock().unwrap().retries;
+    let retries = &api.lock().expect("it works").retries;
     assert_eq!(retries.len(), 1, "{retries:?}");
     assert_eq!(retries[0]["limit"], 20);
 }
 
 #[test]
 fn every_request_after_the_first_has_the_same_end() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().expect("it works");
     let (retried, url) = api(30);
     let args = [
         "dlq",
@@ -157,7 +163,7 @@ fn every_request_after_the_first_has_the_same_end() {
     ];
     let output = airlock(folder.path(), &args);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let retries = &retried.lock().unwrap().retries;
+    let retries = &retried.lock().expect("it works").retries;
     assert_eq!(retries.len(), 2, "{retries:?}");
     assert_eq!(retries[0]["up_to"], Value::Null);
     assert_eq!(retries[1]["up_to"], NEWEST);
@@ -168,7 +174,7 @@ fn every_request_after_the_first_has_the_same_end() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(said.contains("1500 deleted"), "{said}");
-    let deletes = &deleted.lock().unwrap().deletes;
+    let deletes = &deleted.lock().expect("it works").deletes;
     assert_eq!(deletes[0]["dry_run"], true);
     assert!(
         deletes[1..].iter().all(|body| body["up_to"] == NEWEST),

@@ -55,13 +55,13 @@ fn bash_reading(line: &str, input: &str) -> String {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    stdin.write_all(input.as_bytes()).unwrap();
+        .expect("bash starts");
+    let mut stdin = child.stdin.take().expect("its input");
+    stdin.write_all(input.as_bytes()).expect("it reads");
     drop(stdin);
-    let output = child.wait_with_output().unwrap();
+    let output = child.wait_with_output().expect("it ends");
     assert!(output.status.success(), "{line}: {output:?}");
-    String::from_utf8(output.stdout).unwrap()
+    String::from_utf8(output.stdout).expect("is text")
 }
 
 #[test]
