@@ -69,7 +69,7 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Answer {
     admission::check_content_type(&parts.headers)?;
     let key = header_key(&parts.headers)?;
     let limit = app.limits.body_bytes();
-    let mut admitted = app.admission.enter(Who::user(&by))?;
+    let mut admitted = app.admission.enter(Who::user(&by.name))?;
     let whole = admitted
         .read(&parts.headers, content, limit, "payload")
         .await?;

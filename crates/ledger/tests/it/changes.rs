@@ -251,7 +251,7 @@ async fn a_writer_that_has_not_logged_yet_is_waited_for() -> anyhow::Result<()> 
     let cancel = CancelRequest {
         job_id: &job_id,
         tenant: None,
-        by: "ops",
+        by: crate::bed::by("ops"),
         reason: "",
     };
     bed.ledger.cancel(cancel).await?;
