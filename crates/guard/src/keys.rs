@@ -155,21 +155,47 @@ pub fn result(job: &JobId) -> String {
     format!("res:{job}")
 }
 
+/// Where one run of a job leaves its output, beside that of any other run of it; expired
+/// once the ledger has it.
+pub fn run_result(job: &JobId, dispatch: &str) -> String {
+    format!("res:{job}:{dispatch}")
+}
+
 /// What a running job has produced so far, its `n`th word; the worker gives it its life
 /// time. Only pointed at by progress, never a result.
 pub fn partial(job: &JobId, n: u32) -> String {
     format!("res:{job}:partial:{n}")
 }
 
-/// Whether a key is where the worker of this very job leaves what it makes.
-pub fn is_of_job(job: &JobId, key: &str) -> bool {
-    key.strip_prefix(result(job).as_str())
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+/// Whether a key is where the worker of this very run leaves what it makes. A job's id may
+/// hold colons, so that not all that begins like its key is its own.
+pub fn is_of_run(job: &JobId, dispatch: &str, key: &str) -> bool {
+    if let Some(rest) = key.strip_prefix(result(job).as_str()) {
+        let named = |kind: &str| rest.strip_prefix(kind).is_some_and(|name| !name.is_empty());
+        return rest.is_empty()
+            || named(":partial:")
+            || named(":redacted:")
+            || (!dispatch.is_empty() && rest.strip_prefix(':') == Some(dispatch));
+    }
+    is_artifact_of(job.as_str(), key) || is_artifact_of(dispatch, key)
 }
+
+fn is_artifact_of(owner: &str, key: &str) -> bool {
+    let name = key.strip_prefix(ARTIFACT);
+    let rest = name.and_then(|name| name.strip_prefix(owner));
+    !owner.is_empty() && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with([':', '-']))
+}
+
+/// Whether a key is one for artifacts, which are not ours to expire.
+pub fn is_artifact(key: &str) -> bool {
+    key.starts_with(ARTIFACT)
+}
+
+const ARTIFACT: &str = "art:";
 
 /// An artifact of a worker's; never ours to expire.
 pub fn artifact(id: &str) -> String {
-    format!("art:{id}")
+    format!("{ARTIFACT}{id}")
 }
 
 const POINTER: &str = "redis://";
@@ -183,11 +209,6 @@ pub fn pointer(key: &str) -> String {
 /// other key is nobody's business but its owner's.
 pub fn is_context(key: &str) -> bool {
     key.len() > 4 && key.starts_with("ctx:")
-}
-
-/// Whether a key is one for what workers leave: results and artifacts.
-pub fn is_staging(key: &str) -> bool {
-    key.len() > 4 && (key.starts_with("res:") || key.starts_with("art:"))
 }
 
 /// The key a pointer names.
@@ -232,7 +253,51 @@ mod tests {
             result(&job),
             artifact("a1"),
             partial(&job, 3),
+            run_result(&job, "d1"),
         ]
+    }
+
+    #[test]
+    fn a_run_has_its_own_keys_and_no_others() {
+        const RUN: &str = "0d5e6a2c-1111-4222-8333-444455556666";
+        for id in ["j1", "j1:x", "a:partial"] {
+            let job = JobId::new(id).expect("a job id");
+            for own in [
+                result(&job),
+                run_result(&job, RUN),
+                partial(&job, 3),
+                format!("res:{id}:redacted:0123456789abcdef"),
+                artifact(id),
+                artifact(&format!("{id}:log")),
+                artifact(RUN),
+                artifact(&format!("{RUN}-1")),
+            ] {
+                assert!(is_of_run(&job, RUN, &own), "{own} of {id}");
+            }
+            for other in [
+                "res:j12",
+                "res:j",
+                "res:other",
+                "res:",
+                "ctx:j1",
+                "art:",
+                "art:one",
+                "art:j",
+                "sys:workers:snapshot",
+                "",
+            ] {
+                assert!(!is_of_run(&job, RUN, other), "{other} of {id}");
+            }
+            for end in [":x:y", ":partial", ":partial:", ":redacted:", ":", "x"] {
+                let key = format!("res:{id}{end}");
+                assert!(!is_of_run(&job, RUN, &key), "{key} of {id}");
+            }
+            let another = run_result(&job, "0d5e6a2c-1111-4222-8333-444455550000");
+            assert!(!is_of_run(&job, RUN, &another), "another run's");
+            assert!(!is_of_run(&job, "", &format!("res:{id}:")));
+            assert!(!is_of_run(&job, "", "art:-1"));
+        }
+        assert!(is_artifact("art:x") && !is_artifact("res:x"));
     }
 
     #[test]
@@ -259,6 +324,7 @@ mod tests {
             "res:j1",
             "art:a1",
             "res:j1:partial:3",
+            "res:j1:d1",
         ];
         assert_eq!(all("cordum"), documented);
         let other: Vec<_> = documented
@@ -273,12 +339,7 @@ mod tests {
         for key in ["ctx:j1", "res:j1:redacted:0123456789abcdef", "a://b"] {
             assert_eq!(parse_pointer(&pointer(key)), Some(key));
         }
-        assert!(is_context("ctx:j1") && is_staging("res:j1") && is_staging("art:x"));
-        let job = JobId::new("j1").expect("a job id");
-        assert!(is_of_job(&job, &result(&job)) && is_of_job(&job, &partial(&job, 3)));
-        for other in ["res:j12", "res:j", "ctx:j1", "art:j1"] {
-            assert!(!is_of_job(&job, other), "{other}");
-        }
+        assert!(is_context("ctx:j1"));
         for other in [
             "ctx:",
             "res:",
@@ -286,7 +347,7 @@ mod tests {
             "sys:workers:snapshot",
             "",
         ] {
-            assert!(!is_context(other) && !is_staging(other), "{other}");
+            assert!(!is_context(other), "{other}");
         }
         for bad in ["", "redis://", "s3://x", "ctx:j1"] {
             assert_eq!(parse_pointer(bad), None, "{bad}");

@@ -16,21 +16,19 @@ use airlock_model::{JobId, JobState};
 use airlock_proto::ahead::number;
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{cap, own, packet};
-use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use crate::ahead;
 use crate::dispatch::{self, Dispatch, Sending};
+use crate::duplicates;
 use crate::intake;
 use crate::metrics::{Begun, by_topic};
 use crate::order::{Order, ROUND};
+use crate::payload_cache::PayloadCache;
 use crate::plan::Plan;
 use crate::reconciler;
 use crate::snapshot;
 use crate::term::{Batch, Content, Done, Term, ToCore, Told, random};
-
-/// Payloads kept for jobs that wait for a worker; beyond it they are read again.
-const PAYLOAD_CACHE: usize = 64 * 1024 * 1024;
 
 /// How long a failed commit waits before it is tried again, at first and at most.
 const COMMIT_RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -41,8 +39,7 @@ pub struct Core {
     pub writer: LeaderWriter,
     pub inbox: String,
     pub contents: HashMap<u64, Content>,
-    pub payloads: HashMap<JobId, Bytes>,
-    pub payload_bytes: usize,
+    pub payloads: PayloadCache,
     /// Results that came too late to change anything, to be recorded with the next round.
     pub late: Vec<StrayResult>,
     pub begun: Begun,
@@ -134,21 +131,10 @@ impl Core {
         inputs.extend(b.inputs);
         self.contents.extend(b.contents);
         for (job, payload) in b.payloads {
-            if self.payload_bytes + payload.len() <= PAYLOAD_CACHE {
-                self.payload_bytes += payload.len();
-                if let Some(old) = self.payloads.insert(job, payload) {
-                    self.payload_bytes -= old.len();
-                }
-            }
+            self.payloads.put(job, payload);
         }
         dones.extend(b.done);
         self.told.extend(b.told.map(|told| *told));
-    }
-
-    fn drop_payload(&mut self, id: &JobId) -> Option<Bytes> {
-        let payload = self.payloads.remove(id)?;
-        self.payload_bytes -= payload.len();
-        Some(payload)
     }
 
     /// Jobs that should have moved on, unless they came into our hands meanwhile.
@@ -172,6 +158,7 @@ impl Core {
             // What came to us by another way is in the ledger.
             told.jobs.retain(|id| !self.engine.holds(id));
         }
+        self.payloads.drop_ended(&inputs);
         let effects = self.engine.handle(now, &mut random, inputs);
         let mut plan = Plan::new(effects, &mut self.contents, now);
         plan.commit.stray.append(&mut self.late);
@@ -334,7 +321,7 @@ impl Core {
             // It is not in the ledger, so there is no such job.
             let new = plan.assigned.remove(id).is_some();
             plan.ended.retain(|e| e.job.id != *id);
-            self.drop_payload(id);
+            self.payloads.take(id);
             followup.push(match new {
                 true => Input::Gone(id.clone()),
                 false => Input::Ended {
@@ -402,6 +389,7 @@ impl Core {
         metrics.waiting.set(census.waiting as i64);
         metrics.assigned.set(census.assigned as i64);
         metrics.workers.set(census.workers as i64);
+        duplicates::show(&self.term, &self.engine);
     }
 
     /// Publishes and acknowledges, beside the next round.
@@ -410,7 +398,7 @@ impl Core {
         let mut payloads = HashMap::new();
         for id in &written.assigned {
             if let Some((job, assignment)) = plan.assigned.remove(id) {
-                if let Some(payload) = self.drop_payload(id) {
+                if let Some(payload) = self.payloads.take(id) {
                     payloads.insert(id.clone(), payload);
                 }
                 dispatches.push(Dispatch {
@@ -421,7 +409,7 @@ impl Core {
             }
         }
         for e in &plan.ended {
-            self.drop_payload(&e.job.id);
+            self.payloads.take(&e.job.id);
         }
         let nothing = dispatches.is_empty()
             && plan.ended.is_empty()
@@ -429,6 +417,7 @@ impl Core {
             && plan.receipts.is_empty()
             && plan.inventory.is_empty()
             && plan.hello.is_empty()
+            && plan.duplicates.is_empty()
             && dones.is_empty();
         if nothing {
             return;
@@ -575,22 +564,23 @@ async fn control(term: &Term, plan: Plan, inbox: &str) {
                 .await,
         );
     }
+    duplicates::report(term, plan.duplicates).await;
     for worker in plan.inventory {
         ask_inventory(term, &worker, inbox).await;
     }
-    for (job, assignment, reason) in plan.cancel {
+    for (job, run, reason) in plan.cancel {
         let cancel = cap::JobCancel {
             job_id: job.to_string(),
             reason,
             requested_by: term.instance.clone(),
             dispatch: Some(cap::DispatchIdentity {
-                dispatch_id: assignment.dispatch.to_string(),
-                attempt: u64::from(assignment.attempt.0),
-                assigned_worker_id: assignment.worker.to_string(),
+                dispatch_id: run.dispatch.to_string(),
+                attempt: u64::from(run.attempt.0),
+                assigned_worker_id: run.worker.to_string(),
             }),
             ..cap::JobCancel::default()
         };
-        let trace = assignment.dispatch.to_string();
+        let trace = run.dispatch.to_string();
         let payload = term.seal(&trace, Payload::JobCancel(cancel));
         tell(term.bus.send(subjects::JOB_CANCEL, payload, None).await);
     }

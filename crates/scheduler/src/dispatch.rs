@@ -16,6 +16,7 @@ use airlock_model::{JobId, Timestamp};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{cap, own};
 use bytes::Bytes;
+use sha2::{Digest, Sha256};
 
 use crate::term::Term;
 
@@ -25,6 +26,9 @@ const DIRECT: usize = 4;
 
 /// How much later the stream may have them then, out of the way of what comes of them.
 pub const STREAM_LAG: Duration = Duration::from_millis(5);
+
+/// What is staged for a job without an input.
+const NO_INPUT: &[u8] = b"null";
 
 /// An assignment that is committed and must go out.
 #[derive(Debug)]
@@ -99,7 +103,7 @@ impl Sending {
         let acks = term.bus.publish_all(self.outgoing).await;
         let mut inputs = Vec::with_capacity(self.dispatches.len() + self.unready.len());
         for (dispatch, ack) in self.dispatches.into_iter().zip(acks) {
-            let (job, id) = (dispatch.job.id.clone(), dispatch.assignment.dispatch);
+            let (job, run) = (dispatch.job.id.clone(), dispatch.assignment.run());
             match ack {
                 Ok(()) => {
                     let job_ = &dispatch.job;
@@ -107,17 +111,13 @@ impl Sending {
                     let topic = job_.spec.topic.as_str();
                     let at = self.told.unwrap_or_else(|| term.clock.now());
                     term.metrics.dispatched(topic, ready, at);
-                    inputs.push(Input::Published {
-                        job,
-                        dispatch: id,
-                        at,
-                    });
+                    inputs.push(Input::Published { job, run, at });
                 }
                 Err(error) => {
                     tracing::warn!(job = %job, worker = %dispatch.assignment.worker, %error, "a dispatch was not published");
                     inputs.push(Input::PublishFailed {
                         job,
-                        dispatch: id,
+                        run,
                         // What was told directly may have arrived.
                         sure: !error.is_ambiguous() && !dispatch.again && self.told.is_none(),
                     });
@@ -126,7 +126,7 @@ impl Sending {
         }
         inputs.extend(self.unready.into_iter().map(|d| Input::PublishFailed {
             job: d.job.id.clone(),
-            dispatch: d.assignment.dispatch,
+            run: d.assignment.run(),
             // Nothing of it has left, unless an earlier try did.
             sure: !d.again,
         }));
@@ -164,7 +164,7 @@ async fn gather(
             let content = payloads
                 .get(&d.job.id)
                 .cloned()
-                .unwrap_or_else(|| Bytes::from_static(b"null"));
+                .unwrap_or_else(|| Bytes::from_static(NO_INPUT));
             staged.push((d.job.id.clone(), content));
         }
     }
@@ -186,15 +186,26 @@ fn outgoing_of(term: &Term, now: Timestamp, d: &Dispatch, payload: Option<Bytes>
     let text = |s: &Option<String>| s.clone().unwrap_or_default();
     let dispatch_id = a.dispatch.to_string();
     let inline = a.inline && job.payload_len <= term.config.scheduler.inline_bytes as u64;
+    let context = keys::pointer(&keys::context(&job.id));
+    let (sha256, size) = match &payload {
+        _ if inline => (Bytes::new(), 0),
+        Some(content) => digest(content),
+        None => digest(NO_INPUT),
+    };
     let request = cap::JobRequest {
         job_id: job.id.to_string(),
         topic: spec.topic.as_str().to_owned(),
         priority: i32::from(spec.priority.code()),
-        context_ptr: if inline {
-            String::new()
-        } else {
-            keys::pointer(&keys::context(&job.id))
-        },
+        context_ref: (!inline && !a.sdk).then(|| cap::ResourceRef {
+            resolver_id: "redis".to_owned(),
+            uri: context.clone(),
+            sha256: sha256.clone(),
+            media_type: "application/json".to_owned(),
+            size_bytes: size,
+            purpose: "input".to_owned(),
+            ..cap::ResourceRef::default()
+        }),
+        context_ptr: if inline { String::new() } else { context },
         adapter_id: text(&spec.adapter_id),
         env: spec.env.clone(),
         parent_job_id: text(&spec.parent_job_id),
@@ -225,6 +236,8 @@ fn outgoing_of(term: &Term, now: Timestamp, d: &Dispatch, payload: Option<Bytes>
             max_attempts: i32::try_from(a.terms.max_attempts).unwrap_or(0),
             constraints: a.constraints.as_deref().map(Into::into),
             ledger_id: term.ledger_id.to_string(),
+            input_sha256: sha256,
+            input_size: size,
         }),
         ..cap::JobRequest::default()
     };
@@ -246,6 +259,12 @@ fn outgoing_of(term: &Term, now: Timestamp, d: &Dispatch, payload: Option<Bytes>
         }),
         traceparent: Some(job.traceparent.clone()),
     }
+}
+
+/// How a worker can tell that what it reads is what was staged for it.
+fn digest(content: &[u8]) -> (Bytes, u64) {
+    let sha256 = Bytes::copy_from_slice(&Sha256::digest(content));
+    (sha256, content.len() as u64)
 }
 
 fn budget(b: &Budget) -> cap::Budget {

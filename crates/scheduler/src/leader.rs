@@ -20,14 +20,15 @@ use crate::config::Config;
 use crate::core::{Core, ask_inventory, reloaded};
 use crate::kernel::Kernel;
 use crate::metrics::{Begun, Metrics};
+use crate::payload_cache::PayloadCache;
 use crate::reports::{self, Reports};
 use crate::signatures::Signatures;
 use crate::succession::Claims;
 use crate::term::{Letters, Term, random};
 use crate::waiting::{LaneMetrics, Placement};
 use crate::{
-    Stores, ahead, approvals, audit, explain, intake, listen, reconciler, replayer, results,
-    retention, snapshot, upkeep, waiting,
+    Stores, ahead, approvals, audit, duplicates, explain, intake, listen, reconciler, replayer,
+    results, retention, snapshot, upkeep, waiting,
 };
 
 /// Open jobs read at once on take-over.
@@ -76,6 +77,7 @@ pub async fn lead(
         .await?,
         clock: clock.clone(),
         metrics: metrics.clone(),
+        health: ctx.health.clone(),
         letters: Letters(ledger),
         reports: Reports::default(),
         signatures: Signatures::load(&config.bus, metrics)?,
@@ -113,8 +115,7 @@ pub async fn lead(
         writer,
         inbox: inbox.clone(),
         contents: HashMap::new(),
-        payloads: HashMap::new(),
-        payload_bytes: 0,
+        payloads: PayloadCache::default(),
         late: Vec::new(),
         begun: Begun::default(),
         told: Vec::new(),
@@ -175,6 +176,7 @@ pub async fn lead(
         tracing::warn!("not everything could be acknowledged in time; it will come again");
     }
     term.locks.close().await;
+    duplicates::forget(&term);
     end
 }
 

@@ -16,6 +16,7 @@ mod core;
 #[cfg(test)]
 mod defaults;
 mod dispatch;
+mod duplicates;
 mod explain;
 mod intake;
 mod kernel;
@@ -23,6 +24,7 @@ mod leader;
 mod listen;
 mod metrics;
 mod order;
+mod payload_cache;
 mod plan;
 mod pools;
 mod pools_file;

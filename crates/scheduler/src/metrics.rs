@@ -92,6 +92,8 @@ pub struct Metrics {
     pub waiting: Gauge,
     pub assigned: Gauge,
     pub workers: Gauge,
+    pub duplicate_ids: Gauge,
+    pub duplicates_found: Counter,
     pub leader: Gauge,
     pub active_goroutines: Gauge,
     pub signatures_doubtful: Counter,
@@ -137,6 +139,8 @@ impl Metrics {
             waiting: Gauge::default(),
             assigned: Gauge::default(),
             workers: Gauge::default(),
+            duplicate_ids: Gauge::default(),
+            duplicates_found: Counter::default(),
             leader: Gauge::default(),
             active_goroutines: Gauge::default(),
             signatures_doubtful: Counter::default(),
@@ -252,6 +256,16 @@ impl Metrics {
             );
             r.register(name("assigned"), "Jobs with workers", m.assigned.clone());
             r.register(name("workers"), "Workers known", m.workers.clone());
+            r.register(
+                name("duplicate_worker_ids"),
+                "Worker ids that more than one live process goes by now",
+                m.duplicate_ids.clone(),
+            );
+            r.register(
+                name("duplicate_workers_found"),
+                "Times that a second live process was found under a worker id",
+                m.duplicates_found.clone(),
+            );
             r.register(
                 name("leader"),
                 "1 while this process leads",

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use airlock_ledger::{
     Assign, Commit, Finish, Mark, NewDeadLetter, Refuse, Requeue, StrayResult, Written,
 };
-use airlock_model::engine::{Assignment, Effect, KnownJob};
-use airlock_model::{DispatchId, JobId, JobState, Timestamp, WorkerId};
+use airlock_model::engine::{Assignment, Effect, KnownJob, RunId};
+use airlock_model::{DispatchId, Incarnation, JobId, JobState, Timestamp, WorkerId};
 use airlock_proto::own;
 
 use crate::dispatch::Dispatch;
@@ -22,10 +22,12 @@ pub struct Plan {
     pub republish: Vec<Dispatch>,
     pub ended: Vec<Ended>,
     pub recheck: Vec<Arc<KnownJob>>,
-    pub cancel: Vec<(JobId, Assignment, String)>,
+    pub cancel: Vec<(JobId, RunId, String)>,
     pub receipts: BTreeMap<WorkerId, Vec<String>>,
     pub inventory: BTreeSet<WorkerId>,
     pub hello: BTreeSet<WorkerId>,
+    /// Ids that two live processes were found to go by.
+    pub duplicates: Vec<(WorkerId, [Incarnation; 2])>,
     /// Jobs whose rows the ledger does not take.
     pub refused: Vec<JobId>,
     /// What is known of the beginnings of runs, for the metrics.
@@ -247,11 +249,7 @@ impl Plan {
                 assignment,
                 again: true,
             }),
-            Effect::CancelAtWorker {
-                job,
-                assignment,
-                reason,
-            } => self.cancel.push((job, assignment, reason)),
+            Effect::CancelAtWorker { job, run, reason } => self.cancel.push((job, run, reason)),
             Effect::Receipt { worker, dispatch } => {
                 self.receipts.entry(worker).or_default().push(dispatch);
             }
@@ -260,6 +258,9 @@ impl Plan {
             }
             Effect::AskHello { worker } => {
                 self.hello.insert(worker);
+            }
+            Effect::DuplicateWorker { worker, processes } => {
+                self.duplicates.push((worker, processes));
             }
         }
     }

@@ -186,8 +186,12 @@ async fn fetch(term: &Term, said: &mut [NewReport]) {
     for (i, report) in said.iter().enumerate() {
         for (j, partial) in report.partials.iter().enumerate() {
             // Anything else is not this job's, whatever its worker says.
+            let run = report
+                .dispatch_id
+                .map(|d| d.to_string())
+                .unwrap_or_default();
             let key = keys::parse_pointer(&partial.pointer)
-                .filter(|key| keys::is_of_job(&report.job_id, key));
+                .filter(|key| keys::is_of_run(&report.job_id, &run, key));
             if let Some(key) = key {
                 wanted.push(key.to_owned());
                 places.push((i, j));

@@ -11,6 +11,8 @@ use airlock_model::engine::{Input, Outcome, ResultReport};
 use airlock_model::{JobId, Timestamp, WorkerId};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{cap, packet};
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
 
 use crate::reader::{each_batch, store_delay};
 use crate::reports;
@@ -38,6 +40,8 @@ struct Opened {
     content: Content,
     /// The key it was left at.
     staged: Option<String>,
+    /// What was left there, by digest and length.
+    promised: Option<(Bytes, u64)>,
     /// What came with it: artifacts, a word on its constraints.
     brought: Option<NewReport>,
     with_report: bool,
@@ -165,12 +169,17 @@ fn open(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
             .filter(|t| t.0 > 0),
         missing: false,
     };
+    let promised = detail
+        .filter(|d| !d.payload_sha256.is_empty())
+        .map(|d| (d.payload_sha256.clone(), d.payload_size));
     let bytes = r.airlock.and_then(|d| d.payload);
     let pointer = (!r.result_ptr.is_empty() && bytes.is_none()).then_some(r.result_ptr);
     let pointer = pointer.and_then(|pointer| {
-        let key = keys::parse_pointer(&pointer).filter(|key| keys::is_staging(key));
+        let of_run = |key: &&str| keys::is_of_run(&report.job, &report.dispatch, key);
+        let key = keys::parse_pointer(&pointer).filter(of_run);
         if key.is_none() {
-            // Anything else is not ours to read, and least of all to let expire.
+            // Anything else is another job's, or nobody's: not ours to read, and least of
+            // all to let expire.
             tracing::warn!(job = %report.job, worker = %report.worker, %pointer, "a result is not where results are left");
             report.missing = true;
         }
@@ -185,6 +194,7 @@ fn open(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
         report,
         content: Content { bytes },
         staged: pointer,
+        promised,
         with_report: brought.is_some(),
         brought,
     })
@@ -204,13 +214,22 @@ async fn fetch(term: &Term, opened: &mut [Opened]) -> bool {
         })
         .collect();
     if !wanted.is_empty() {
-        let names: Vec<String> = wanted.iter().map(|(_, key)| key.clone()).collect();
+        let mut names: Vec<String> = wanted.iter().map(|(_, key)| key.clone()).collect();
         match term.guard.get_many(&names).await {
             Ok(found) => {
-                for ((i, _), bytes) in wanted.iter().zip(found) {
-                    opened[*i].report.missing = bytes.is_none();
-                    opened[*i].content.bytes = bytes;
+                for ((i, key), bytes) in wanted.iter().zip(found) {
+                    let o = &mut opened[*i];
+                    let bytes = bytes.filter(|bytes| {
+                        let same = is_promised(o.promised.as_ref(), bytes);
+                        if !same {
+                            tracing::error!(job_id = %o.report.job, worker = %o.report.worker, key, "a staged result is not what its worker left there");
+                        }
+                        same
+                    });
+                    o.report.missing = bytes.is_none();
+                    o.content.bytes = bytes;
                 }
+                names.retain(|key| !keys::is_artifact(key));
                 if let Err(error) = term.guard.expire(&names, STAGING_TTL).await {
                     tracing::debug!(%error, "letting staged results expire");
                 }
@@ -230,6 +249,13 @@ async fn fetch(term: &Term, opened: &mut [Opened]) -> bool {
         }
     }
     asked
+}
+
+/// A worker of the agent protocol promises nothing; what ours left must still be the same.
+fn is_promised(promised: Option<&(Bytes, u64)>, found: &Bytes) -> bool {
+    promised.is_none_or(|(sha256, size)| {
+        *size == found.len() as u64 && Sha256::digest(found)[..] == sha256[..]
+    })
 }
 
 fn outcome(status: i32) -> Option<Outcome> {

@@ -14,6 +14,7 @@ use airlock_model::explain::{Lane, Standing};
 use airlock_model::{Epoch, JobId, LedgerId, Shard, Topic};
 use airlock_proto::ahead::Id;
 use airlock_proto::cap::bus_packet::Payload;
+use airlock_service::Health;
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
@@ -121,6 +122,7 @@ pub struct Term {
     pub kernel: Kernel,
     pub clock: Clock,
     pub metrics: Metrics,
+    pub health: Health,
     pub letters: Letters,
     /// What workers said of their runs and is not written yet.
     pub reports: Reports,

@@ -99,6 +99,7 @@ async fn run(arguments: &[String]) -> anyhow::Result<bool> {
 /// The process that is measured.
 async fn work() -> anyhow::Result<()> {
     Worker::builder(WORKER)
+        .id(WORKER)
         .max_parallel(PARALLEL)
         .receipt_within(Duration::from_secs(60))
         .on(TOPIC, |_: JobContext, (): ()| async move { Ok(()) })

@@ -27,11 +27,11 @@ use crate::worker;
 pub struct Worker;
 
 impl Worker {
-    /// Begins a worker of this name. The name is what the scheduler reaches it by: two
-    /// processes must not share one at the same time.
-    pub fn builder(id: impl Into<String>) -> Builder {
+    /// Begins a worker of this name. Any number of processes may have one name: each goes
+    /// by an id of its own, see [`Builder::id`].
+    pub fn builder(name: impl Into<String>) -> Builder {
         Builder {
-            draft: Draft::new(id.into()),
+            draft: Draft::new(name.into()),
             handlers: Handlers::new(),
             states: States::default(),
             stats: Arc::new(Stats::default()),
@@ -133,6 +133,14 @@ impl Builder {
             let problem = format!("there are two states of the type {name}");
             self.draft.problems.push(problem);
         }
+        self
+    }
+
+    /// What the scheduler reaches this one process by; `WORKER_ID` overrides it. By default
+    /// its name, the host's and something random. Two live processes must not share one:
+    /// they lose nothing, but only one of them is given work, and both log an error.
+    pub fn id(mut self, id: impl Into<String>) -> Self {
+        self.draft.id = Some(id.into());
         self
     }
 

@@ -12,6 +12,7 @@ use airlock_model::{PoolName, Topic, WorkerId};
 
 use crate::environment;
 use crate::error::WorkerError;
+use crate::identity;
 use crate::outbox::Limits;
 use crate::signing::{Keys, Source};
 
@@ -24,7 +25,10 @@ const MOST_LABELS: usize = 64;
 /// What the builder collects, unchecked.
 #[derive(Debug, Clone)]
 pub(crate) struct Draft {
-    pub id: String,
+    /// What all processes of this program go by.
+    pub name: String,
+    /// What one process goes by; made from the name unless it is given.
+    pub id: Option<String>,
     pub pool: String,
     pub max_parallel: usize,
     pub labels: BTreeMap<String, String>,
@@ -48,9 +52,10 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    pub fn new(id: String) -> Self {
+    pub fn new(name: String) -> Self {
         Self {
-            id,
+            name,
+            id: None,
             pool: "default".to_owned(),
             max_parallel: 16,
             labels: BTreeMap::new(),
@@ -77,6 +82,7 @@ impl Draft {
 /// Checked settings.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
+    pub name: String,
     pub id: WorkerId,
     pub pool: PoolName,
     pub topics: Vec<String>,
@@ -145,8 +151,12 @@ impl Settings {
             "blocked_after must be at least 10ms",
         );
         check(
-            draft.labels.len() <= MOST_LABELS && draft.capabilities.len() <= MOST_LABELS,
-            "a worker has at most 64 labels and 64 capabilities",
+            draft.labels.len() < MOST_LABELS && draft.capabilities.len() <= MOST_LABELS,
+            "a worker has at most 63 labels beside its name, and 64 capabilities",
+        );
+        check(
+            draft.id.is_some() || draft.private_key.is_none(),
+            "a worker that signs needs a fixed id, by which the scheduler knows its key: set WORKER_ID",
         );
         problems.extend(
             draft
@@ -163,7 +173,11 @@ impl Settings {
                 .map(|p| format!("Redis: {p}")),
         );
         let pool = PoolName::new(&draft.pool).map_err(|e| problems.push(e.to_string()));
-        let id = WorkerId::new(&draft.id).map_err(|e| problems.push(e.to_string()));
+        let id = match &draft.id {
+            Some(id) => WorkerId::new(id),
+            None => WorkerId::new(identity::own_id(&draft.name)),
+        };
+        let id = id.map_err(|e| problems.push(e.to_string()));
         if let Ok(id) = &id
             && !subjects::is_addressable(id)
         {
@@ -174,7 +188,13 @@ impl Settings {
         let (Ok(id), Ok(pool), true) = (id, pool, problems.is_empty()) else {
             return Err(WorkerError::Config(problems.join("; ")));
         };
+        // Jobs may ask for it as for any label.
+        let labels = &mut draft.labels;
+        labels
+            .entry("name".to_owned())
+            .or_insert_with(|| draft.name.clone());
         Ok(Self {
+            name: draft.name,
             id,
             pool,
             topics,

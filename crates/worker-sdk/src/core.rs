@@ -1,6 +1,7 @@
 //! What the tasks of one worker share, and the way of a result.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use airlock_bus::{Bus, subjects};
 use bytes::Bytes;
@@ -8,6 +9,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Settings;
+use crate::error::JobErrorKind;
 use crate::handler::Handlers;
 use crate::host::Host;
 use crate::job::{self, Job};
@@ -117,6 +119,7 @@ impl Core {
         let took = job.started().map(|s| s.at.elapsed()).unwrap_or_default();
         let metrics = metrics.unwrap_or_else(|| self.host.metrics.other());
         metrics.executed(&ending, took);
+        log_end(job, &ending, took);
         let packet = self.speaker.result(job, ending, job::now());
         self.outbox().push(job.dispatch, packet, traceparent);
         self.unpublished.notify_one();
@@ -167,4 +170,27 @@ impl Core {
             tracing::debug!(subject, %error, "not sent");
         }
     }
+}
+
+/// What did not succeed names its job; the rest is for whoever looks closely. Whether it
+/// is tried again is what the scheduler does by default: a topic may have rules of its own.
+fn log_end(job: &Job, ending: &Ending, took: Duration) {
+    let (attempt, topic) = (job.attempt(), job.request.topic.as_str());
+    let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+    let failed = |code: &str, error: &str, retryable: bool| {
+        let most = u64::try_from(job.detail.max_attempts).unwrap_or(0);
+        let will_retry = retryable && attempt < most;
+        tracing::warn!(job_id = %job.id, attempt, topic, code, error, will_retry, took_ms, "the attempt failed");
+    };
+    let outcome = match ending {
+        Ending::Failed(error) => {
+            let retryable = error.kind() == JobErrorKind::Retryable;
+            return failed(error.code(), error.message(), retryable);
+        }
+        Ending::TimedOut(words) => return failed("timeout", words, false),
+        Ending::Succeeded(_) => "succeeded",
+        Ending::Cancelled(_) => "cancelled",
+        Ending::NotStarted => "not started",
+    };
+    tracing::debug!(job_id = %job.id, attempt, topic, outcome, took_ms, "the job has ended");
 }

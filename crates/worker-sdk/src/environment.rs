@@ -46,7 +46,7 @@ fn identity(
     problems: &mut Vec<String>,
 ) {
     if let Some(id) = given("WORKER_ID") {
-        draft.id = id;
+        draft.id = Some(id);
     }
     if let Some(pool) = given("TASK_QUEUE") {
         draft.pool = pool;
@@ -200,6 +200,8 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} in {text}");
         }
-        assert!(resolve(&[("WORKER_ID", "")]).is_ok(), "empty is unset");
+        let unset = resolve(&[("WORKER_ID", "")]).expect("empty is unset");
+        assert!(unset.id.as_str().starts_with("demo-"), "{}", unset.id);
+        assert_eq!(unset.labels["name"], "demo");
     }
 }

@@ -171,6 +171,10 @@ impl Job {
         (deadline > 0 && wall.as_millis() >= deadline).then(|| "its deadline has passed".to_owned())
     }
 
+    pub fn attempt(&self) -> u64 {
+        self.request.dispatch.as_ref().map_or(0, |d| d.attempt)
+    }
+
     pub fn constraints(&self) -> Option<&cap::PolicyConstraints> {
         self.detail.constraints.as_ref()
     }

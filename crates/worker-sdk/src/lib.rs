@@ -42,6 +42,7 @@
 mod artifacts;
 mod blocked;
 mod builder;
+mod cancels;
 mod config;
 mod constraints;
 mod context;
@@ -52,6 +53,7 @@ mod gate;
 mod gpu;
 mod handler;
 mod host;
+mod identity;
 mod intake;
 mod job;
 mod load;

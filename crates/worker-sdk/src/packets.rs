@@ -45,10 +45,18 @@ pub(crate) enum Ending {
 #[derive(Debug)]
 pub(crate) enum Output {
     Inline(Bytes),
-    Pointer(String),
+    Pointer(Staged),
     /// Too large for a packet, and its store could not be reached. The work is done all
     /// the same and must not be done again.
     Lost(String),
+}
+
+/// A result in the store, and how to tell that it is still the same.
+#[derive(Debug)]
+pub(crate) struct Staged {
+    pub pointer: String,
+    pub sha256: Bytes,
+    pub size: u64,
 }
 
 /// Which part of its life a worker announces.
@@ -94,7 +102,7 @@ impl Speaker {
             capabilities: settings.topics.iter().map(|t| (t.clone(), true)).collect(),
             sdk_version: concat!("airlock-rust/", env!("CARGO_PKG_VERSION")).to_owned(),
             ready_topics: settings.topics.clone(),
-            agent_name: self.id.to_string(),
+            agent_name: settings.name.clone(),
             airlock: Some(hello),
         };
         self.seal(&self.incarnation, now, Payload::Handshake(handshake))
@@ -120,7 +128,7 @@ impl Speaker {
             pool: settings.pool.to_string(),
             max_parallel_jobs: count(settings.max_parallel),
             labels: settings.labels.clone(),
-            agent_name: self.id.to_string(),
+            agent_name: settings.name.clone(),
             airlock: Some(own::WorkerStatus {
                 incarnation: self.incarnation.clone(),
                 active_dispatch_ids: active,
@@ -238,9 +246,11 @@ impl Speaker {
                 result.status = JobStatus::Succeeded.into();
                 detail.payload = Some(content);
             }
-            Ending::Succeeded(Output::Pointer(pointer)) => {
+            Ending::Succeeded(Output::Pointer(staged)) => {
                 result.status = JobStatus::Succeeded.into();
-                result.result_ptr = pointer;
+                result.result_ptr = staged.pointer;
+                detail.payload_sha256 = staged.sha256;
+                detail.payload_size = staged.size;
             }
         }
         result.airlock = Some(detail);

@@ -9,6 +9,7 @@ use std::time::Duration;
 use airlock_guard::keys;
 use airlock_proto::trace;
 use bytes::Bytes;
+use sha2::{Digest, Sha256};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tracing::Instrument;
 
@@ -18,11 +19,13 @@ use crate::core::Core;
 use crate::error::JobError;
 use crate::handler::{self, Answer, Handler, NO_INPUT};
 use crate::job::{Cause, Job};
-use crate::packets::{Ending, Output};
+use crate::packets::{Ending, Output, Staged};
 use crate::store::PATIENCE;
 
 /// How long a result is kept in Redis for the scheduler to copy.
 const RESULT_TTL: Duration = Duration::from_secs(24 * 3600);
+/// What was staged is not what the dispatch names.
+const INPUT_MISMATCH: &str = "input_mismatch";
 /// The largest output at all.
 const LARGEST_OUTPUT: usize = 64 << 20;
 
@@ -49,6 +52,9 @@ async fn wait_for_slot<'a>(
     if core.draining.is_cancelled() {
         return Err(Ending::NotStarted);
     }
+    if job.cancel.is_cancelled() {
+        return Err(before_its_start(job));
+    }
     let own = match job.handler.as_ref().and_then(|h| h.slots.as_ref()) {
         Some(slots) => Some(one_of(slots, core, job).await?),
         None => None,
@@ -67,17 +73,23 @@ async fn one_of<'a>(
     tokio::select! {
         biased;
         () = core.draining.cancelled() => Err(Ending::NotStarted),
-        () = job.cancel.cancelled() => Err(match job.cause() {
-            Some(Cause::Cancelled(reason)) => Ending::Cancelled(reason),
-            Some(Cause::TimedOut(words)) => Ending::TimedOut(words),
-            Some(Cause::Shutdown) | None => Ending::NotStarted,
-        }),
+        () = job.cancel.cancelled() => Err(before_its_start(job)),
         slot = slots.acquire() => slot.map_err(|_| Ending::NotStarted),
+    }
+}
+
+/// How a job ends that was asked to before it had begun.
+fn before_its_start(job: &Job) -> Ending {
+    match job.cause() {
+        Some(Cause::Cancelled(reason)) => Ending::Cancelled(reason),
+        Some(Cause::TimedOut(words)) => Ending::TimedOut(words),
+        Some(Cause::Shutdown) | None => Ending::NotStarted,
     }
 }
 
 async fn begin(core: &Core, job: &Arc<Job>, payload: Option<Bytes>) -> (Ending, Option<String>) {
     job.start();
+    tracing::debug!(job_id = %job.id, topic = job.request.topic, dispatch_id = %job.dispatch, attempt = job.attempt(), "the job begins");
     let Some(handler) = job.handler.as_ref().map(|h| &h.handler) else {
         let words = format!("this worker has no handler for {}", job.request.topic);
         return (Ending::Failed(JobError::fatal("no_handler", words)), None);
@@ -88,7 +100,7 @@ async fn begin(core: &Core, job: &Arc<Job>, payload: Option<Bytes>) -> (Ending, 
         topic = job.request.topic,
         tenant = job.request.tenant_id,
         dispatch_id = %job.dispatch,
-        attempt = job.request.dispatch.as_ref().map_or(0, |d| d.attempt),
+        attempt = job.attempt(),
     );
     if span.is_disabled() {
         return (execute(core, job, handler, payload).await, None);
@@ -106,6 +118,9 @@ async fn begin(core: &Core, job: &Arc<Job>, payload: Option<Bytes>) -> (Ending, 
 async fn execute(core: &Core, job: &Arc<Job>, handler: &Handler, payload: Option<Bytes>) -> Ending {
     let work = async {
         let input = input(core, job, payload).await?;
+        if job.cancel.is_cancelled() {
+            return Err(JobError::failed("it was ended before it began"));
+        }
         handler::call(handler, JobContext::new(Arc::clone(job)), input).await
     };
     let work = std::pin::pin!(work);
@@ -147,18 +162,38 @@ async fn input(core: &Core, job: &Job, payload: Option<Bytes>) -> Result<Bytes, 
     if pointer.is_empty() {
         return Ok(NO_INPUT);
     }
-    let Some(key) = keys::parse_pointer(pointer) else {
-        let words = format!("{pointer} is not a pointer this worker can follow");
+    let own = keys::context(&job.id);
+    if keys::parse_pointer(pointer) != Some(own.as_str()) {
+        let words = format!("{pointer} is not where the input of this job is");
         return Err(JobError::fatal("invalid_pointer", words));
-    };
-    let found = core.host.store.get(key).await;
+    }
+    let found = core.host.store.get(&own).await;
     let unavailable = |words| Err(JobError::retryable(words).with_code("input_unavailable"));
     match found {
-        Ok(Some(content)) => Ok(content),
+        Ok(Some(content)) => unchanged(job, content),
         // It is written anew at each dispatch, so another try may find it.
         Ok(None) => unavailable(format!("{pointer} holds nothing")),
         Err(error) => unavailable(format!("reading {pointer}: {error}")),
     }
+}
+
+/// The input, if it is the one that the scheduler decided on: its digest is in the
+/// dispatch, which may be signed, while anybody with access to the store may have
+/// changed what is there.
+fn unchanged(job: &Job, content: Bytes) -> Result<Bytes, JobError> {
+    let (digest, size) = (&job.detail.input_sha256, job.detail.input_size);
+    let same = || size == content.len() as u64 && Sha256::digest(&content)[..] == digest[..];
+    if digest.is_empty() || same() {
+        return Ok(content);
+    }
+    let words = format!(
+        "the input of {} bytes is not the one of {size} bytes that was decided on",
+        content.len()
+    );
+    tracing::error!(job_id = %job.id, dispatch_id = %job.dispatch, words, "the input was changed in the store");
+    job.alert(INPUT_MISMATCH, words.clone());
+    // Every dispatch stages it anew.
+    Err(JobError::retryable(words).with_code(INPUT_MISMATCH))
 }
 
 /// Puts the output where the scheduler finds it.
@@ -173,14 +208,19 @@ async fn stage(core: &Core, job: &Job, content: Bytes) -> Ending {
     }
     let fits = size <= core.largest_inline();
     let patience = if fits { Duration::ZERO } else { PATIENCE };
-    let key = keys::result(&job.id);
+    let key = keys::run_result(&job.id, &job.dispatch.to_string());
+    let sha256 = Bytes::copy_from_slice(&Sha256::digest(&content));
     let stored = core
         .host
         .store
         .set(&key, content.clone(), RESULT_TTL, patience)
         .await;
     Ending::Succeeded(match stored {
-        Ok(()) => Output::Pointer(keys::pointer(&key)),
+        Ok(()) => Output::Pointer(Staged {
+            pointer: keys::pointer(&key),
+            sha256,
+            size: size as u64,
+        }),
         // Larger than it likes, but it arrives.
         Err(_) if fits => Output::Inline(content),
         Err(error) => {

@@ -5,12 +5,14 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 use uuid::Uuid;
 
+use crate::cancels::Cancels;
 use crate::gate::{Facts, Gate, Refusal};
-use crate::job::Job;
+use crate::job::{Cause, Job};
 
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -24,6 +26,7 @@ pub(crate) struct Table {
 #[derive(Debug)]
 struct Inner {
     gate: Gate,
+    cancels: Cancels,
     jobs: HashMap<Uuid, Arc<Job>>,
 }
 
@@ -32,6 +35,7 @@ impl Table {
         Self {
             inner: Mutex::new(Inner {
                 gate: Gate::new(incarnation),
+                cancels: Cancels::default(),
                 jobs: HashMap::new(),
             }),
             busy: Notify::new(),
@@ -53,6 +57,10 @@ impl Table {
         let mut inner = self.lock();
         inner.gate.admit(facts, now_ms)?;
         let job = Arc::new(make());
+        if let Some(reason) = inner.cancels.of(&job.id, &job.dispatch) {
+            let cause = Cause::Cancelled(reason.to_owned());
+            job.end(cause, Instant::now(), Duration::ZERO);
+        }
         let first = inner.jobs.is_empty();
         inner.jobs.insert(job.dispatch, Arc::clone(&job));
         drop(inner);
@@ -101,14 +109,20 @@ impl Table {
         inner.jobs.values().filter(|j| wanted(j)).cloned().collect()
     }
 
-    /// The job of this name; of this dispatch only, if one is named.
-    pub fn find(&self, job_id: &str, dispatch: Option<&str>) -> Vec<Arc<Job>> {
-        let wanted = |job: &Job| {
-            job.id.as_str() == job_id
-                && dispatch.is_none_or(|d| Uuid::parse_str(d).is_ok_and(|d| d == job.dispatch))
-        };
-        let inner = self.lock();
-        inner.jobs.values().filter(|j| wanted(j)).cloned().collect()
+    /// The job of this name; of this dispatch only, if one is named. A dispatch that is
+    /// not here may still come: it is ended then.
+    pub fn cancel(&self, job_id: &str, dispatch: Option<Uuid>, reason: &str) -> Vec<Arc<Job>> {
+        let wanted =
+            |job: &Job| job.id.as_str() == job_id && dispatch.is_none_or(|d| d == job.dispatch);
+        let mut inner = self.lock();
+        let found: Vec<_> = inner.jobs.values().filter(|j| wanted(j)).cloned().collect();
+        if let Some(dispatch) = dispatch
+            && found.is_empty()
+        {
+            let now = Instant::now();
+            inner.cancels.remember(job_id, dispatch, reason, now);
+        }
+        found
     }
 
     /// Waits until there is a job.

@@ -246,6 +246,9 @@ pub(crate) async fn control(core: Arc<Core>, mut subscription: Subscription) {
             core.announce.notify_one();
         }
         receipts(&core, &control);
+        if !control.same_id.is_empty() {
+            warn_of_duplicate(&core, &control.same_id);
+        }
         if control.inventory {
             answer_inventory(&core, incoming.reply).await;
         }
@@ -270,6 +273,22 @@ fn receipts(core: &Core, control: &own::WorkerControl) {
     drop(outbox);
     core.room.notify_one();
     core.receipted.notify_one();
+}
+
+/// Another live process goes by the id of this one: whoever deployed them must know.
+fn warn_of_duplicate(core: &Core, processes: &[String]) {
+    let own = core.speaker.incarnation.as_str();
+    let others: Vec<&str> = processes
+        .iter()
+        .map(String::as_str)
+        .filter(|p| *p != own)
+        .collect();
+    tracing::error!(
+        worker = %core.settings.id,
+        incarnation = own,
+        others = others.join(" "),
+        "another process runs under this worker id, and only one of them is given work; leave WORKER_ID unset or give each its own"
+    );
 }
 
 async fn answer_inventory(core: &Core, reply: Option<String>) {
@@ -300,17 +319,28 @@ pub(crate) async fn cancels(core: Arc<Core>, mut subscription: Subscription) {
 }
 
 fn end_job(core: &Core, cancel: cap::JobCancel) {
-    let dispatch = cancel
-        .dispatch
-        .map(|d| d.dispatch_id)
-        .filter(|id| !id.is_empty());
-    for job in core.table.find(&cancel.job_id, dispatch.as_deref()) {
-        let reason = match cancel.reason.as_str() {
-            "" => format!("cancelled by {}", cancel.requested_by),
-            reason => reason.to_owned(),
-        };
+    let named = cancel.dispatch.filter(|d| !d.dispatch_id.is_empty());
+    let dispatch = match &named {
+        // Every worker hears every cancel.
+        Some(run)
+            if !run.assigned_worker_id.is_empty()
+                && run.assigned_worker_id != core.settings.id.as_str() =>
+        {
+            return;
+        }
+        Some(run) => match Uuid::parse_str(&run.dispatch_id) {
+            Ok(dispatch) => Some(dispatch),
+            Err(_) => return,
+        },
+        None => None,
+    };
+    let reason = match cancel.reason.as_str() {
+        "" => format!("cancelled by {}", cancel.requested_by),
+        reason => reason.to_owned(),
+    };
+    let grace = core.settings.cancel_grace;
+    for job in core.table.cancel(&cancel.job_id, dispatch, &reason) {
         tracing::info!(job_id = %job.id, reason, "cancelling");
-        let grace = core.settings.cancel_grace;
-        job.end(Cause::Cancelled(reason), Instant::now(), grace);
+        job.end(Cause::Cancelled(reason.clone()), Instant::now(), grace);
     }
 }

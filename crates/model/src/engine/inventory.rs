@@ -21,13 +21,15 @@ impl Engine {
         out: &mut Vec<Effect>,
     ) {
         let known = self.workers.get(worker).map(|w| &w.incarnation);
-        if known.is_some_and(|i| i != incarnation) {
+        if self.others.contains(worker, incarnation) {
+            self.shown(now, worker, incarnation, out);
+        } else if known.is_some_and(|i| i != incarnation) {
             // From a process that is gone already.
             return;
+        } else {
+            // Taken over from an earlier leader, who gave it to an earlier process.
+            self.supersede(now, worker, incarnation, random, out);
         }
-        // Taken over from an earlier leader, who gave it to an earlier process.
-        let reason = "its worker was replaced by a new process";
-        self.lose_worker(now, worker, Some(incarnation), reason, random, out);
         self.signs_of_life(now, worker, running.iter().chain(finished));
         let absent = self.held_where(worker, |a| {
             a.incarnation == *incarnation
@@ -75,7 +77,10 @@ impl Engine {
         if let Some(a) = run.filter(|a| !a.terms.struck && !a.accepted) {
             a.terms.struck = true;
             let worker = a.worker.clone();
-            self.missed(now, &worker);
+            let registered = self.workers.get(&worker).map(|w| &w.incarnation);
+            if registered == Some(&a.incarnation) {
+                self.missed(now, &worker);
+            }
         }
     }
 }

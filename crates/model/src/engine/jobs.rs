@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::ready::{Entry, Kept, Place};
-use super::{Effect, Engine, Random};
+use super::{Effect, Engine, Random, RunId};
 use crate::ids::{Attempt, DispatchId, Incarnation, JobId, TenantId, WorkerId};
 use crate::job::{Decision, JobSpec, Verdict};
 use crate::routing::{Reach, WaitReason, pools_of};
@@ -68,6 +68,16 @@ pub struct Assignment {
     pub constraints: Option<Arc<Constraints>>,
     pub reach: Reach,
     pub terms: Terms,
+}
+
+impl Assignment {
+    pub fn run(&self) -> RunId {
+        RunId {
+            worker: self.worker.clone(),
+            dispatch: self.dispatch,
+            attempt: self.attempt,
+        }
+    }
 }
 
 /// A job read from the ledger again, with its assignment when it is in flight.
@@ -407,7 +417,7 @@ impl Engine {
         {
             out.push(Effect::CancelAtWorker {
                 job: id.clone(),
-                assignment,
+                run: assignment.run(),
                 reason: format!("the job is {state}"),
             });
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Assignment, KnownJob, ReloadedJob};
 use crate::backoff::Backoff;
-use crate::ids::{DispatchId, Incarnation, JobId, PoolName, WorkerId};
+use crate::ids::{Attempt, DispatchId, Incarnation, JobId, PoolName, WorkerId};
 use crate::job::Verdict;
 use crate::routing::{Reach, WaitReason, Worker};
 use crate::rules::Rules;
@@ -124,6 +124,14 @@ pub struct Beat {
     pub reach: Reach,
 }
 
+/// Which run of a job, and whose.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunId {
+    pub worker: WorkerId,
+    pub dispatch: DispatchId,
+    pub attempt: Attempt,
+}
+
 /// What happened.
 #[derive(Debug, Clone)]
 pub enum Input {
@@ -163,13 +171,13 @@ pub enum Input {
     },
     Published {
         job: JobId,
-        dispatch: DispatchId,
+        run: RunId,
         /// When it went out.
         at: Timestamp,
     },
     PublishFailed {
         job: JobId,
-        dispatch: DispatchId,
+        run: RunId,
         /// It never left: nobody can have it.
         sure: bool,
     },
@@ -249,7 +257,7 @@ pub enum Effect {
     /// Tell the worker to stop.
     CancelAtWorker {
         job: JobId,
-        assignment: Assignment,
+        run: RunId,
         reason: String,
     },
     /// Tell the worker that its result is in the ledger.
@@ -259,6 +267,11 @@ pub enum Effect {
     },
     AskInventory {
         worker: WorkerId,
+    },
+    /// Two live processes go by one id: the one that is given work, and another.
+    DuplicateWorker {
+        worker: WorkerId,
+        processes: [Incarnation; 2],
     },
     /// Ask an unknown worker to introduce itself.
     AskHello {

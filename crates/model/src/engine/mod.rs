@@ -7,6 +7,7 @@
 //! compare-and-set missed), the shell reads the job again and says so with
 //! [`Input::Reloaded`], which replaces whatever was believed.
 
+mod duplicates;
 mod flight;
 mod inventory;
 mod jobs;
@@ -26,10 +27,11 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use duplicates::Others;
 use flight::InFlight;
 use jobs::Job;
 pub use jobs::{Assignment, KnownJob, Phase, ReloadedJob, Terms};
-pub use messages::{Beat, Census, Effect, Input, Outcome, ResultReport, Settings};
+pub use messages::{Beat, Census, Effect, Input, Outcome, ResultReport, RunId, Settings};
 use ready::Ready;
 pub use workers::{cap_incarnation, reach_of, shared_incarnation, topic_incarnation};
 
@@ -45,6 +47,8 @@ pub struct Engine {
     rules: Arc<Rules>,
     jobs: HashMap<JobId, Job>,
     workers: BTreeMap<WorkerId, Worker>,
+    /// Processes that go by the id of a registered one.
+    others: Others,
     in_flight: InFlight,
     ready: Ready,
     /// Allowed in this round, and neither placed nor queued yet.
@@ -94,6 +98,7 @@ impl Engine {
             rules,
             jobs: HashMap::new(),
             workers: BTreeMap::new(),
+            others: Others::default(),
             in_flight: InFlight::default(),
             ready: Ready::default(),
             fresh: Vec::new(),
@@ -157,12 +162,10 @@ impl Engine {
                 running,
                 finished,
             } => self.inventory(now, &worker, &incarnation, &running, &finished, random, out),
-            Input::Published { job, dispatch, at } => self.published(now, &job, dispatch, at),
-            Input::PublishFailed {
-                job,
-                dispatch,
-                sure,
-            } => self.publish_failed(now, &job, dispatch, sure, random, out),
+            Input::Published { job, run, at } => self.published(now, job, run, at, out),
+            Input::PublishFailed { job, run, sure } => {
+                self.publish_failed(now, job, run, sure, random, out);
+            }
             Input::Started {
                 job,
                 dispatch,
@@ -196,6 +199,7 @@ impl Engine {
         for worker in self.workers.values_mut() {
             worker.last_seen = now;
         }
+        self.others.bus_up(now);
         for a in self.jobs.values_mut().filter_map(Job::assignment_mut) {
             a.last_sign = a.last_sign + now.since(since.max(a.last_sign));
         }

@@ -1,6 +1,6 @@
 //! The wire's and the workers' word on runs: published, started, ended.
 
-use super::{Assignment, Effect, Engine, Job, Outcome, Phase, Random, ResultReport};
+use super::{Assignment, Effect, Engine, Job, Outcome, Phase, Random, ResultReport, RunId};
 use crate::ids::{DispatchId, JobId, WorkerId};
 use crate::routing::{Reach, WaitReason};
 use crate::rules::RetryOn;
@@ -13,18 +13,33 @@ impl Engine {
     pub(super) fn published(
         &mut self,
         now: Timestamp,
-        id: &JobId,
-        dispatch: DispatchId,
+        id: JobId,
+        run: RunId,
         at: Timestamp,
+        out: &mut Vec<Effect>,
     ) {
         let flush_at = now + self.settings.flush_after;
-        if let Some(a) = self.jobs.get_mut(id).and_then(Job::assignment_mut)
-            && a.dispatch == dispatch
-            && a.dispatched_at.is_none()
-        {
-            // What began was on the wire before, whatever the worker's clock says.
-            a.dispatched_at = Some(a.started_at.unwrap_or(at).min(at));
-            self.unmarked.push_back((flush_at, id.clone(), dispatch));
+        match self.jobs.get_mut(&id).and_then(Job::assignment_mut) {
+            Some(a) if a.dispatch == run.dispatch => {
+                if a.dispatched_at.is_none() {
+                    // What began was on the wire before, whatever the worker's clock says.
+                    a.dispatched_at = Some(a.started_at.unwrap_or(at).min(at));
+                    self.unmarked.push_back((flush_at, id, run.dispatch));
+                }
+            }
+            Some(_) | None => self.cancel_again(id, run, out),
+        }
+    }
+
+    /// A run went out after it had ended for us: the cancel that was sent then may have
+    /// come before it. One whose result was taken needs none.
+    fn cancel_again(&self, job: JobId, run: RunId, out: &mut Vec<Effect>) {
+        if !self.taken.set.contains(&run.dispatch) {
+            out.push(Effect::CancelAtWorker {
+                job,
+                run,
+                reason: "the run had ended before it went out".to_owned(),
+            });
         }
     }
 
@@ -36,19 +51,25 @@ impl Engine {
     pub(super) fn publish_failed(
         &mut self,
         now: Timestamp,
-        id: &JobId,
-        dispatch: DispatchId,
+        id: JobId,
+        given: RunId,
         sure: bool,
         random: Random<'_>,
         out: &mut Vec<Effect>,
     ) {
         let again = now + self.settings.retry_delay_publish;
         let mut rearm = false;
-        let run = self.jobs.get_mut(id).and_then(Job::assignment_mut);
-        let run = run.filter(|a| a.dispatch == dispatch && !a.accepted);
+        let run = self.jobs.get_mut(&id).and_then(Job::assignment_mut);
+        let Some(run) = run.filter(|a| a.dispatch == given.dispatch) else {
+            if !sure {
+                self.cancel_again(id, given, out);
+            }
+            return;
+        };
+        let run = Some(run).filter(|a| !a.accepted);
         if sure && run.as_ref().is_some_and(|a| a.dispatched_at.is_none()) {
             let reason = "it could not be put on the wire".to_owned();
-            self.retry_or_fail(now, id, false, DISPATCH_FAILED, reason, random, out);
+            self.retry_or_fail(now, &id, false, DISPATCH_FAILED, reason, random, out);
             return;
         }
         if let Some(a) = run
@@ -59,7 +80,7 @@ impl Engine {
             rearm = true;
         }
         if rearm {
-            self.arm(Some(again), id);
+            self.arm(Some(again), &id);
         }
     }
 

@@ -4,6 +4,7 @@
 
 mod crowd;
 mod deciding;
+mod duplicates;
 mod fairness;
 mod fleet;
 mod ledger;
@@ -91,6 +92,14 @@ impl Rig {
 
     fn hello(&mut self, id: &str, slots: u32) -> Vec<Effect> {
         self.feed(Input::Hello(Box::new(worker(id, "one", slots))))
+    }
+
+    /// A new process takes the place of one that died and answers no more.
+    fn replaced(&mut self, id: &str, incarnation: &str, slots: u32) -> Vec<Effect> {
+        let mut effects = self.feed(Input::Hello(Box::new(worker(id, incarnation, slots))));
+        effects.extend(self.live(secs(4)).into_iter().map(|(_, e)| e));
+        effects.retain(|e| !matches!(e, Effect::AskInventory { .. }));
+        effects
     }
 
     /// Beats of these workers, so that nobody falls silent.
@@ -276,12 +285,11 @@ fn one_short(effect: &Effect) -> String {
         Effect::Stray { report, .. } => format!("stray {}", report.job),
         Effect::Recheck(job) => format!("recheck {}", job.id),
         Effect::Republish { job, .. } => format!("republish {}", job.id),
-        Effect::CancelAtWorker {
-            job, assignment, ..
-        } => format!("cancel {job} at {}", assignment.worker),
+        Effect::CancelAtWorker { job, run, .. } => format!("cancel {job} at {}", run.worker),
         Effect::Receipt { worker, .. } => format!("receipt {worker}"),
         Effect::AskInventory { worker } => format!("inventory {worker}"),
         Effect::AskHello { worker } => format!("rehello {worker}"),
+        Effect::DuplicateWorker { worker, .. } => format!("duplicate {worker}"),
     }
 }
 

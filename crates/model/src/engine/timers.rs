@@ -305,7 +305,7 @@ impl Engine {
         if let Some(a) = self.jobs.get(id).and_then(|j| j.assignment()) {
             out.push(Effect::CancelAtWorker {
                 job: id.clone(),
-                assignment: a.clone(),
+                run: a.run(),
                 reason: reason.clone(),
             });
         }
@@ -318,7 +318,7 @@ impl Engine {
             Phase::Assigned(assignment) => {
                 out.push(Effect::CancelAtWorker {
                     job: id.clone(),
-                    assignment: assignment.clone(),
+                    run: assignment.run(),
                     reason: reason.clone(),
                 });
                 out.push(Effect::Finish {

@@ -19,9 +19,10 @@ const MAX_REFUSED: usize = 1000;
 const CROSSING: std::time::Duration = std::time::Duration::from_secs(2);
 
 impl Engine {
-    /// A worker introduces itself. A new incarnation under a known name means that the
-    /// old process is gone, and its jobs with it: known at once, not after the TTL. Under
-    /// a name that several processes share, nobody is gone because another came.
+    /// A worker introduces itself. A new incarnation under a known name most often means
+    /// that the old process is gone, and its jobs with it: it is asked, and known soon, not
+    /// after the TTL. Under a name that several processes share, nobody is gone because
+    /// another came.
     pub(super) fn hello(
         &mut self,
         now: Timestamp,
@@ -33,6 +34,12 @@ impl Engine {
         worker.care = Care::default();
         let known = self.workers.get(&worker.id);
         match worker.reach {
+            Reach::Direct if worker.sdk => {
+                let (id, incarnation) = (&worker.id, &worker.incarnation);
+                if !self.introduced(now, id, incarnation, random, out) {
+                    return;
+                }
+            }
             Reach::Direct => {
                 if known.map(|w| &w.incarnation) != Some(&worker.incarnation) {
                     let reason = "its worker was replaced by a new process";
@@ -56,13 +63,14 @@ impl Engine {
         random: Random<'_>,
         out: &mut Vec<Effect>,
     ) {
-        if !self.workers.contains_key(&beat.worker) {
-            if beat.incarnation.is_some() {
-                out.push(Effect::AskHello {
-                    worker: beat.worker,
-                });
-                return;
-            }
+        let registered = self.workers.get(&beat.worker).map(|w| &w.incarnation);
+        if let Some(incarnation) = &beat.incarnation
+            && registered != Some(incarnation)
+        {
+            self.other_beat(now, &beat, incarnation, random, out);
+            return;
+        }
+        if registered.is_none() {
             // A worker that knows only CAP introduces itself once in its life, perhaps
             // to an earlier leader: its heartbeat must do.
             self.hello(now, of_beat(now, &beat), random, out);
@@ -71,17 +79,6 @@ impl Engine {
         let Some(w) = self.workers.get_mut(&beat.worker) else {
             return;
         };
-        if let Some(incarnation) = &beat.incarnation
-            && w.incarnation != *incarnation
-        {
-            // Its introduction was lost; what we gave the old one is gone.
-            let id = beat.worker;
-            let reason = "its worker was replaced by a new process";
-            self.lose_worker(now, &id, Some(incarnation), reason, random, out);
-            self.workers.remove(&id);
-            out.push(Effect::AskHello { worker: id });
-            return;
-        }
         let was_open = w.is_open();
         w.last_seen = now;
         w.cpu_load = beat.cpu_load;
@@ -201,9 +198,13 @@ impl Engine {
         random: Random<'_>,
         out: &mut Vec<Effect>,
     ) {
+        if let Some(incarnation) = incarnation {
+            self.others.remove(worker, incarnation);
+        }
         let known = self.workers.get(worker);
         if known.is_some_and(|w| incarnation.is_none_or(|i| *i == w.incarnation)) {
             self.workers.remove(worker);
+            self.succeed(worker, out);
         } else if known.is_some() && incarnation.is_none() {
             return;
         }
@@ -225,7 +226,7 @@ impl Engine {
         self.lose(now, lost, worker, reason, random, out);
     }
 
-    fn lose(
+    pub(super) fn lose(
         &mut self,
         now: Timestamp,
         lost: Vec<JobId>,
@@ -252,16 +253,19 @@ impl Engine {
         }
         self.next_worker_sweep = now + std::time::Duration::from_secs(1);
         let ttl = self.settings.worker_ttl;
-        let silent: Vec<WorkerId> = self
+        let silent: Vec<(WorkerId, Incarnation)> = self
             .workers
             .values()
             .filter(|w| w.reach != Reach::Unregistered && now.since(w.last_seen) > ttl)
-            .map(|w| w.id.clone())
+            .map(|w| (w.id.clone(), w.incarnation.clone()))
             .collect();
-        for id in silent {
+        for (id, incarnation) in silent {
             self.workers.remove(&id);
-            self.lose_worker(now, &id, None, "its worker fell silent", random, out);
+            let held = self.held_where(&id, |a| a.incarnation == incarnation);
+            self.lose(now, held, &id, "its worker fell silent", random, out);
+            self.succeed(&id, out);
         }
+        self.sweep_others(now, random, out);
         for w in self.workers.values_mut() {
             if w.care.deaf_until.is_some_and(|at| at <= now) {
                 // One more miss and it is deaf again.
@@ -276,7 +280,8 @@ impl Engine {
         for worker in holders {
             let here = self.workers.get(&worker).map(|w| w.incarnation.clone());
             let orphaned = self.held_where(&worker, |a| {
-                let served = here.as_ref() == Some(&a.incarnation);
+                let served = here.as_ref() == Some(&a.incarnation)
+                    || self.others.is_heard(&worker, &a.incarnation);
                 let anybody = a.reach == Reach::Unregistered;
                 !served && !anybody && now.since(a.last_sign) > ttl
             });

@@ -35,6 +35,9 @@ pub(crate) const MAX_LINES: &str = "diff.max_lines";
 pub(crate) const DENIED_PATHS: &str = "diff.deny_path_globs";
 pub(crate) const REDACTION: &str = "redaction_level";
 
+/// What commands have of the worker's environment.
+const INHERITED: [&str; 6] = ["PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR"];
+
 /// What was done about one constraint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Use {
@@ -86,13 +89,19 @@ impl<'a> Policy<'a> {
     }
 
     /// A command to run, if it may be: killed when the job ends, with nothing on its
-    /// standard input. The name is compared as it is given, so a policy that allows
+    /// standard input, and of the worker's environment, which may hold credentials, no more
+    /// than `PATH`, `HOME`, `LANG`, `LC_ALL`, `TZ` and `TMPDIR`. The name is compared as it is given, so a policy that allows
     /// `git` does not allow `/tmp/git`.
     pub fn command(self, program: &str) -> Result<tokio::process::Command, JobError> {
         let allowed = self.toolchain().map_or(&[][..], |t| &t.allowed_commands);
         self.listed(COMMANDS, allowed, program, "the command")?;
         let mut command = tokio::process::Command::new(program);
+        let inherited = INHERITED
+            .iter()
+            .filter_map(|name| Some((name, std::env::var_os(name)?)));
         command
+            .env_clear()
+            .envs(inherited)
             .kill_on_drop(true)
             .stdin(std::process::Stdio::null());
         Ok(command)
@@ -166,9 +175,11 @@ impl<'a> Policy<'a> {
             let words = format!("{lines} lines changed; {} are allowed", limits.max_lines);
             return Err(self.job.refuse(MAX_LINES, words));
         }
-        for glob in limits.deny_path_globs.iter().map(Glob::new) {
-            for file in files.iter().map(AsRef::as_ref) {
-                if glob.matches(paths::plain(file)) {
+        for file in files.iter().map(AsRef::as_ref) {
+            let plain = paths::plain(file);
+            for glob in limits.deny_path_globs.iter().map(Glob::new) {
+                // What leads out of the tree is no file of a change.
+                if plain.as_ref().is_none_or(|plain| glob.matches(plain)) {
                     let words = format!("{file} must not be changed");
                     return Err(self.job.refuse(DENIED_PATHS, words));
                 }

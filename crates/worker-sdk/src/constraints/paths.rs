@@ -35,7 +35,18 @@ pub(super) fn is_below(real: &Path, folder: &str) -> bool {
     folder.is_absolute() && resolve(folder).is_ok_and(|folder| real.starts_with(folder))
 }
 
-/// A file's name in a change, without the `./` that means nothing.
-pub(super) fn plain(file: &str) -> &str {
-    file.trim_start_matches("./")
+/// A file's name in a change, as there is only one of: without `.`, `..` and empty parts.
+/// `None`: it leads out of the tree.
+pub(super) fn plain(file: &str) -> Option<String> {
+    let mut parts = Vec::new();
+    for part in file.split(['/', '\\']) {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop()?;
+            }
+            part => parts.push(part),
+        }
+    }
+    Some(parts.join("/"))
 }

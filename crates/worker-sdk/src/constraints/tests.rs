@@ -147,6 +147,37 @@ fn changes_are_counted_and_some_files_are_off_limits() {
     refused(policy.diff(&["a"], 11));
     refused(policy.diff(&["./.github/workflows/x.yaml"], 1));
     refused(policy.diff(&["keys/server.pem"], 1));
+    for disguised in [
+        "a/../.github/x",
+        "/.github/x",
+        ".//.github/x",
+        "a/./../.github/x",
+        "..\\.github\\x",
+        "../elsewhere",
+    ] {
+        refused(policy.diff(&[disguised], 1));
+    }
+    policy.diff(&["a/../b.rs"], 1).expect("b.rs");
+}
+
+#[tokio::test]
+async fn commands_do_not_inherit_the_workers_environment() {
+    let job = job(PolicyConstraints::default());
+    let mut env = Policy::new(&job).command("env").expect("allowed");
+    let shown = env.env("MINE", "1").output().await.expect("it runs").stdout;
+    let shown = String::from_utf8(shown).expect("text");
+    let names: Vec<&str> = shown
+        .lines()
+        .filter_map(|l| Some(l.split_once('=')?.0))
+        .collect();
+    // Cargo sets this one for tests: a stand-in for credentials.
+    assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some());
+    assert!(
+        names.contains(&"PATH") && names.contains(&"MINE"),
+        "{names:?}"
+    );
+    let allowed = |name: &&str| INHERITED.contains(name) || *name == "MINE";
+    assert!(names.iter().all(allowed), "{names:?}");
 }
 
 #[test]

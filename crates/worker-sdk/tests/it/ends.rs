@@ -1,14 +1,16 @@
 //! How jobs end: failures, panics, cancels, timeouts.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use airlock_proto::cap::{ErrorCode, JobStatus};
 use airlock_worker::{Builder, JobContext, JobError};
 use serde_json::Value;
 use tokio::sync::Notify;
+use uuid::Uuid;
 
-use crate::fake::{BOUND, Fake, detail, status};
+use crate::fake::{BOUND, Fake, Order, detail, status};
 
 fn many(worker: Builder) -> Builder {
     worker
@@ -103,6 +105,43 @@ async fn a_cancelled_job_ends_by_itself_or_is_ended() -> anyhow::Result<()> {
         assert_eq!(status(&result), JobStatus::Cancelled, "{topic}");
         assert_eq!(result.error_message, "not wanted any more");
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_cancel_that_is_faster_than_its_dispatch_ends_it() -> anyhow::Result<()> {
+    let ran = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&ran);
+    let mut fake = Fake::start().await?;
+    let _worker = fake
+        .worker(|worker| {
+            many(worker).on("job.count", move |_: JobContext, (): ()| {
+                count.fetch_add(1, Ordering::Relaxed);
+                async { Ok(()) }
+            })
+        })
+        .await?;
+    let cancelled = fake.order("job.count", "null");
+    let other_run = Order {
+        id: Uuid::new_v4(),
+        ..cancelled.clone()
+    };
+    fake.cancel(&cancelled, true).await?;
+    // Cancels are heard in their order: when this one is obeyed, the first has been heard.
+    let running = fake.send("job.polite", "null").await?;
+    fake.progress().await?;
+    fake.cancel(&running, true).await?;
+    fake.result_of(&running).await?;
+
+    fake.dispatch(&cancelled).await?;
+    let result = fake.result_of(&cancelled).await?;
+    assert_eq!(status(&result), JobStatus::Cancelled);
+    assert_eq!(result.error_message, "not wanted any more");
+    assert_eq!(ran.load(Ordering::Relaxed), 0, "it never began");
+    // Another run of the same job is another matter.
+    fake.dispatch(&other_run).await?;
+    let result = fake.result_of(&other_run).await?;
+    assert_eq!(status(&result), JobStatus::Succeeded);
     Ok(())
 }
 

@@ -95,6 +95,7 @@ impl Fake {
         change: impl FnOnce(Builder) -> Builder,
     ) -> anyhow::Result<Running> {
         let worker = Worker::builder(WORKER)
+            .id(WORKER)
             .ignore_environment()
             .nats_url(self.nats.url())
             .redis_url(self.redis.url());

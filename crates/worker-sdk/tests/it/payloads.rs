@@ -4,6 +4,7 @@ use airlock_proto::cap::JobStatus;
 use airlock_testkit::{Seen, eventually};
 use airlock_worker::{Builder, JobContext};
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use crate::fake::{BOUND, Fake, detail, status};
 
@@ -44,11 +45,45 @@ async fn an_input_is_read_by_pointer_and_none_is_null() -> anyhow::Result<()> {
 
     let mut order = fake.order("job.echo", "");
     order.detail.payload = None;
-    order.context_ptr = "redis://ctx:gone".to_owned();
+    order.context_ptr = format!("redis://ctx:{}", order.job_id);
     fake.dispatch(&order).await?;
     let result = fake.result_of(&order).await?;
     assert_eq!(status(&result), JobStatus::FailedRetryable);
     assert_eq!(result.error_code, "input_unavailable");
+
+    let mut order = fake.order("job.echo", "");
+    order.detail.payload = None;
+    order.context_ptr = "redis://ctx:another-job".to_owned();
+    fake.redis.command(&["SET", "ctx:another-job", "1"]).await?;
+    fake.dispatch(&order).await?;
+    let result = fake.result_of(&order).await?;
+    assert_eq!(status(&result), JobStatus::FailedFatal, "not its own");
+    assert_eq!(result.error_code, "invalid_pointer");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_input_that_was_changed_in_the_store_does_not_run() -> anyhow::Result<()> {
+    let mut fake = Fake::start().await?;
+    let _worker = fake.worker(echo).await?;
+    let decided = r#"{"cmd":"harmless"}"#;
+    for (staged, runs) in [(decided, true), (r#"{"cmd":"rm -rf /"}"#, false)] {
+        let mut order = fake.order("job.echo", "");
+        order.detail.payload = None;
+        order.detail.input_sha256 = Sha256::digest(decided).to_vec().into();
+        order.detail.input_size = decided.len() as u64;
+        let key = format!("ctx:{}", order.job_id);
+        order.context_ptr = format!("redis://{key}");
+        fake.redis.command(&["SET", &key, staged]).await?;
+        fake.dispatch(&order).await?;
+        let result = fake.result_of(&order).await?;
+        if runs {
+            assert_eq!(status(&result), JobStatus::Succeeded);
+        } else {
+            assert_eq!(status(&result), JobStatus::FailedRetryable);
+            assert_eq!(result.error_code, "input_mismatch");
+        }
+    }
     Ok(())
 }
 
@@ -62,14 +97,18 @@ async fn a_large_output_goes_by_pointer() -> anyhow::Result<()> {
         let result = fake.result_of(&order).await?;
         assert_eq!(status(&result), JobStatus::Succeeded);
         assert_eq!(detail(&result).payload, None);
-        assert_eq!(result.result_ptr, format!("redis://res:{}", order.job_id));
-        let key = format!("res:{}", order.job_id);
+        // Each run has a place of its own, so that another run cannot overwrite it.
+        let key = format!("res:{}:{}", order.job_id, order.id);
+        assert_eq!(result.result_ptr, format!("redis://{key}"));
         let stored = fake
             .redis
             .command(&["GET", &key])
             .await?
             .unwrap_or_default();
         assert_eq!(stored.len(), size + 2, "with its quotes");
+        let told = detail(&result);
+        assert_eq!(told.payload_size, stored.len() as u64);
+        assert_eq!(told.payload_sha256[..], Sha256::digest(&stored)[..]);
         let ttl: i64 = fake
             .redis
             .command(&["TTL", &key])
@@ -88,7 +127,8 @@ async fn with_redis_away_inputs_wait_for_it() -> anyhow::Result<()> {
     fake.redis.kill()?;
     let mut order = fake.order("job.echo", "");
     order.detail.payload = None;
-    order.context_ptr = "redis://ctx:later".to_owned();
+    let key = format!("ctx:{}", order.job_id);
+    order.context_ptr = format!("redis://{key}");
     fake.dispatch(&order).await?;
     eventually(BOUND, "the job to be taken", || async {
         let accepted = worker.stats.snapshot().accepted;
@@ -96,7 +136,7 @@ async fn with_redis_away_inputs_wait_for_it() -> anyhow::Result<()> {
     })
     .await?;
     fake.redis.restart().await?;
-    fake.redis.command(&["SET", "ctx:later", "5"]).await?;
+    fake.redis.command(&["SET", &key, "5"]).await?;
     let result = fake.result_of(&order).await?;
     assert_eq!(status(&result), JobStatus::Succeeded, "{result:?}");
     Ok(())

@@ -27,6 +27,7 @@ fn certificate(dir: &TestDir) -> anyhow::Result<(PathBuf, PathBuf)> {
 
 fn plain() -> airlock_worker::Builder {
     Worker::builder("secured")
+        .id("secured")
         .ignore_environment()
         .on("job.x", |_: JobContext, (): ()| async move { Ok(()) })
 }

@@ -134,8 +134,8 @@ fn a_job_that_kills_its_worker_ends_alone() {
         if let Some(a) = where_.get("killer").cloned() {
             // Its worker dies and comes back as a new process.
             deaths += 1;
-            let next = worker(a.worker.as_str(), &format!("life-{deaths}"), 4);
-            queue.extend(rig.feed(Input::Hello(Box::new(next))));
+            let life = format!("life-{deaths}");
+            queue.extend(rig.replaced(a.worker.as_str(), &life, 4));
             continue;
         }
         if ended.iter().any(|e| e.starts_with("killer")) {
@@ -186,7 +186,7 @@ fn a_second_loss_waits_before_the_third_run() {
     let mut rig = Rig::new();
     rig.hello("w", 1);
     rig.assigned(job("a"));
-    let effects = rig.feed(Input::Hello(Box::new(worker("w", "two", 1))));
+    let effects = rig.replaced("w", "two", 1);
     let waits = |effects: &[Effect]| {
         effects.iter().find_map(|e| match e {
             Effect::Requeue { not_before, .. } => Some(not_before.is_some()),
@@ -198,7 +198,7 @@ fn a_second_loss_waits_before_the_third_run() {
     again.attempt = Attempt(1);
     again.lost = true;
     rig.assigned(again);
-    let effects = rig.feed(Input::Hello(Box::new(worker("w", "three", 1))));
+    let effects = rig.replaced("w", "three", 1);
     assert_eq!(waits(&effects), Some(true));
 }
 
@@ -245,7 +245,7 @@ fn a_worker_that_cannot_list_shows_life_by_its_count() {
     let a = rig.assigned(job("a"));
     rig.feed(Input::Published {
         job: job_id("a"),
-        dispatch: a.dispatch,
+        run: a.run(),
         at: rig.now,
     });
     for _ in 0..200 {

@@ -94,7 +94,8 @@ impl Ledger {
                     | Effect::CancelAtWorker { .. }
                     | Effect::Receipt { .. }
                     | Effect::AskInventory { .. }
-                    | Effect::AskHello { .. } => return None,
+                    | Effect::AskHello { .. }
+                    | Effect::DuplicateWorker { .. } => return None,
                 };
                 Some((rank, id, e))
             })
@@ -137,7 +138,8 @@ impl Ledger {
             | Effect::CancelAtWorker { .. }
             | Effect::Receipt { .. }
             | Effect::AskInventory { .. }
-            | Effect::AskHello { .. } => true,
+            | Effect::AskHello { .. }
+            | Effect::DuplicateWorker { .. } => true,
         }
     }
 

@@ -155,7 +155,7 @@ fn strays_change_nothing_and_are_recorded() {
 #[test]
 fn a_result_of_an_earlier_attempt_is_a_stray() {
     let (mut rig, first) = one_running();
-    rig.feed(Input::Hello(Box::new(worker("w", "two", 1))));
+    rig.replaced("w", "two", 1);
     let mut known = job("a");
     known.attempt = Attempt(1);
     let second = rig.assigned(known);
@@ -242,13 +242,44 @@ fn an_end_by_another_hand_frees_the_slot_and_stops_the_worker() {
         state: JobState::Cancelled,
     });
     assert_eq!(short(&effects), ["cancel a at w", "assign b to w"]);
-    let Some(Effect::CancelAtWorker { assignment, .. }) = effects.first() else {
+    let Some(Effect::CancelAtWorker { run, .. }) = effects.first() else {
         panic!()
     };
-    assert_eq!(assignment.dispatch, a.dispatch);
+    assert_eq!(*run, a.run());
     let again = rig.feed(Input::Ended {
         job: job_id("a"),
         state: JobState::Cancelled,
     });
     assert_eq!(short(&again), nothing());
+}
+
+#[test]
+fn a_run_that_goes_out_after_its_end_is_cancelled_again() {
+    let published = |a: &Assignment, at| Input::Published {
+        job: job_id("a"),
+        run: a.run(),
+        at,
+    };
+    let failed = |a: &Assignment, sure| Input::PublishFailed {
+        job: job_id("a"),
+        run: a.run(),
+        sure,
+    };
+    let (mut rig, a) = one_running();
+    rig.feed(Input::Ended {
+        job: job_id("a"),
+        state: JobState::Cancelled,
+    });
+    let now = rig.now;
+    let effects = rig.feed(published(&a, now));
+    assert_eq!(short(&effects), ["cancel a at w"]);
+    assert_eq!(short(&rig.feed(failed(&a, false))), ["cancel a at w"]);
+    assert_eq!(short(&rig.feed(failed(&a, true))), nothing(), "never left");
+    // Another run of the same job is another matter.
+    let b = rig.assigned(job("a"));
+    assert_eq!(short(&rig.feed(published(&a, now))), ["cancel a at w"]);
+    assert_eq!(short(&rig.feed(published(&b, now))), nothing());
+    // Short jobs end before their publication returns.
+    rig.result("a", &b, Outcome::Succeeded);
+    assert_eq!(short(&rig.feed(published(&b, now))), nothing());
 }

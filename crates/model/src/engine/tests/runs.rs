@@ -12,7 +12,7 @@ fn one_running() -> (Rig, Assignment) {
 fn published(at: Timestamp, a: &Assignment) -> Input {
     Input::Published {
         job: job_id("a"),
-        dispatch: a.dispatch,
+        run: a.run(),
         at,
     }
 }
@@ -20,7 +20,7 @@ fn published(at: Timestamp, a: &Assignment) -> Input {
 fn failed(a: &Assignment) -> Input {
     Input::PublishFailed {
         job: job_id("a"),
-        dispatch: a.dispatch,
+        run: a.run(),
         sure: false,
     }
 }

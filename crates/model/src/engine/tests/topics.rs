@@ -133,7 +133,7 @@ fn a_topic_may_forbid_what_is_retried_by_default() {
         "{effects:?}"
     );
     rig.assigned(job("b"));
-    let effects = rig.feed(Input::Hello(Box::new(worker("w", "two", 1))));
+    let effects = rig.replaced("w", "two", 1);
     assert_eq!(short(&effects)[0], "finish b FAILED worker_lost");
 }
 
@@ -229,7 +229,7 @@ fn what_surely_never_left_waits_again_and_counts() {
         let a = rig.assigned(known.clone());
         let effects = rig.feed(Input::PublishFailed {
             job: job_id("a"),
-            dispatch: a.dispatch,
+            run: a.run(),
             sure: true,
         });
         seen.extend(short(&effects));

@@ -29,6 +29,12 @@ fn inventory(name: &str, running: &[DispatchId], finished: &[DispatchId]) -> Inp
     }
 }
 
+/// What happens within this time, but for questions to workers.
+fn lost_within(rig: &mut Rig, time: Duration) -> Vec<String> {
+    let effects = rig.live(time).into_iter().map(|(_, e)| one_short(&e));
+    effects.filter(|e| !e.starts_with("inventory")).collect()
+}
+
 #[test]
 fn a_silent_worker_is_gone_after_its_time_and_its_jobs_go_on() {
     let (mut rig, a) = one_running();
@@ -112,11 +118,19 @@ fn the_shell_does_not_spin_while_the_bus_is_away() {
 }
 
 #[test]
-fn a_new_process_under_the_name_means_the_old_one_s_jobs_are_lost_at_once() {
+fn a_new_process_under_the_name_means_the_old_one_s_jobs_are_lost_soon() {
     let (mut rig, _) = one_running();
+    let start = rig.now;
     let effects = rig.feed(Input::Hello(Box::new(worker("w", "two", 1))));
-    assert_eq!(short(&effects), ["requeue a worker_lost", "recheck a"]);
+    assert_eq!(
+        short(&effects),
+        ["inventory w"],
+        "the old one is asked first"
+    );
     assert_eq!(rig.worker("w").in_flight, 0);
+    let lost = lost_within(&mut rig, secs(4));
+    assert_eq!(lost, ["requeue a worker_lost", "recheck a"]);
+    assert!(rig.now.since(start) < secs(30), "long before the TTL");
     let mut known = job("a");
     known.attempt = Attempt(1);
     let again = rig.assigned(known);
@@ -140,9 +154,10 @@ fn a_beat_of_a_new_process_is_enough() {
     let mut b = beat("w", &[]);
     b.incarnation = Some(incarnation("two"));
     let effects = rig.feed(Input::Beat(b));
+    assert_eq!(short(&effects), ["inventory w", "rehello w"]);
     assert_eq!(
-        short(&effects),
-        ["requeue a worker_lost", "recheck a", "rehello w"]
+        lost_within(&mut rig, secs(4)),
+        ["requeue a worker_lost", "recheck a"]
     );
 }
 
@@ -179,7 +194,7 @@ fn the_last_attempt_of_a_lost_worker_ends_the_job() {
     let mut known = job("a");
     known.attempt = Attempt(2);
     assert_eq!(rig.assigned(known).attempt, Attempt(3));
-    let effects = rig.feed(Input::Hello(Box::new(worker("w", "two", 1))));
+    let effects = rig.replaced("w", "two", 1);
     assert_eq!(short(&effects), ["finish a FAILED worker_lost"]);
 }
 
@@ -281,7 +296,15 @@ fn after_a_take_over_a_new_process_has_lost_what_the_old_one_held() {
     let mut rig = take_over(&a, JobState::Running);
     assert_eq!(rig.worker("w").in_flight, 0, "not this process's");
     let effects = rig.feed(inventory("one", &[], &[]));
-    assert_eq!(short(&effects), ["requeue a worker_lost", "recheck a"]);
+    assert_eq!(
+        short(&effects),
+        ["inventory w"],
+        "the old one is asked first"
+    );
+    assert_eq!(
+        lost_within(&mut rig, secs(4)),
+        ["requeue a worker_lost", "recheck a"]
+    );
     // The same without an answer to the question.
     let mut rig = take_over(&a, JobState::Running);
     let mut seen = Vec::new();

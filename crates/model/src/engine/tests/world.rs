@@ -460,16 +460,17 @@ impl World {
             }
             Effect::AskInventory { worker } => self.tell(Mail::AskInventory(worker)),
             Effect::AskHello { worker } => self.tell(Mail::AskHello(worker)),
-            Effect::CancelAtWorker { assignment, .. } => {
-                self.tell(Mail::Cancel(assignment.worker, assignment.dispatch));
+            Effect::CancelAtWorker { run, .. } => {
+                self.tell(Mail::Cancel(run.worker, run.dispatch));
             }
-            // These are for the ledger alone.
+            // These are for the ledger alone, or for whoever reads the log.
             Effect::Assign { .. }
             | Effect::Refuse { .. }
             | Effect::Finish { .. }
             | Effect::Requeue { .. }
             | Effect::Mark { .. }
-            | Effect::Stray { .. } => {}
+            | Effect::Stray { .. }
+            | Effect::DuplicateWorker { .. } => {}
         }
     }
 
@@ -482,7 +483,7 @@ impl World {
     }
 
     fn publish(&mut self, job: JobId, a: Assignment) {
-        let dispatch = a.dispatch;
+        let (dispatch, run) = (a.dispatch, a.run());
         let failed = !self.bus_up || self.unlucky(8);
         // What failed may have happened, unless it surely has not.
         let first = !self.ledger.sent.contains(&dispatch);
@@ -496,15 +497,11 @@ impl World {
             self.send(late, Mail::Dispatch(self.term, job.clone(), a));
         }
         let input = if failed {
-            Input::PublishFailed {
-                job,
-                dispatch,
-                sure,
-            }
+            Input::PublishFailed { job, run, sure }
         } else {
             Input::Published {
                 job,
-                dispatch,
+                run,
                 at: self.now,
             }
         };

@@ -1,0 +1,265 @@
+//! Several processes under one worker id.
+//!
+//! A new process under a known id is most often the successor of one that died, whose jobs
+//! are lost; but it may as well be a second one beside it. So the old one is asked first.
+//! What must stay true: a process that answers keeps its jobs, whoever else goes by its id;
+//! one that does not is lost soon, long before the TTL. New work goes to one of them, the
+//! registered one; the others end what they have.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::{Beat, Effect, Engine, Random};
+use crate::ids::{Incarnation, WorkerId};
+use crate::time::Timestamp;
+
+/// How long a process that may have been replaced has to answer.
+pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+
+/// One sign of life may have been under way since before the process died; the second
+/// answers a question that was put after the first.
+const ALIVE: u32 = 2;
+
+/// Processes remembered under one id beside the registered one.
+const MAX_OTHERS: usize = 8;
+
+/// A process beside the one that is registered under the same id.
+#[derive(Debug)]
+pub(super) struct Other {
+    signs: u32,
+    heard: Timestamp,
+    /// Without an answer before this its jobs are lost.
+    lost_at: Option<Timestamp>,
+    reported: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Others(BTreeMap<WorkerId, BTreeMap<Incarnation, Other>>);
+
+impl Others {
+    fn of(&self, id: &WorkerId) -> impl Iterator<Item = (&Incarnation, &Other)> {
+        self.0.get(id).into_iter().flatten()
+    }
+
+    fn get_mut(&mut self, id: &WorkerId, incarnation: &Incarnation) -> Option<&mut Other> {
+        self.0.get_mut(id)?.get_mut(incarnation)
+    }
+
+    pub fn contains(&self, id: &WorkerId, incarnation: &Incarnation) -> bool {
+        self.0.get(id).is_some_and(|o| o.contains_key(incarnation))
+    }
+
+    /// Whether something was heard of it since another went by its id.
+    pub fn is_heard(&self, id: &WorkerId, incarnation: &Incarnation) -> bool {
+        let other = self.0.get(id).and_then(|o| o.get(incarnation));
+        other.is_some_and(|o| o.signs > 0)
+    }
+
+    fn any_heard(&self, id: &WorkerId) -> bool {
+        self.of(id).any(|(_, o)| o.signs > 0)
+    }
+
+    fn insert(&mut self, id: &WorkerId, incarnation: Incarnation, other: Other) {
+        let others = self.0.entry(id.clone()).or_default();
+        if others.len() >= MAX_OTHERS {
+            let least = others.iter().min_by_key(|(_, o)| (o.signs, o.heard));
+            if let Some(least) = least.map(|(i, _)| i.clone()) {
+                others.remove(&least);
+            }
+        }
+        others.insert(incarnation, other);
+    }
+
+    pub fn remove(&mut self, id: &WorkerId, incarnation: &Incarnation) {
+        if let Some(others) = self.0.get_mut(id) {
+            others.remove(incarnation);
+            if others.is_empty() {
+                self.0.remove(id);
+            }
+        }
+    }
+
+    /// Nobody could answer while the bus was away.
+    pub fn bus_up(&mut self, now: Timestamp) {
+        for other in self.0.values_mut().flat_map(BTreeMap::values_mut) {
+            other.heard = now;
+            other.lost_at = other.lost_at.map(|_| now + ANSWER_WITHIN);
+        }
+    }
+}
+
+impl Engine {
+    /// Ids that more than one live process goes by.
+    pub fn duplicates(&self) -> impl Iterator<Item = &WorkerId> {
+        self.others.0.iter().filter_map(|(id, others)| {
+            let alive = others.values().filter(|o| o.signs >= ALIVE).count();
+            let processes = alive + usize::from(self.workers.contains_key(id));
+            (processes > 1).then_some(id)
+        })
+    }
+
+    /// A process of our SDK introduces itself: whether it is the one that is given work
+    /// under its id from now on. A process that was replaced and speaks again is not.
+    pub(super) fn introduced(
+        &mut self,
+        now: Timestamp,
+        id: &WorkerId,
+        incarnation: &Incarnation,
+        random: Random<'_>,
+        out: &mut Vec<Effect>,
+    ) -> bool {
+        let registered = self.workers.get(id).map(|w| &w.incarnation);
+        if registered == Some(incarnation) {
+            return true;
+        }
+        if registered.is_some() && self.others.contains(id, incarnation) {
+            self.shown(now, id, incarnation, out);
+            return false;
+        }
+        self.others.remove(id, incarnation);
+        self.supersede(now, id, incarnation, random, out);
+        true
+    }
+
+    /// Whoever else went by this id may be gone. A process of our SDK is asked before its
+    /// jobs are lost; no other could answer.
+    pub(super) fn supersede(
+        &mut self,
+        now: Timestamp,
+        id: &WorkerId,
+        by: &Incarnation,
+        random: Random<'_>,
+        out: &mut Vec<Effect>,
+    ) {
+        let reason = "its worker was replaced by a new process";
+        let mute = self.held_where(id, |a| a.incarnation != *by && !a.sdk);
+        self.lose(now, mute, id, reason, random, out);
+        let registered = self.workers.get(id).filter(|w| w.sdk);
+        let mut before: Vec<Incarnation> = registered
+            .map(|w| w.incarnation.clone())
+            .into_iter()
+            .collect();
+        for job in self.held_where(id, |a| a.incarnation != *by) {
+            let run = self.jobs.get(&job).and_then(|j| j.assignment());
+            before.extend(run.map(|a| a.incarnation.clone()));
+        }
+        let mut asked = false;
+        for incarnation in before {
+            if incarnation != *by && !self.others.contains(id, &incarnation) {
+                let other = Other {
+                    signs: 0,
+                    heard: now,
+                    lost_at: Some(now + ANSWER_WITHIN),
+                    reported: false,
+                };
+                self.others.insert(id, incarnation, other);
+                asked = true;
+            }
+        }
+        if asked {
+            out.push(Effect::AskInventory { worker: id.clone() });
+        }
+    }
+
+    /// A process beside the registered one shows that it lives.
+    pub(super) fn shown(
+        &mut self,
+        now: Timestamp,
+        id: &WorkerId,
+        incarnation: &Incarnation,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(other) = self.others.get_mut(id, incarnation) else {
+            return;
+        };
+        other.signs = other.signs.saturating_add(1);
+        other.heard = now;
+        if other.signs < ALIVE {
+            other.lost_at = other.lost_at.map(|_| now + ANSWER_WITHIN);
+            out.push(Effect::AskInventory { worker: id.clone() });
+            return;
+        }
+        other.lost_at = None;
+        if let Some(registered) = self.workers.get(id)
+            && !std::mem::replace(&mut other.reported, true)
+        {
+            out.push(Effect::DuplicateWorker {
+                worker: id.clone(),
+                processes: [registered.incarnation.clone(), incarnation.clone()],
+            });
+        }
+    }
+
+    /// A heartbeat of another process than the one registered under the id, if any is.
+    pub(super) fn other_beat(
+        &mut self,
+        now: Timestamp,
+        beat: &Beat,
+        incarnation: &Incarnation,
+        random: Random<'_>,
+        out: &mut Vec<Effect>,
+    ) {
+        let id = &beat.worker;
+        if self.others.contains(id, incarnation) {
+            self.shown(now, id, incarnation, out);
+            self.signs_of_life(now, id, beat.active.iter());
+            if self.workers.contains_key(id) {
+                return;
+            }
+        } else if self.workers.contains_key(id) {
+            // Its introduction was lost.
+            self.supersede(now, id, incarnation, random, out);
+            self.workers.remove(id);
+            let newcomer = Other {
+                signs: 1,
+                heard: now,
+                lost_at: None,
+                reported: false,
+            };
+            self.others.insert(id, incarnation.clone(), newcomer);
+        }
+        out.push(Effect::AskHello { worker: id.clone() });
+    }
+
+    /// The registered process of an id is gone: another one that lives takes its place.
+    pub(super) fn succeed(&self, id: &WorkerId, out: &mut Vec<Effect>) {
+        if self.others.any_heard(id) {
+            out.push(Effect::AskHello { worker: id.clone() });
+        }
+    }
+
+    /// Processes that did not answer, or have been silent for longer than their time.
+    pub(super) fn sweep_others(
+        &mut self,
+        now: Timestamp,
+        random: Random<'_>,
+        out: &mut Vec<Effect>,
+    ) {
+        let ttl = self.settings.worker_ttl;
+        let mut lost = Vec::new();
+        for (id, others) in &mut self.others.0 {
+            others.retain(|incarnation, other| match other.lost_at {
+                Some(at) if at <= now => {
+                    other.lost_at = None;
+                    let reason = "its worker was replaced by a new process";
+                    lost.push((id.clone(), incarnation.clone(), reason));
+                    true
+                }
+                Some(_) => {
+                    out.push(Effect::AskInventory { worker: id.clone() });
+                    true
+                }
+                None if now.since(other.heard) > ttl => {
+                    lost.push((id.clone(), incarnation.clone(), "its worker fell silent"));
+                    false
+                }
+                None => true,
+            });
+        }
+        self.others.0.retain(|_, others| !others.is_empty());
+        for (id, incarnation, reason) in lost {
+            let held = self.held_where(&id, |a| a.incarnation == incarnation);
+            self.lose(now, held, &id, reason, random, out);
+        }
+    }
+}
