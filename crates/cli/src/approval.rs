@@ -179,6 +179,18 @@ fn show(a: &Approval, scene: &Scene) -> String {
         one_line(a.capability.as_deref().unwrap_or_default()),
     );
     fact("risk tags", one_line(&a.risk_tags.join(", ")));
+    for (name, value) in &a.labels {
+        fact("label", format!("{}={}", one_line(name), one_line(value)));
+    }
+    if let Some(claim) = &a.on_behalf_of {
+        let names = [&claim.principal_id, &claim.actor_id];
+        let names: Vec<&str> = names.into_iter().flatten().map(String::as_str).collect();
+        fact("says it is for", one_line(&names.join(", ")));
+    }
+    fact("authors", one_line(&a.authors.join(", ")));
+    for (name, value) in asked_for(a) {
+        fact(name, value);
+    }
     fact("rule", one_line(&a.rule_id));
     fact("reason", one_line(&a.reason));
     fact("policy", one_line(&a.policy_snapshot));
@@ -222,6 +234,50 @@ fn show(a: &Approval, scene: &Scene) -> String {
     facts.text()
 }
 
+/// What the job would do, and what is new about it.
+fn asked_for(a: &Approval) -> Vec<(&'static str, String)> {
+    let mut facts = Vec::new();
+    if let Some(payload) = &a.payload {
+        let mut text = one_line(payload.get());
+        if a.payload_truncated {
+            text.push_str(&format!(" (the beginning of {} bytes)", a.payload_bytes));
+        }
+        facts.push(("payload", text));
+    }
+    if let Some(cost) = &a.estimated_cost {
+        facts.push(("estimated cost", one_line(&cost.to_string())));
+    }
+    if let Some(constraints) = &a.constraints {
+        facts.push(("constraints", one_line(&constraints.to_string())));
+    }
+    let Some(last) = &a.last_approved else {
+        return facts;
+    };
+    let what = match last.changes.len() {
+        0 if !last.changes_truncated => "the same".to_owned(),
+        n => format!(
+            "{n}{} changes since",
+            if last.changes_truncated { "+" } else { "" }
+        ),
+    };
+    facts.push((
+        "last approved",
+        format!("{}, {what}", one_line(&last.job_id)),
+    ));
+    for change in &last.changes {
+        let side = |value: &Option<Box<serde_json::value::RawValue>>| match value {
+            Some(value) => one_line(value.get()),
+            None => "nothing".to_owned(),
+        };
+        let (old, new) = (side(&change.old), side(&change.new));
+        facts.push((
+            "changed",
+            format!("{}: {old} -> {new}", one_line(&change.path)),
+        ));
+    }
+    facts
+}
+
 #[cfg(test)]
 mod tests {
     use airlock_model::{JobState, Timestamp};
@@ -259,6 +315,36 @@ mod tests {
             "1 of 2",
             "role treasury",
             "approved by bob: fine, narrowed to",
+        ] {
+            assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+    }
+
+    #[test]
+    fn an_approver_sees_what_the_job_would_do_and_what_is_new() {
+        let mut asked = approval();
+        asked.labels.insert("env".to_owned(), "prod".to_owned());
+        asked.payload = Some(serde_json::from_str(r#"{"to": "eve"}"#).unwrap());
+        asked.payload_truncated = true;
+        asked.payload_bytes = 99_999;
+        asked.estimated_cost = Some(serde_json::json!(12.5));
+        asked.constraints = Some(serde_json::json!({"budgets": {"max_retries": 1}}));
+        asked.last_approved = serde_json::from_value(serde_json::json!({
+            "job_id": "j-0", "approved_at": "2030-01-01T00:00:00Z",
+            "changes": [{"path": "payload.to", "old": "ann", "new": "eve\u{1b}[31m"},
+                        {"path": "labels.env", "new": "prod"}],
+        }))
+        .unwrap();
+        let text = show(&asked, &scene());
+        for part in [
+            "env=prod",
+            r#"{"to": "eve"} (the beginning of 99999 bytes)"#,
+            "12.5",
+            "max_retries",
+            "j-0, 2 changes since",
+            r#"payload.to: "ann" -> "eve"#,
+            r#"labels.env: nothing -> "prod""#,
         ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }

@@ -6,6 +6,7 @@ use airlock_model::{Claim, JobState};
 use reqwest::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::client::{CALL_TIMEOUT, Client, encode, escaped, send, with_json};
 use crate::error::ClientError;
@@ -32,8 +33,31 @@ pub struct AuditEntry {
     pub detail: Value,
 }
 
+/// A place at which two requests differ. Without `old` it is new, without `new` it is gone.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Change {
+    pub path: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub old: Option<Box<RawValue>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new: Option<Box<RawValue>>,
+}
+
+/// The last approved request of the same tenant, topic and rule.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LastApproved {
+    pub job_id: String,
+    pub approved_at: String,
+    /// What differs from it.
+    #[serde(default)]
+    pub changes: Vec<Change>,
+    /// There may be more.
+    #[serde(default)]
+    pub changes_truncated: bool,
+}
+
 /// A request for approval as the gateway shows it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Approval {
     pub job_id: String,
     pub round: u32,
@@ -86,6 +110,21 @@ pub struct Approval {
     /// Only of a single one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub audit: Vec<AuditEntry>,
+    /// The job's input, or the beginning of its text. Only of a single one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Box<RawValue>>,
+    #[serde(default)]
+    pub payload_bytes: u64,
+    #[serde(default)]
+    pub payload_truncated: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimated_cost: Option<Value>,
+    /// What the policy binds the job to. Only of a single one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub constraints: Option<Value>,
+    /// Only of a single one, and when there was one before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_approved: Option<LastApproved>,
 }
 
 /// Which ones to list; without a status, those that wait for somebody.

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use airlock_ledger::{Ledger, LedgerError, NewJob, Submitted};
+use airlock_ledger::{Full, Ledger, LedgerError, NewJob, Submitted};
 use airlock_model::{JobId, JobState};
 use airlock_proto::ahead::{Id, number};
 use airlock_service::{Context, OnFailure};
@@ -46,12 +46,14 @@ pub enum Outcome {
     Unknown,
     /// The queue had no room left; the job was not accepted.
     Busy,
+    /// As many jobs are open as may be; the job was not accepted.
+    Full(Full),
     /// The ledger failed in a way that trying again will not cure.
     Failed,
 }
 
 impl Outcome {
-    fn word(&self) -> &'static str {
+    pub fn word(&self) -> &'static str {
         match self {
             Self::Accepted { .. } => "accepted",
             Self::Existing { .. } => "existing",
@@ -59,6 +61,7 @@ impl Outcome {
             Self::Refused => "refused",
             Self::Unknown => "unknown",
             Self::Busy => "busy",
+            Self::Full(_) => "full",
             Self::Failed => "failed",
         }
     }
@@ -260,7 +263,7 @@ async fn submit(
     retrying(deadline, || ledger.submit_told(jobs, id.map(number))).await
 }
 
-fn outcome(job: &NewJob, found: Submitted) -> Outcome {
+pub(crate) fn outcome(job: &NewJob, found: Submitted) -> Outcome {
     match found {
         Submitted::Accepted { waits, .. } => Outcome::Accepted { waits },
         // Our own earlier try, whose answer was lost.

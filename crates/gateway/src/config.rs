@@ -118,6 +118,10 @@ pub struct LimitsConfig {
     /// How long nothing of a body may come; after it the answer is 408.
     #[serde(with = "duration")]
     pub body_timeout: Duration,
+    /// Jobs of one tenant that have not ended; beyond it the answer is 429.
+    pub max_open_jobs_per_tenant: u64,
+    /// The same of all tenants together.
+    pub max_open_jobs: u64,
     /// How long a request may take, waiting for a job's end not counted.
     #[serde(with = "duration")]
     pub request_timeout: Duration,
@@ -174,6 +178,8 @@ impl Default for LimitsConfig {
             max_waiters: 4_096,
             admin_reserve_percent: 10,
             body_timeout: Duration::from_secs(5),
+            max_open_jobs_per_tenant: 100_000,
+            max_open_jobs: 1_000_000,
             request_timeout: Duration::from_secs(30),
             max_wait: Duration::from_secs(60),
         }
@@ -266,6 +272,10 @@ impl ServiceConfig for GatewayConfig {
         need(
             !limits.body_timeout.is_zero(),
             "limits.body_timeout must not be 0",
+        );
+        need(
+            limits.max_open_jobs_per_tenant >= 1 && limits.max_open_jobs >= 1,
+            "limits.max_open_jobs_per_tenant and limits.max_open_jobs must be at least 1",
         );
         need(
             !limits.request_timeout.is_zero() && !self.submit.retry_for.is_zero(),

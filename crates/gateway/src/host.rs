@@ -12,6 +12,7 @@ use crate::kernel::Kernel;
 use crate::letters_gauge::LettersGauge;
 use crate::links::Links;
 use crate::metrics::GatewayMetrics;
+use crate::open_jobs;
 use crate::trace::Tracing;
 use crate::waiting::Waiting;
 use crate::wake::Waker;
@@ -42,6 +43,7 @@ impl Service for Gateway {
         let waiting = Waiting::new(&config.limits, metrics.waiters.clone());
         waiting.start(&links, &ctx);
         LettersGauge::new(&ctx.metrics).start(&links, &ctx);
+        let open_jobs = open_jobs::start(&config.limits, &links, &ctx);
         let exported = config
             .telemetry
             .otlp_endpoint
@@ -51,6 +53,7 @@ impl Service for Gateway {
         let app = App {
             keys,
             admission: Admission::new(&config.limits),
+            open_jobs,
             refusals: Refusals::default(),
             limits: config.limits,
             shards: config.shards,

@@ -16,6 +16,7 @@
 //! | [`kernel`] | what the policy would say, for those who ask |
 //! | [`ahead`], [`wake`], [`late`] | what the scheduler is told during and after a commit |
 //! | [`waiting`] | clients that wait for a job's end |
+//! | [`open_jobs`] | how many jobs may be open, counted in the background |
 //! | [`tasks`] | the plainest way in: a time and a payload |
 //! | [`explain`] | what a job waits for, in a sentence |
 //! | [`letters`], [`letters_gauge`] | dead letters as they are asked for, shown and counted |
@@ -25,6 +26,7 @@ pub mod ahead;
 pub mod auth;
 pub mod body;
 pub mod bundle_check;
+pub mod changes;
 pub mod commit;
 pub mod config;
 pub mod cursor;
@@ -39,6 +41,7 @@ pub mod letters_gauge;
 pub mod links;
 pub mod metrics;
 pub mod mistakes;
+pub mod open_jobs;
 pub mod policy_query;
 pub mod problem;
 pub mod query;

@@ -39,6 +39,11 @@ struct Content {
     /// Where the job stands, when that is what stood in the way.
     #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<&'static str>,
+    /// How many jobs are open and how many may be, when that is what stood in the way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    open_jobs: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     trace_id: Option<String>,
     #[serde(skip)]
@@ -59,6 +64,8 @@ impl Problem {
             errors: Vec::new(),
             job_id: None,
             state: None,
+            open_jobs: None,
+            limit: None,
             trace_id: None,
             retry_after: None,
             key_name: None,
@@ -171,6 +178,16 @@ impl Problem {
     pub fn overloaded(detail: impl Into<String>) -> Self {
         let title = "Too busy";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", title, detail).retry_in(1)
+    }
+
+    /// Jobs have to end before others are accepted.
+    pub fn too_many_open_jobs(detail: impl Into<String>, open: u64, limit: u64) -> Self {
+        let status = StatusCode::TOO_MANY_REQUESTS;
+        let title = "Too many open jobs";
+        let mut problem = Self::new(status, "too-many-open-jobs", title, detail).retry_in(5);
+        problem.0.open_jobs = Some(open);
+        problem.0.limit = Some(limit);
+        problem
     }
 
     /// Something this needs does not answer.

@@ -8,6 +8,7 @@
 
 mod approvals;
 mod approvals_hold;
+mod approvals_request;
 mod approvals_rules;
 mod approvals_sweep;
 mod approvals_vote;
@@ -29,6 +30,7 @@ mod letters;
 mod letters_count;
 mod lines;
 mod migrate;
+mod open;
 mod page;
 mod query;
 mod recover;
@@ -51,6 +53,7 @@ pub use approvals::{
     Approval, ApprovalFilter, ApprovalPage, ApprovalStatus, DEFAULT_EXPIRY_SECONDS, Granted,
     Permitted, Vote,
 };
+pub use approvals_request::{AskedFor, Input, LastApproved};
 pub use approvals_rules::{Refusal, Voter, may_vote};
 pub use approvals_sweep::{HeldJob, Rejudged};
 pub use approvals_vote::{NewVote, VoteOutcome};
@@ -69,6 +72,7 @@ pub use leader::LeaderWriter;
 pub use lease::{LeaderInfo, LeaseConnection};
 pub use letters::{DeadLetter, LetterFilter, NewDeadLetter, WholeLetter};
 pub use letters_count::OpenLetters;
+pub use open::{Full, OpenByTenant, OpenJobs, OpenLimits};
 pub use query::{JobFilter, JobPage, JobView};
 pub use recover::{Accepted, LoadedJob, OpenJob};
 pub use reports::{

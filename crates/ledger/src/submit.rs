@@ -211,6 +211,21 @@ impl Ledger {
         Ok(out)
     }
 
+    /// What became of these requests when they came before; nothing is accepted.
+    pub async fn submitted_before(
+        &self,
+        jobs: &[NewJob],
+    ) -> Result<Vec<Option<Submitted>>, LedgerError> {
+        let existing = self.existing(jobs).await?;
+        jobs.iter()
+            .map(|job| {
+                found(job, &existing)
+                    .map(|_| judge(job, &existing))
+                    .transpose()
+            })
+            .collect()
+    }
+
     async fn existing(&self, jobs: &[NewJob]) -> Result<Vec<Existing>, LedgerError> {
         let ids: Vec<&str> = jobs.iter().map(|j| j.job_id.as_str()).collect();
         let (tenants, keys): (Vec<&str>, Vec<&str>) = jobs
@@ -272,12 +287,15 @@ struct Existing {
     waits: bool,
 }
 
-fn judge(job: &NewJob, existing: &[Existing]) -> Result<Submitted, LedgerError> {
-    let found = existing.iter().find(|e| {
+fn found<'a>(job: &NewJob, existing: &'a [Existing]) -> Option<&'a Existing> {
+    existing.iter().find(|e| {
         e.job_id == job.job_id.as_str()
             || (e.tenant == job.tenant.as_str() && e.key.is_some() && e.key == job.idempotency_key)
-    });
-    let Some(e) = found else {
+    })
+}
+
+fn judge(job: &NewJob, existing: &[Existing]) -> Result<Submitted, LedgerError> {
+    let Some(e) = found(job, existing) else {
         // It was there a moment ago and is gone: retention took it. Ask again.
         return Err(LedgerError::Corrupt(format!(
             "job {} was refused as known but is not there",

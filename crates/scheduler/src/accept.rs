@@ -6,6 +6,7 @@ mod tests;
 mod words;
 
 use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
 
 use airlock_guard::keys;
 use airlock_ledger::{Failure, LoadedJob, NewJob, Submitted};
@@ -17,6 +18,9 @@ use bytes::Bytes;
 
 use crate::term::Term;
 use words::{compensation, idempotency_key, spec, tenant, traceparent};
+
+/// How old the count of open jobs may be.
+const COUNT_EVERY: Duration = Duration::from_secs(1);
 
 /// Why a packet is not a job.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +51,9 @@ pub struct Offer {
 pub async fn accept(term: &Term, offers: &[&Offer]) -> (Vec<Result<(), Refused>>, Vec<LoadedJob>) {
     let drafts: Vec<_> = offers.iter().map(|offer| draft(term, offer)).collect();
     let contents = contents(term, &drafts).await;
+    if let Err(error) = term.open_jobs.keep_counted(&term.ledger, COUNT_EVERY).await {
+        tracing::warn!(%error, "counting open jobs failed");
+    }
     let mut jobs = Vec::with_capacity(drafts.len());
     let mut outcomes = Vec::with_capacity(drafts.len());
     for draft in drafts {
@@ -56,11 +63,14 @@ pub async fn accept(term: &Term, offers: &[&Offer]) -> (Vec<Result<(), Refused>>
             Err(_) => draft.finish(term, &HashMap::new()),
         });
         match job {
-            Ok(job) => {
+            Ok(job) => match term.open_jobs.admit(&job.tenant, 1).1 {
                 // Its place, until the ledger has spoken.
-                outcomes.push(None);
-                jobs.push(job);
-            }
+                None => {
+                    outcomes.push(None);
+                    jobs.push(job);
+                }
+                Some(full) => outcomes.push(Some(Err(invalid(full)))),
+            },
             Err(refused) => outcomes.push(Some(Err(refused))),
         }
     }

@@ -121,6 +121,11 @@ pub struct SchedulerConfig {
     pub context_ttl: Duration,
     /// Inputs of jobs submitted on the bus may be this large.
     pub max_context_bytes: usize,
+    /// Jobs of one tenant that have not ended; what comes over the bus beyond it is a dead
+    /// letter.
+    pub max_open_jobs_per_tenant: u64,
+    /// The same of all tenants together.
+    pub max_open_jobs: u64,
     /// Ids that several worker processes go by: reached through their topics.
     pub shared_worker_ids: Vec<String>,
     /// Topics served by workers that never introduce themselves: used when no worker that
@@ -163,6 +168,8 @@ impl Default for SchedulerConfig {
             partial_bytes: 64 * 1024,
             context_ttl: Duration::from_secs(24 * 3600),
             max_context_bytes: 1 << 20,
+            max_open_jobs_per_tenant: 100_000,
+            max_open_jobs: 1_000_000,
             shared_worker_ids: vec!["cap-runtime".to_owned(), "cap-worker".to_owned()],
             unregistered_topics: Vec::new(),
             unregistered_slots: 16,

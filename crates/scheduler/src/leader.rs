@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use airlock_bus::{StreamName, subjects};
 use airlock_election::Leadership;
+use airlock_ledger::{OpenJobs, OpenLimits};
 use airlock_model::JobState;
 use airlock_model::engine::{Engine, Input};
 use airlock_proto::ahead::Key;
@@ -80,6 +81,10 @@ pub async fn lead(
         health: ctx.health.clone(),
         letters: Letters(ledger),
         reports: Reports::default(),
+        open_jobs: OpenJobs::new(OpenLimits {
+            per_tenant: config.scheduler.max_open_jobs_per_tenant,
+            in_all: config.scheduler.max_open_jobs,
+        }),
         signatures: Signatures::load(&config.bus, metrics)?,
         ahead: Ahead::new(Key::new(&stores.ledger.bus_key().await?)),
         sender: match &config.bus.sender_id {

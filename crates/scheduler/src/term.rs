@@ -8,7 +8,7 @@ use airlock_bus::{
     BoxError, Bus, DeadLetters, DeadMessage, Delivery, MessageKey, Outcome, Settler,
 };
 use airlock_guard::{Guard, JobLocks};
-use airlock_ledger::{ChangePosition, LeaderLedger, LoadedJob, NewDeadLetter};
+use airlock_ledger::{ChangePosition, LeaderLedger, LoadedJob, NewDeadLetter, OpenJobs};
 use airlock_model::engine::{Input, KnownJob};
 use airlock_model::explain::{Lane, Standing};
 use airlock_model::{Epoch, JobId, LedgerId, Shard, Topic};
@@ -126,6 +126,8 @@ pub struct Term {
     pub letters: Letters,
     /// What workers said of their runs and is not written yet.
     pub reports: Reports,
+    /// How many jobs are open, for what comes over the bus.
+    pub open_jobs: OpenJobs,
     pub signatures: Signatures,
     pub ahead: Ahead,
     /// The sender of our packets to workers.

@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
-use airlock_ledger::{Approval, ApprovalStatus, AuditEntry, NewVote, VoteOutcome};
-use airlock_model::{Claim, Constraints, JobState, Timestamp};
+use airlock_ledger::{Approval, ApprovalStatus, AskedFor, AuditEntry, Input, NewVote, VoteOutcome};
+use airlock_model::{Claim, Constraints, JobId, JobState, Timestamp};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::IntoResponse;
 use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::jobs::{JobPath, RETRY_FOR, job_id};
 use super::{Answer, App, admission};
+use crate::changes::{Change, Changes};
 use crate::cursor;
 use crate::decode::decode_object;
 use crate::policy_query as query;
@@ -22,6 +24,10 @@ use crate::retry::{problem, retrying};
 const MAX_REASON: usize = 1_024;
 /// A word on a job is a reason and perhaps constraints.
 const VOTE_BYTES: usize = 64 << 10;
+/// How much of an input an approver is shown.
+const SHOWN_BYTES: usize = 16 << 10;
+/// How much of it is compared with the one approved before.
+const COMPARED_BYTES: u32 = 256 << 10;
 /// Audit entries shown with one approval.
 const AUDIT_SHOWN: u32 = 200;
 
@@ -63,6 +69,76 @@ struct Shown<'a> {
     votes: Vec<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     audit: Option<Vec<Value>>,
+    #[serde(flatten)]
+    request: Option<ShownRequest>,
+}
+
+/// What is asked about. Only of a single one.
+#[derive(Serialize)]
+struct ShownRequest {
+    /// The input; the beginning of its text when it is too long.
+    payload: Option<Box<RawValue>>,
+    payload_bytes: u64,
+    payload_truncated: bool,
+    estimated_cost: Option<Value>,
+    /// What the policy binds the job to.
+    constraints: Option<Value>,
+    /// The last approved one of its kind, and what differs from it.
+    last_approved: Option<ShownLast>,
+}
+
+#[derive(Serialize)]
+struct ShownLast {
+    job_id: JobId,
+    approved_at: String,
+    changes: Vec<Change>,
+    changes_truncated: bool,
+}
+
+/// An input as JSON. What is no JSON, or is cut off, is a text.
+fn raw(input: &Input, most: usize) -> Option<Box<RawValue>> {
+    if input.is_whole()
+        && input.bytes.len() <= most
+        && let Ok(value) = serde_json::from_slice::<Box<RawValue>>(&input.bytes)
+    {
+        return Some(value);
+    }
+    let start = &input.bytes[..input.bytes.len().min(most)];
+    to_raw_value(&String::from_utf8_lossy(start)).ok()
+}
+
+fn show_request(approval: &Approval, asked: &AskedFor) -> ShownRequest {
+    let input = asked.input.as_ref();
+    let spec = to_raw_value(&approval.spec).ok();
+    let last_approved = asked.last.as_ref().map(|last| {
+        let mut changes = Changes::default();
+        let before = to_raw_value(&last.spec).ok();
+        changes.compare("", before.as_deref(), spec.as_deref());
+        let whole = |input: Option<&Input>| input.and_then(|i| raw(i, COMPARED_BYTES as usize));
+        let (old, new) = (whole(last.input.as_ref()), whole(input));
+        changes.compare("payload", old.as_deref(), new.as_deref());
+        let longer = [last.input.as_ref(), input]
+            .into_iter()
+            .flatten()
+            .any(|i| !i.is_whole());
+        ShownLast {
+            job_id: last.job_id.clone(),
+            approved_at: last.approved_at.to_rfc3339(),
+            // What was not read may differ, too.
+            changes_truncated: changes.cut || longer,
+            changes: changes.found,
+        }
+    });
+    ShownRequest {
+        payload: input.and_then(|i| raw(i, SHOWN_BYTES)),
+        payload_bytes: input.map_or(0, |i| i.len),
+        payload_truncated: input.is_some_and(|i| i.len > SHOWN_BYTES as u64),
+        estimated_cost: serde_json::to_value(&approval.spec)
+            .ok()
+            .and_then(|spec| spec.get("estimated_cost").cloned()),
+        constraints: asked.constraints.clone(),
+        last_approved,
+    }
 }
 
 fn show(a: &Approval) -> Shown<'_> {
@@ -109,6 +185,7 @@ fn show(a: &Approval) -> Shown<'_> {
             })
             .collect(),
         audit: None,
+        request: None,
     }
 }
 
@@ -145,7 +222,11 @@ pub async fn get(State(app): State<Arc<App>>, path: JobPath, request: Request) -
     let audit = retrying(until, || ledger.audit_of(scope, &id, AUDIT_SHOWN))
         .await
         .map_err(|e| problem(&e))?;
+    let asked = retrying(until, || ledger.asked_for(scope, &approval, COMPARED_BYTES))
+        .await
+        .map_err(|e| problem(&e))?;
     let mut shown = show(&approval);
+    shown.request = asked.as_ref().map(|asked| show_request(&approval, asked));
     shown.audit = Some(audit.iter().map(entry).collect());
     Ok(Json(shown).into_response())
 }

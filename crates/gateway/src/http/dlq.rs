@@ -23,6 +23,7 @@ use super::{Answer, App, admission};
 use crate::auth::Caller;
 use crate::decode::decode_object;
 use crate::letters::{Bulk, Shown, ShownWhole, bulk, listing};
+use crate::open_jobs;
 use crate::problem::Problem;
 use crate::retry::{problem, retrying};
 
@@ -185,6 +186,15 @@ impl App {
         caller: &Caller,
     ) -> Result<Vec<Retried>, Problem> {
         let ledger = self.links.need_ledger()?;
+        // Refused as a whole: what was retried before is not asked for again.
+        for (at, (_, job)) in jobs.iter().enumerate() {
+            if let (_, Some(full)) = self.open_jobs.admit(&job.tenant, 1) {
+                for (_, job) in jobs.iter().take(at) {
+                    self.open_jobs.give_back(&job.tenant, 1);
+                }
+                return Err(open_jobs::problem(full));
+            }
+        }
         let done = retrying(Instant::now() + RETRY_FOR, || {
             ledger.retry_letters(&jobs, caller.actor())
         })

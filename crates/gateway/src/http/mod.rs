@@ -15,6 +15,7 @@ mod tasks;
 use std::any::Any;
 use std::sync::Arc;
 
+use airlock_ledger::OpenJobs;
 use airlock_service::Context;
 use axum::Router;
 use axum::extract::{Request, State};
@@ -51,6 +52,7 @@ pub struct App {
     pub tracing: Tracing,
     pub metrics: GatewayMetrics,
     pub admission: Admission,
+    pub open_jobs: Arc<OpenJobs>,
     /// Callers that were turned away, for the log.
     pub refusals: Refusals,
     pub kernel: Kernel,

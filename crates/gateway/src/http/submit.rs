@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use airlock_ledger::NewJob;
+use airlock_ledger::{Full, NewJob};
 use airlock_model::hash::job_hash;
 use airlock_model::{Credential, JobId, JobState, Shard, TenantId};
 use axum::Json;
@@ -18,8 +18,9 @@ use uuid::Uuid;
 
 use super::{Answer, App, admission, jobs};
 use crate::body::SubmitBody;
-use crate::commit::Outcome;
+use crate::commit::{Outcome, outcome};
 use crate::decode::decode;
+use crate::open_jobs;
 use crate::problem::Problem;
 use crate::query;
 use crate::shares::Who;
@@ -77,6 +78,53 @@ impl App {
     }
 }
 
+impl App {
+    /// Commits jobs of a tenant as far as there is room for them; the outcomes are in order.
+    pub(super) async fn commit(
+        &self,
+        tenant: &TenantId,
+        mut jobs: Vec<NewJob>,
+    ) -> Result<Vec<Outcome>, Problem> {
+        let (room, full) = self.open_jobs.admit(tenant, jobs.len());
+        let over = jobs.split_off(room);
+        let mut outcomes = Vec::new();
+        if !jobs.is_empty() {
+            let submitted = self.submitter.submit(jobs).await;
+            let new = submitted.as_ref().map_or(0, |outcomes| {
+                let new = |o: &&Outcome| matches!(o, Outcome::Accepted { .. });
+                outcomes.iter().filter(new).count()
+            });
+            self.open_jobs.give_back(tenant, room - new);
+            outcomes = submitted?;
+        }
+        if let Some(full) = full {
+            outcomes.extend(self.beyond(&over, full).await);
+        }
+        Ok(outcomes)
+    }
+
+    /// What becomes of jobs there is no room for: a request that was accepted before has
+    /// its answer all the same.
+    async fn beyond(&self, jobs: &[NewJob], full: Full) -> Vec<Outcome> {
+        let mut before = vec![None; jobs.len()];
+        if jobs.iter().any(|job| job.idempotency_key.is_some())
+            && let Some(ledger) = self.links.ledger()
+            && let Ok(found) = ledger.submitted_before(jobs).await
+        {
+            before = found;
+        }
+        let outcomes: Vec<Outcome> = jobs
+            .iter()
+            .zip(before)
+            .map(|(job, before)| before.map_or(Outcome::Full(full), |found| outcome(job, found)))
+            .collect();
+        for outcome in &outcomes {
+            self.metrics.submitted(outcome.word());
+        }
+        outcomes
+    }
+}
+
 /// What to tell about a job that was committed, or why not.
 pub(super) fn settle(
     outcome: Outcome,
@@ -113,6 +161,7 @@ pub(super) fn settle(
             "the ledger gave no answer, so the job may or may not have been accepted; \
              try again with the same idempotency key",
         ),
+        Outcome::Full(full) => open_jobs::problem(full),
         Outcome::Busy => Problem::overloaded("too many submissions are waiting"),
         Outcome::Failed => Problem::internal(),
     };
@@ -150,7 +199,7 @@ pub async fn one(State(app): State<Arc<App>>, request: Request) -> Answer {
     let waiter = wait
         .map(|_| app.waiting.register(&job_id, (&caller).into()))
         .transpose()?;
-    let mut outcomes = app.submitter.submit(vec![job]).await?;
+    let mut outcomes = app.commit(tenant, vec![job]).await?;
     let outcome = outcomes.pop().unwrap_or(Outcome::Failed);
     let accepted = settle(outcome, &job_id, &trace.trace_id)?;
     drop((trace, admitted, whole));
@@ -256,7 +305,7 @@ pub async fn batch(State(app): State<Arc<App>>, request: Request) -> Answer {
     let mut outcomes = if jobs.is_empty() {
         Vec::new()
     } else {
-        app.submitter.submit(jobs).await?
+        app.commit(tenant, jobs).await?
     }
     .into_iter();
     let mut results = Vec::with_capacity(traces.len());

@@ -101,7 +101,8 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Answer {
         traceparent: trace.traceparent.clone(),
         job_id: job_id.clone(),
     };
-    let mut outcomes = app.submitter.submit(vec![job]).await?;
+    let tenant = job.tenant.clone();
+    let mut outcomes = app.commit(&tenant, vec![job]).await?;
     let outcome = outcomes.pop().unwrap_or(Outcome::Failed);
     let accepted = settle(outcome, &job_id, &trace.trace_id)?;
     let created = if accepted.replayed {

@@ -628,3 +628,77 @@ async fn every_change_is_in_the_audit_trail() -> anyhow::Result<()> {
     );
     gateway.stop().await
 }
+
+#[tokio::test]
+async fn an_approver_sees_the_request_and_what_is_new_about_it() -> anyhow::Result<()> {
+    let (gateway, ledger) = start().await?;
+    let ask = |body: serde_json::Value| {
+        let (gateway, ledger) = (&gateway, &ledger);
+        async move {
+            let job = gateway
+                .post("/api/v1/jobs", ANN_LAPTOP, &body.to_string())
+                .await?
+                .job_id();
+            hold(ledger, &job, terms(1)).await?;
+            anyhow::Ok(job)
+        }
+    };
+    let first = ask(json!({
+        "topic": "job.pay", "labels": {"env": "test"},
+        "payload": {"to": "acme", "amount": 5, "memo": "rent"},
+    }))
+    .await?;
+    let shown = gateway
+        .get(&format!("/api/v1/approvals/{first}"), BOB)
+        .await?;
+    assert_eq!(shown.json["payload"]["amount"], 5, "{}", shown.text);
+    assert_eq!(shown.json["labels"]["env"], "test");
+    assert_eq!(shown.json["payload_truncated"], false);
+    assert!(shown.json["last_approved"].is_null(), "{}", shown.text);
+    gateway.client(BOB).approve(&first, None, None).await?;
+    // Neither one of another topic nor one that was rejected is the last of its kind.
+    let other = ask(json!({"topic": "job.other", "payload": 1})).await?;
+    gateway.client(BOB).approve(&other, None, None).await?;
+    let refused = ask(json!({"topic": "job.pay", "payload": 2})).await?;
+    gateway.client(BOB).reject(&refused, None).await?;
+
+    let second = ask(json!({
+        "topic": "job.pay", "labels": {"env": "prod"},
+        "payload": {"to": "eve", "amount": 5, "memo": "rent"},
+    }))
+    .await?;
+    let approval = gateway.client(CLEO).approval(&second).await?;
+    let last = approval.last_approved.expect("the last approved");
+    assert_eq!(last.job_id, first);
+    let changes: Vec<String> = last
+        .changes
+        .iter()
+        .map(|c| {
+            let text = |v: Option<&serde_json::value::RawValue>| {
+                v.map_or_else(String::new, |v| v.get().to_owned())
+            };
+            format!(
+                "{} {} {}",
+                c.path,
+                text(c.old.as_deref()),
+                text(c.new.as_deref())
+            )
+        })
+        .collect();
+    assert_eq!(
+        changes,
+        [r#"labels.env "test" "prod""#, r#"payload.to "acme" "eve""#,]
+    );
+    // Another tenant sees nothing of it, and a long input by its beginning.
+    let path = format!("/api/v1/approvals/{second}");
+    assert_problem(&gateway.get(&path, GLOBEX).await?, 404, None);
+    let long = ask(json!({"topic": "job.pay", "payload": "x".repeat(300_000)})).await?;
+    let shown = gateway
+        .get(&format!("/api/v1/approvals/{long}"), BOB)
+        .await?;
+    assert_eq!(shown.json["payload_truncated"], true);
+    assert_eq!(shown.json["payload_bytes"], 300_002);
+    assert_eq!(shown.json["payload"].as_str().map(str::len), Some(16 << 10));
+    assert_eq!(shown.json["last_approved"]["changes_truncated"], true);
+    gateway.stop().await
+}
