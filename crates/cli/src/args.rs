@@ -8,6 +8,7 @@ use std::convert::Infallible;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use airlock_model::job::Cost;
 use airlock_model::{JobState, Priority, Timestamp};
 use clap::{Args, Parser, Subcommand};
 use secrecy::SecretString;
@@ -135,6 +136,9 @@ pub struct Submit {
     /// What the job uses, for the policy to judge
     #[arg(long)]
     pub capability: Option<String>,
+    /// What the job will cost, as far as you know, for the policy to judge
+    #[arg(long, value_name = "NUMBER")]
+    pub estimated_cost: Option<Cost>,
     /// Runs not before this much time has passed, as in 5s or 2h
     #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "due_at")]
     pub delay: Option<Duration>,

@@ -25,6 +25,8 @@ pub struct PolicyQuestion {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub meta: BTreeMap<String, Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub estimated_cost: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<Value>,
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use airlock_model::job::ActorType;
-pub use airlock_model::job::{Budget, Compensation};
+pub use airlock_model::job::{Budget, Compensation, Cost};
 use airlock_model::{Claim, JobState, Priority};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -29,6 +29,9 @@ pub struct SubmitRequest {
     pub requires: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
+    /// What it will cost, as far as you know, for the policy to judge.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub estimated_cost: Option<Cost>,
     /// RFC 3339; not together with `delay_ms`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub due_at: Option<String>,
@@ -194,6 +197,8 @@ pub struct Job {
     pub capability: Option<String>,
     #[serde(default)]
     pub risk_tags: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimated_cost: Option<Cost>,
     #[serde(default)]
     pub workflow_id: Option<String>,
     /// Whose job it is: the principal of the key that brought it.

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use airlock_model::job::{ActorType, Budget, Compensation, limits};
+use airlock_model::job::{ActorType, Budget, Compensation, Cost, distinct, limits};
 use airlock_model::{Due, JobSpec, Millis, Priority, Timestamp, Topic};
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer};
@@ -25,11 +25,13 @@ pub struct SubmitBody<'a> {
     payload: Option<&'a RawValue>,
     #[serde(default, deserialize_with = "priority")]
     priority: Option<Priority>,
+    #[serde(default, deserialize_with = "labels")]
     labels: Option<BTreeMap<String, String>>,
     capability: Option<String>,
     risk_tags: Option<Vec<String>>,
     requires: Option<Vec<String>>,
     budget: Option<Budget>,
+    estimated_cost: Option<Cost>,
     due_at: Option<String>,
     delay_ms: Option<Millis>,
     max_attempts: Option<u32>,
@@ -55,6 +57,15 @@ pub(crate) fn present<'de, D: Deserializer<'de>>(
     reader: D,
 ) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(reader).map(Some)
+}
+
+/// A label that is given twice is a mistake, not the last of the two.
+fn labels<'de, D: Deserializer<'de>>(
+    reader: D,
+) -> Result<Option<BTreeMap<String, String>>, D::Error> {
+    #[derive(Deserialize)]
+    struct Labels(#[serde(deserialize_with = "distinct")] BTreeMap<String, String>);
+    Ok(Option::<Labels>::deserialize(reader)?.map(|labels| labels.0))
 }
 
 /// In any case, because clients of the agent protocol write it small.
@@ -119,6 +130,7 @@ impl<'a> SubmitBody<'a> {
             risk_tags: self.risk_tags.unwrap_or_default(),
             requires: self.requires.unwrap_or_default(),
             budget: self.budget,
+            estimated_cost: self.estimated_cost,
             due: due.flatten(),
             max_attempts: self.max_attempts,
             timeout_ms: self.timeout_ms,
@@ -299,6 +311,14 @@ mod tests {
             "labels.approval_granted"
         );
         assert_eq!(wrong(r#""labels":{"a":"\u0000"}"#, None), "labels.a");
+        assert_eq!(
+            wrong(r#""labels":{"Env":"a","env":"b"}"#, None),
+            "labels.env"
+        );
+        assert_eq!(
+            wrong(r#""risk_tags":["de\u200bstructive"]"#, None),
+            "risk_tags[0]"
+        );
         let same = asked(r#"{"topic":"job.a","idempotency_key":"a"}"#, Some("a")).unwrap();
         assert_eq!(same.idempotency_key.as_deref(), Some("a"));
     }

@@ -104,6 +104,18 @@ mod tests {
                 r#"{"topic": "job.a", "compensation": {}}"#,
                 "compensation.topic",
             ),
+            (
+                r#"{"topic": "job.a", "labels": {"a": "1", "a": "2"}}"#,
+                "labels",
+            ),
+            (
+                r#"{"topic": "job.a", "estimated_cost": -1}"#,
+                "estimated_cost",
+            ),
+            (
+                r#"{"topic": "job.a", "estimated_cost": "5"}"#,
+                "estimated_cost",
+            ),
             (r#"{"topic": "job.a", "delay_ms": -1}"#, "delay_ms"),
             (r#"{"topic": "job.a", "priority": "URGENT"}"#, "priority"),
             (r#"{"topic": "job.a", "actor_type": "robot"}"#, "actor_type"),

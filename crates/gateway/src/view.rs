@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use airlock_ledger::{HistoryEntry, JobView};
+use airlock_model::job::Cost;
 use airlock_model::{Claim, JobState, Timestamp};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -30,6 +31,8 @@ pub struct Shown<'a> {
     capability: Option<&'a str>,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     risk_tags: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    estimated_cost: Option<Cost>,
     #[serde(skip_serializing_if = "Option::is_none")]
     workflow_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -120,6 +123,7 @@ pub fn show(job: &JobView, detail: Detail, now: Timestamp) -> Shown<'_> {
         labels: &spec.labels,
         capability: spec.capability.as_deref(),
         risk_tags: &spec.risk_tags,
+        estimated_cost: spec.estimated_cost,
         workflow_id: spec.workflow_id.as_deref(),
         principal_id: spec.principal_id.as_deref(),
         on_behalf_of: spec.on_behalf_of.as_deref(),

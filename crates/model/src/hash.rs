@@ -72,6 +72,10 @@ mod tests {
     use super::*;
     use crate::ids::Topic;
 
+    /// Of [`base`] with the payload `x`. Approvals and idempotency keys are bound to it,
+    /// so it never changes.
+    const HASH: &str = "a032f36222ff1602f441b21399844c53741e3d68b7e3a828dd62ae59591e02cf";
+
     fn base() -> (TenantId, JobSpec) {
         let mut spec = JobSpec::new(Topic::new("job.echo").unwrap());
         spec.labels.insert("a".into(), "1".into());
@@ -92,6 +96,21 @@ mod tests {
         let mut other = s;
         other.topic = Topic::new("job.echo2").unwrap();
         assert_ne!(h, job_hash(&t, &other, Some(b"x")));
+    }
+
+    #[test]
+    fn covers_a_cost_where_there_is_one_and_keeps_the_old_hash_where_there_is_none() {
+        let (t, s) = base();
+        let plain = job_hash(&t, &s, Some(b"x"));
+        assert_eq!(plain.to_string(), HASH);
+        let with = |amount: f64| {
+            let mut spec = s.clone();
+            spec.estimated_cost = Some(crate::job::Cost::new(amount).unwrap());
+            job_hash(&t, &spec, Some(b"x"))
+        };
+        assert_ne!(with(0.0), plain);
+        assert_ne!(with(1.0), with(2.0));
+        assert_eq!(with(1.0), with(1.0));
     }
 
     #[test]

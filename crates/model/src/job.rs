@@ -1,23 +1,27 @@
 //! What was asked for: the immutable part of a job, and the decision made about it.
 
+mod cost;
 mod decision;
 mod retry;
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::identity::Claim;
 use crate::ids::Topic;
+use crate::text;
 use crate::time::{Millis, Timestamp};
 
+pub use cost::Cost;
 pub use decision::{Decision, Verdict};
 pub use retry::RetryPlan;
 
 /// Labels that only Airlock itself may set. A client that could send them could
 /// approve its own job or pass for a compensation.
 pub fn is_reserved_label(key: &str) -> bool {
-    let key = key.to_ascii_lowercase();
+    let key = text::fold_name(key);
     key.starts_with("approval_") || key.starts_with("saga_") || key == "is_compensation"
 }
 
@@ -150,9 +154,17 @@ pub struct Compensation {
     pub topic: Topic,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<serde_json::Value>,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "distinct",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
     pub labels: BTreeMap<String, String>,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "distinct",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
     pub env: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
@@ -180,6 +192,9 @@ pub struct JobSpec {
     pub requires: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
+    /// What the job will cost, as its sender expects, in the unit the policy has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimated_cost: Option<Cost>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<Due>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -225,6 +240,7 @@ impl JobSpec {
             risk_tags: Vec::new(),
             requires: Vec::new(),
             budget: None,
+            estimated_cost: None,
             due: None,
             max_attempts: None,
             timeout_ms: None,
@@ -264,6 +280,7 @@ impl JobSpec {
             // No texts.
             priority: _,
             budget: _,
+            estimated_cost: _,
             due: _,
             max_attempts: _,
             timeout_ms: _,
@@ -324,16 +341,8 @@ impl JobSpec {
 
     /// Holds a client's request to the limits; the first field that breaks one.
     pub fn validate(&self) -> Result<(), FieldError> {
-        check_map("labels", &self.labels)?;
+        check_labels("labels", &self.labels)?;
         check_map("env", &self.env)?;
-        for key in self.labels.keys() {
-            if is_reserved_label(key) {
-                return Err(FieldError::new(
-                    format!("labels.{key}"),
-                    "this label is reserved; approvals and compensations are made by Airlock itself",
-                ));
-            }
-        }
         check_tags("risk_tags", &self.risk_tags)?;
         check_tags("requires", &self.requires)?;
         let names = [
@@ -350,6 +359,9 @@ impl JobSpec {
             if let Some(value) = value {
                 check_text(field, value, limits::NAME)?;
             }
+        }
+        if let Some(fault) = self.capability.as_deref().and_then(text::name_fault) {
+            return Err(FieldError::new("capability", fault));
         }
         if let Some(n) = self.max_attempts
             && !(1..=limits::MAX_ATTEMPTS).contains(&n)
@@ -385,14 +397,8 @@ impl JobSpec {
             check_budget("budget", budget)?;
         }
         if let Some(undo) = &self.compensation {
-            check_map("compensation.labels", &undo.labels)?;
+            check_labels("compensation.labels", &undo.labels)?;
             check_map("compensation.env", &undo.env)?;
-            if let Some(key) = undo.labels.keys().find(|k| is_reserved_label(k)) {
-                return Err(FieldError::new(
-                    format!("compensation.labels.{key}"),
-                    "this label is reserved",
-                ));
-            }
             if let Some(budget) = &undo.budget {
                 check_budget("compensation.budget", budget)?;
             }
@@ -462,9 +468,63 @@ fn check_tags(field: &str, tags: &[String]) -> Result<(), FieldError> {
         ));
     }
     for (i, tag) in tags.iter().enumerate() {
-        check_text(&format!("{field}[{i}]"), tag, limits::TAG)?;
+        let field = format!("{field}[{i}]");
+        check_text(&field, tag, limits::TAG)?;
+        if let Some(fault) = text::name_fault(tag) {
+            return Err(FieldError::new(field, fault));
+        }
     }
     Ok(())
+}
+
+/// Labels that rules can tell apart and that are the sender's to set.
+fn check_labels(field: &str, labels: &BTreeMap<String, String>) -> Result<(), FieldError> {
+    check_map(field, labels)?;
+    for key in labels.keys() {
+        if is_reserved_label(key) {
+            return Err(FieldError::new(
+                format!("{field}.{key}"),
+                "this label is reserved; approvals and compensations are made by Airlock itself",
+            ));
+        }
+        if let Some(fault) = text::name_fault(key) {
+            return Err(FieldError::new(format!("{field}.{key}"), fault));
+        }
+    }
+    match text::same_labels(labels) {
+        None => Ok(()),
+        Some((first, second)) => Err(FieldError::new(
+            format!("{field}.{second}"),
+            format!("is the same label as {first:?}: case and surrounding space do not count"),
+        )),
+    }
+}
+
+/// Reads a map of texts in which no key comes twice. A plain map would keep the last.
+pub fn distinct<'de, D: Deserializer<'de>>(
+    reader: D,
+) -> Result<BTreeMap<String, String>, D::Error> {
+    struct Distinct;
+    impl<'de> Visitor<'de> for Distinct {
+        type Value = BTreeMap<String, String>;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a map of texts")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut read = BTreeMap::new();
+            while let Some((key, value)) = map.next_entry::<String, String>()? {
+                if read.contains_key(&key) {
+                    let key: String = key.chars().take(64).collect();
+                    return Err(serde::de::Error::custom(format!("{key:?} is given twice")));
+                }
+                read.insert(key, value);
+            }
+            Ok(read)
+        }
+    }
+    reader.deserialize_map(Distinct)
 }
 
 fn check_map(field: &str, map: &BTreeMap<String, String>) -> Result<(), FieldError> {
@@ -515,6 +575,8 @@ mod tests {
             "saga_compensation",
             "is_compensation",
             "Approval_X",
+            " approval_granted",
+            "approval\u{200b}_granted",
         ] {
             let mut s = spec();
             s.labels.insert(key.into(), "true".into());
@@ -550,6 +612,56 @@ mod tests {
         s.labels = many(500);
         assert_eq!(s.validate().unwrap_err().field, "compensation");
         assert_eq!(s.text_bytes(), 64 * (604 + 504) + "job.echojob.undo".len());
+    }
+
+    #[test]
+    fn names_that_only_look_like_others_are_refused() {
+        type Change = fn(&mut JobSpec);
+        let cases: [(&str, Change); 7] = [
+            ("labels.e\u{200b}nv", |s| {
+                s.labels.insert("e\u{200b}nv".into(), "x".into());
+            }),
+            ("labels.ｅｎｖ", |s| {
+                s.labels.insert("ｅｎｖ".into(), "x".into());
+            }),
+            ("labels.env", |s| {
+                s.labels.insert("Env".into(), "a".into());
+                s.labels.insert("env".into(), "b".into());
+            }),
+            ("labels.env ", |s| {
+                s.labels.insert("env".into(), "a".into());
+                s.labels.insert("env ".into(), "b".into());
+            }),
+            ("risk_tags[1]", |s| {
+                s.risk_tags = vec!["fine".into(), "de\u{200b}structive".into()];
+            }),
+            ("requires[0]", |s| s.requires = vec!["ｇｐｕ".into()]),
+            ("capability", |s| s.capability = Some("p\u{ad}ay".into())),
+        ];
+        for (field, change) in cases {
+            let mut s = spec();
+            change(&mut s);
+            assert_eq!(s.validate().unwrap_err().field, field);
+        }
+        let mut s = spec();
+        s.labels.insert("Größe".into(), "x\u{200b}".into());
+        s.labels.insert("Env".into(), "x".into());
+        s.risk_tags = vec!["gefährlich".into()];
+        assert_eq!(s.validate(), Ok(()));
+    }
+
+    #[test]
+    fn a_key_that_comes_twice_is_no_map() {
+        let read = |text: &str| {
+            let mut reader = serde_json::Deserializer::from_str(text);
+            distinct(&mut reader).map_err(|e| e.to_string())
+        };
+        assert_eq!(read(r#"{"a":"1","b":"2"}"#).unwrap().len(), 2);
+        assert!(
+            read(r#"{"a":"1","\u0061":"2"}"#)
+                .unwrap_err()
+                .contains("\"a\" is given twice")
+        );
     }
 
     #[test]

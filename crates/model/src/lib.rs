@@ -17,6 +17,7 @@ pub mod routing;
 pub mod rules;
 pub mod state;
 pub mod terms;
+pub mod text;
 pub mod time;
 
 pub use identity::{ActsFor, Claim, Credential};

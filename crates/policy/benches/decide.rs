@@ -35,7 +35,7 @@ fn yaml(topic: impl Fn(usize) -> String) -> String {
             4 => format!("capabilities: [capability-{i}]"),
             5 => format!("requires: [gpu-{i}]"),
             6 => format!("label_threshold: {{amount: {}}}", 1_000 + i),
-            7 => format!("label_allowlist: {{region: [us-{i}, ap-{i}]}}"),
+            7 => format!("label_in: {{region: [us-{i}, ap-{i}]}}"),
             8 => format!("mcp: {{allow_servers: [server-{i}]}}"),
             _ => format!("actor_ids: [actor-{i}]"),
         };

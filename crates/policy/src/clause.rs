@@ -47,6 +47,9 @@ impl From<bool> for Held {
 
 pub(crate) type Words = Box<[Word]>;
 
+/// Labels by their folded names, each with a list of values.
+pub(crate) type LabelLists = Box<[(Box<str>, Words)]>;
+
 /// A condition, as in the file.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Clause {
@@ -60,7 +63,9 @@ pub(crate) enum Clause {
     RiskTags(Words),
     Requires(Words),
     Labels(Box<[(Box<str>, Word)]>),
-    LabelAllowlist(Box<[(Box<str>, Words)]>),
+    LabelIn(LabelLists),
+    LabelNotIn(LabelLists),
+    LabelAllowlist(LabelLists),
     LabelThreshold(Box<[(Box<str>, f64)]>),
     SecretsPresent(bool),
     Mcp(Box<McpLists>),
@@ -81,6 +86,8 @@ impl Clause {
             Self::RiskTags(_) => "risk_tags",
             Self::Requires(_) => "requires",
             Self::Labels(_) => "labels",
+            Self::LabelIn(_) => "label_in",
+            Self::LabelNotIn(_) => "label_not_in",
             Self::LabelAllowlist(_) => "label_allowlist",
             Self::LabelThreshold(_) => "label_threshold",
             Self::SecretsPresent(_) => "secrets_present",
@@ -107,10 +114,19 @@ impl Clause {
                 .iter()
                 .all(|(name, value)| label(request, name).is_some_and(|given| value.fits(given)))
                 .into(),
-            Self::LabelAllowlist(lists) => lists
+            Self::LabelIn(lists) => lists
                 .iter()
                 .all(|(name, words)| label(request, name).is_some_and(|given| among(words, given)))
                 .into(),
+            // A label that is not there is on no list, and off none: it cannot be said.
+            Self::LabelNotIn(lists) => match elsewhere(request, lists) {
+                Elsewhere::Some => Held::Yes,
+                Elsewhere::Unknown => Held::Failed,
+                Elsewhere::None => Held::No,
+            },
+            Self::LabelAllowlist(lists) => {
+                matches!(elsewhere(request, lists), Elsewhere::Some).into()
+            }
             Self::LabelThreshold(limits) => limits
                 .iter()
                 .all(|(name, limit)| label(request, name).is_some_and(|given| over(given, *limit)))
@@ -124,12 +140,28 @@ impl Clause {
         }
     }
 
+    /// Whether this surely holds for every job there can be.
+    pub(crate) fn always(&self) -> bool {
+        match self {
+            // The topic of every job begins so.
+            Self::Topics(globs) => {
+                Glob::new("job.*").is_ok_and(|every| globs.iter().any(|glob| glob.covers(&every)))
+            }
+            Self::When(when) => when.is_true(),
+            _ => false,
+        }
+    }
+
     /// Why it could not be judged, for an explanation.
     pub(crate) fn failure(&self, facts: &Facts<'_>) -> Option<String> {
-        if let Self::When(when) = self {
-            when.holds(&facts.vars).err().map(|f| f.to_string())
-        } else {
-            None
+        match self {
+            Self::When(when) => when.holds(&facts.vars).err().map(|f| f.to_string()),
+            Self::LabelNotIn(lists) => {
+                let mut names = lists.iter().map(|(name, _)| name);
+                let missing = names.find(|name| label(facts.request, name).is_none())?;
+                Some(format!("there is no label {missing:?}"))
+            }
+            _ => None,
         }
     }
 
@@ -144,7 +176,9 @@ impl Clause {
             Self::ActorTypes(_) => reads.add(Field::ActorType),
             Self::Requires(_) => reads.add(Field::Requires),
             Self::Labels(pairs) => pairs.iter().for_each(|(name, _)| reads.add_label(name)),
-            Self::LabelAllowlist(lists) => lists.iter().for_each(|(name, _)| reads.add_label(name)),
+            Self::LabelIn(lists) | Self::LabelNotIn(lists) | Self::LabelAllowlist(lists) => {
+                lists.iter().for_each(|(name, _)| reads.add_label(name));
+            }
             Self::LabelThreshold(limits) => {
                 limits.iter().for_each(|(name, _)| reads.add_label(name))
             }
@@ -172,20 +206,16 @@ impl Clause {
             | (Self::RiskTags(wide), Self::RiskTags(narrow)) => within(narrow, wide),
             (Self::Requires(fewer), Self::Requires(more)) => within(fewer, more),
             (Self::Labels(fewer), Self::Labels(more)) => fewer.iter().all(|l| more.contains(l)),
-            (Self::LabelAllowlist(wide), Self::Labels(pairs)) => {
-                wide.iter().all(|(name, words)| {
-                    pairs
-                        .iter()
-                        .any(|(n, value)| n == name && words.contains(value))
-                })
-            }
-            (Self::LabelAllowlist(wide), Self::LabelAllowlist(narrow)) => {
-                wide.iter().all(|(name, words)| {
-                    narrow
-                        .iter()
-                        .any(|(n, list)| n == name && within(list, words))
-                })
-            }
+            (Self::LabelIn(wide), Self::Labels(pairs)) => wide.iter().all(|(name, words)| {
+                pairs
+                    .iter()
+                    .any(|(n, value)| n == name && words.contains(value))
+            }),
+            (Self::LabelIn(wide), Self::LabelIn(narrow)) => wide.iter().all(|(name, words)| {
+                narrow
+                    .iter()
+                    .any(|(n, list)| n == name && within(list, words))
+            }),
             (Self::LabelThreshold(low), Self::LabelThreshold(high)) => low
                 .iter()
                 .all(|(name, limit)| high.iter().any(|(n, other)| n == name && other >= limit)),
@@ -206,10 +236,15 @@ impl Clause {
             | Self::RiskTags(words) => format!("one of {}", list(words)),
             Self::Requires(words) => format!("all of {}", list(words)),
             Self::Labels(pairs) => joined(pairs.iter().map(|(n, v)| format!("{n}={}", v.as_str()))),
-            Self::LabelAllowlist(lists) => joined(
+            Self::LabelIn(lists) => joined(
                 lists
                     .iter()
                     .map(|(n, words)| format!("{n} one of {}", list(words))),
+            ),
+            Self::LabelNotIn(lists) | Self::LabelAllowlist(lists) => joined(
+                lists
+                    .iter()
+                    .map(|(n, words)| format!("{n} none of {}", list(words))),
             ),
             Self::LabelThreshold(limits) => {
                 joined(limits.iter().map(|(n, limit)| format!("{n} over {limit}")))
@@ -239,7 +274,9 @@ impl Clause {
             Self::ActorTypes(_) => clip(request.actor_type),
             Self::Requires(_) => given_list(request.requires),
             Self::Labels(pairs) => labels(&mut pairs.iter().map(|(n, _)| &**n)),
-            Self::LabelAllowlist(lists) => labels(&mut lists.iter().map(|(n, _)| &**n)),
+            Self::LabelIn(lists) | Self::LabelNotIn(lists) | Self::LabelAllowlist(lists) => {
+                labels(&mut lists.iter().map(|(n, _)| &**n))
+            }
             Self::LabelThreshold(limits) => labels(&mut limits.iter().map(|(n, _)| &**n)),
             Self::SecretsPresent(_) => secrets_present(request).to_string(),
             Self::Mcp(_) => labels(&mut crate::when::MCP.iter().map(|(_, label)| *label)),
@@ -272,7 +309,31 @@ fn secrets_present(request: &Request<'_>) -> bool {
 }
 
 fn label<'a>(request: &Request<'a>, name: &str) -> Option<&'a str> {
-    request.labels.get(name).map(String::as_str)
+    airlock_model::text::label(request.labels, name)
+}
+
+/// Whether any label has a value that is not on its list.
+enum Elsewhere {
+    Some,
+    /// None has, and one of them is not there.
+    Unknown,
+    None,
+}
+
+fn elsewhere(request: &Request<'_>, lists: &[(Box<str>, Words)]) -> Elsewhere {
+    let mut missing = false;
+    for (name, words) in lists {
+        match label(request, name) {
+            Some(given) if !among(words, given) => return Elsewhere::Some,
+            Some(_) => {}
+            None => missing = true,
+        }
+    }
+    if missing {
+        Elsewhere::Unknown
+    } else {
+        Elsewhere::None
+    }
 }
 
 /// Whether a label's number is over the limit. What is no number, or no finite one,

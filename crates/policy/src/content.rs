@@ -3,16 +3,17 @@
 //! They are asked after the other rules and can only make a decision stricter, so
 //! that no input can talk a job past a rule.
 
-use regex::bytes::RegexSet;
+use std::cell::OnceCell;
 
 use crate::request::{Content, Request};
 use crate::rule::Head;
+use crate::scan::{Needles, Views};
 
 #[derive(Debug)]
 pub(crate) struct ContentRule {
     pub(crate) head: Head,
     /// Patterns and keywords together; `None`: the rule is about the size alone.
-    pub(crate) patterns: Option<RegexSet>,
+    pub(crate) patterns: Option<Needles>,
     /// What each entry of `patterns` is, for the reason: never what it found.
     pub(crate) names: Box<[String]>,
     pub(crate) max_bytes: Option<u64>,
@@ -44,7 +45,12 @@ impl Found {
 }
 
 impl ContentRule {
-    pub(crate) fn look(&self, request: &Request<'_>) -> Option<Found> {
+    /// `views` are of the request's input, made by the first rule that needs them.
+    pub(crate) fn look<'a>(
+        &self,
+        request: &Request<'a>,
+        views: &OnceCell<Views<'a>>,
+    ) -> Option<Found> {
         let Content { bytes, size, .. } = request.content?;
         if let Some(max) = self.max_bytes.filter(|max| size > *max) {
             return Some(Found::Larger { size, max });
@@ -52,7 +58,7 @@ impl ContentRule {
         let patterns = self.patterns.as_ref()?;
         match bytes {
             Some(bytes) if bytes.len() as u64 >= size => {
-                let first = patterns.matches(bytes).iter().next()?;
+                let first = patterns.first(views.get_or_init(|| Views::of(bytes)))?;
                 let name = self.names.get(first).cloned().unwrap_or_default();
                 Some(Found::Entry(name))
             }

@@ -4,15 +4,19 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What a rule says about a job.
+/// What a rule says about a job. The other spellings are Cordum's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
+    #[serde(alias = "permit")]
     Allow,
+    #[serde(alias = "block")]
     Deny,
     /// A human must say yes first.
+    #[serde(alias = "require_human", alias = "require-approval")]
     RequireApproval,
     /// It may run, within bounds that travel with it.
+    #[serde(alias = "allow-with-constraints")]
     AllowWithConstraints,
     /// Ask again later.
     Throttle,

@@ -7,9 +7,11 @@
 //! rules' hashes name. So a field added here is in them by itself.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
+use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_saphyr::Spanned;
+use serde_saphyr::{Location, Spanned};
 
 use crate::decision::{Decision, FailMode};
 use crate::terms::{ApprovalTerms, Constraints, Remediation};
@@ -17,7 +19,7 @@ use crate::terms::{ApprovalTerms, Constraints, Remediation};
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Document {
-    pub(crate) version: Spanned<u32>,
+    pub(crate) version: Spanned<Version>,
     #[serde(default, deserialize_with = "present")]
     pub(crate) default_decision: Option<Spanned<Decision>>,
     #[serde(default, deserialize_with = "present")]
@@ -189,6 +191,18 @@ pub(crate) struct MatchDoc {
         deserialize_with = "present",
         skip_serializing_if = "Option::is_none"
     )]
+    pub(crate) label_in: Option<Labels<List>>,
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub(crate) label_not_in: Option<Labels<List>>,
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub(crate) label_allowlist: Option<Labels<List>>,
     #[serde(
         default,
@@ -279,10 +293,82 @@ pub(crate) struct VelocityDoc {
         deserialize_with = "present",
         skip_serializing_if = "Option::is_none"
     )]
-    pub(crate) key: Option<List>,
+    pub(crate) key: Option<Spanned<KeyDoc>>,
     /// Counted in the ledger instead of Redis.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) strict: bool,
+}
+
+/// `1`, or the text that Cordum's files have: `"1"`, `v1`.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Version(pub(crate) String);
+
+impl Version {
+    pub(crate) fn is_known(&self) -> bool {
+        matches!(self.0.trim(), "1" | "v1" | "1.0" | "v1.0")
+    }
+}
+
+impl<'de> Deserialize<'de> for Version {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(Self)
+    }
+}
+
+/// What is counted apart: a list of words, or one text with colons between them, as in
+/// Cordum's `tenant:topic`. In the canonical content it is a list either way.
+#[derive(Debug)]
+pub(crate) enum KeyDoc {
+    Text(String),
+    List(Vec<Spanned<String>>),
+}
+
+impl KeyDoc {
+    /// Each word with its place; those of a text are all where the text is.
+    pub(crate) fn words(&self, referenced: Location, defined: Location) -> Vec<Spanned<String>> {
+        match self {
+            Self::Text(text) => text
+                .split(':')
+                .map(|word| Spanned::new(word.trim().to_owned(), referenced, defined))
+                .collect(),
+            Self::List(words) => words.clone(),
+        }
+    }
+}
+
+impl Serialize for KeyDoc {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Text(text) => serializer.collect_seq(text.split(':').map(str::trim)),
+            Self::List(words) => words.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for KeyDoc {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = KeyDoc;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a word such as tenant, or a list of them")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<KeyDoc, E> {
+                Ok(KeyDoc::Text(text.to_owned()))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<KeyDoc, A::Error> {
+                let mut words = Vec::new();
+                while let Some(word) = list.next_element()? {
+                    words.push(word);
+                }
+                Ok(KeyDoc::List(words))
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
 }
 
 #[derive(Debug, Serialize, Deserialize)]

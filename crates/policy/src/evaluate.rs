@@ -5,6 +5,7 @@
 //! input may make that stricter. What must stay true: whatever goes wrong on the way,
 //! a panic included, the answer is deny.
 
+use std::cell::OnceCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -213,6 +214,7 @@ impl Policy {
     /// The strictest rule about content that is stricter than what was decided; the
     /// first of equals.
     fn ask_content(&self, facts: &Facts<'_>, answer: &mut Evaluation) {
+        let views = OnceCell::new();
         for rule in &self.content {
             if !rule.head.matches(facts) {
                 continue;
@@ -222,7 +224,7 @@ impl Policy {
             {
                 continue;
             }
-            let Some(found) = rule.look(facts.request) else {
+            let Some(found) = rule.look(facts.request, &views) else {
                 continue;
             };
             if rule.head.enforced {

@@ -8,6 +8,8 @@
 
 use std::collections::HashMap;
 
+use airlock_model::text::label;
+
 use crate::clause::{Clause, Facts};
 use crate::glob::Glob;
 use crate::rule::Rule;
@@ -93,7 +95,7 @@ impl Index {
                 self.label(name).values.file([value.as_str()], number);
                 return true;
             }
-            Clause::LabelAllowlist(lists) => {
+            Clause::LabelIn(lists) => {
                 let Some((name, words)) = lists.first() else {
                     return false;
                 };
@@ -117,6 +119,8 @@ impl Index {
                 self.label(label).values.file(texts(words), number);
                 return true;
             }
+            // A job without the label may be meant too, or one of several labels is enough.
+            Clause::LabelNotIn(_) | Clause::LabelAllowlist(_) => return false,
             Clause::NoRiskTags | Clause::SecretsPresent(_) | Clause::When(_) => return false,
         };
         place.file(texts(words), number);
@@ -161,13 +165,14 @@ impl Index {
     fn find_labels(&self, facts: &Facts<'_>, found: &mut Numbers) {
         let given = facts.request.labels;
         for (name, value) in given {
-            if let Some(label) = self.labels.get(name.as_str()) {
+            let exact = self.labels.get(name.as_str());
+            if let Some(label) = exact.or_else(|| self.labels.get(fold(name).as_str())) {
                 found.extend(Some(&label.present));
                 label.values.find(value, found);
             }
         }
         // To the lists about tools, a label that is not there is an empty one.
-        for (_, name) in MCP.iter().filter(|(_, name)| !given.contains_key(*name)) {
+        for (_, name) in MCP.iter().filter(|(_, name)| label(given, name).is_none()) {
             if let Some(label) = self.labels.get(*name) {
                 label.values.find("", found);
             }

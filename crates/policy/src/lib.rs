@@ -31,6 +31,7 @@ mod reads;
 pub mod replay;
 mod request;
 mod rule;
+pub mod scan;
 pub mod signature;
 mod tenants;
 mod terms;

@@ -90,7 +90,14 @@ fn from_yaml(error: &YamlError) -> Problem {
     match error.without_snippet() {
         YamlError::SerdeUnknownField {
             field, expected, ..
-        } => Problem::at(place, field, "there is no such field").hint(suggest(field, expected)),
+        } => match foreign(field) {
+            Some(instead) => {
+                Problem::at(place, field, "this field of Cordum is not supported").hint(instead)
+            }
+            None => {
+                Problem::at(place, field, "there is no such field").hint(suggest(field, expected))
+            }
+        },
         YamlError::SerdeUnknownVariant {
             variant, expected, ..
         } => Problem::at(
@@ -117,6 +124,31 @@ fn from_yaml(error: &YamlError) -> Problem {
     }
 }
 
+/// What to do instead of a field that Cordum has and Airlock has not.
+pub(crate) fn foreign(field: &str) -> Option<&'static str> {
+    Some(match field {
+        "input_rules" => "write input_policy.content_rules, with patterns, keywords and max_bytes",
+        "output_policy" | "output_rules" => "results are not looked at; leave it out",
+        "tier" | "selector" => {
+            "rules hold for every job; write conditions, and put the file where it wins"
+        }
+        "require_human" => "write decision: require_approval in the rules that are meant",
+        "max_scan_bytes" => "inputs are looked at as a whole; content_rules have max_bytes",
+        "agent_risk_tiers" | "agent_data_classifications" | "delegation" => {
+            "write it as a label, and ask for that with labels or label_in"
+        }
+        "predicate" => "write when",
+        "allowed_repo_hosts" | "denied_repo_hosts" => {
+            "write a rule with label_not_in or label_in over a label with the host"
+        }
+        "scanners" | "detectors" | "content_patterns" | "content_types" | "scope" => {
+            "write patterns and keywords in input_policy.content_rules"
+        }
+        "enabled" => "enforce: false tries a rule out; leave a rule out to switch it off",
+        _ => return None,
+    })
+}
+
 /// The words a field takes tell which field it was.
 fn field_of(expected: &[&'static str]) -> &'static str {
     if expected.contains(&"deny") {
@@ -128,7 +160,7 @@ fn field_of(expected: &[&'static str]) -> &'static str {
 
 fn variant_hint(variant: &str, expected: &[&str]) -> String {
     match variant {
-        "require_human" | "approve" | "approval" if expected.contains(&"require_approval") => {
+        "approve" | "approval" if expected.contains(&"require_approval") => {
             "did you mean require_approval?".to_owned()
         }
         other => suggest(other, expected),

@@ -4,6 +4,8 @@
 
 use std::collections::BTreeMap;
 
+use airlock_model::text;
+
 use crate::reads::Reads;
 use crate::when::MCP;
 use crate::words::Word;
@@ -34,7 +36,7 @@ impl McpLists {
             if pair.allow.is_none() && pair.deny.is_none() {
                 return None;
             }
-            let value = labels.get(label).map_or("", String::as_str);
+            let value = text::label(labels, label).unwrap_or_default();
             let on = |list: &Option<Box<[Word]>>| {
                 list.as_ref()
                     .map(|words| words.iter().any(|w| w.fits(value)))
@@ -50,7 +52,8 @@ impl McpLists {
 
     /// Whether a job is a call of a tool at all.
     pub(crate) fn concerns(labels: &BTreeMap<String, String>) -> bool {
-        MCP.iter().any(|(_, label)| labels.contains_key(*label))
+        MCP.iter()
+            .any(|(_, label)| text::label(labels, label).is_some())
     }
 
     pub(crate) fn note_reads(&self, reads: &mut Reads) {

@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use airlock_model::text;
 use serde::{Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
@@ -158,7 +159,7 @@ impl Reads {
             }
         }
         for label in &self.labels {
-            match request.labels.get(&**label) {
+            match text::label(request.labels, label) {
                 Some(value) => {
                     hash.count(1);
                     hash.text(value);

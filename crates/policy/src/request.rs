@@ -65,6 +65,8 @@ pub enum RequestFault {
     EmptyPart,
     #[error("the job has {count} {field}; at most {max} are allowed", max = Request::MAX_LIST)]
     TooMany { field: &'static str, count: usize },
+    #[error("two of the labels have the same name but for its case, space or hidden characters")]
+    SameLabels,
     #[error("one of the {field} is {len} bytes long; at most {max} are allowed", max = Request::MAX_WORD)]
     TooLong { field: &'static str, len: usize },
 }
@@ -124,7 +126,12 @@ impl<'a> Request<'a> {
         )?;
         let labels = self.labels;
         let words = labels.iter().flat_map(|(k, v)| [k.as_str(), v.as_str()]);
-        check_list("labels", labels.len(), words)
+        check_list("labels", labels.len(), words)?;
+        // Rules find a label however its name is written, so there must be one to find.
+        match airlock_model::text::same_labels(labels) {
+            Some(_) => Err(RequestFault::SameLabels),
+            None => Ok(()),
+        }
     }
 
     /// A topic is made of dot-separated parts that could be a subject on the bus.

@@ -5,9 +5,10 @@
 //! number. Whoever has the number at hand answers at once; whoever has to fetch it
 //! answers [`Count::Unknown`], fetches it and asks the policy again ([`KnownCounts`]).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use airlock_model::text::label;
 use sha2::{Digest, Sha256};
 
 use crate::clause::Facts;
@@ -111,7 +112,7 @@ impl KeyPart {
     pub(crate) fn parse(word: &str) -> Option<Self> {
         let word = word.trim();
         if let Some(label) = word.strip_prefix("labels.").filter(|l| !l.is_empty()) {
-            return Some(Self::Label(label.into()));
+            return Some(Self::Label(fold(label).into()));
         }
         if word == "labels" {
             return Some(Self::AllLabels);
@@ -156,7 +157,7 @@ impl Velocity {
                     // No word names them.
                     Field::RiskTags | Field::Requires | Field::Budget | Field::EstimatedCost => {}
                 },
-                KeyPart::Label(name) => match request.labels.get(&**name) {
+                KeyPart::Label(name) => match label(request.labels, name) {
                     Some(value) => {
                         add("=");
                         add(&fold(value));
@@ -164,10 +165,15 @@ impl Velocity {
                     None => add(""),
                 },
                 KeyPart::AllLabels => {
-                    add(&request.labels.len().to_string());
-                    for (name, value) in request.labels {
+                    let folded: BTreeMap<String, String> = request
+                        .labels
+                        .iter()
+                        .map(|(name, value)| (fold(name), fold(value)))
+                        .collect();
+                    add(&folded.len().to_string());
+                    for (name, value) in &folded {
                         add(name);
-                        add(&fold(value));
+                        add(value);
                     }
                 }
             }

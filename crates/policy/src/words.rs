@@ -1,8 +1,10 @@
 //! How words compare: trimmed, and without regard to case.
 //!
-//! A job tagged `Destructive ` must not slip past a rule about `destructive`. Both
-//! sides are folded character by character, so that it does not matter which side a
-//! word came from.
+//! A job tagged `Destructive ` must not slip past a rule about `destructive`, nor one
+//! whose tag only looks like it: with a zero-width space in it, or in full-width letters.
+//! Both sides are folded alike, so that it does not matter which side a word came from.
+
+use airlock_model::text::fold_name;
 
 /// A word of a rule, folded once when the policy is loaded.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -23,18 +25,14 @@ impl Word {
         if other.is_ascii() {
             self.0.eq_ignore_ascii_case(other)
         } else {
-            self.0.chars().eq(folded(other))
+            *self.0 == fold_name(other)
         }
     }
 }
 
 /// A word as it compares.
 pub(crate) fn fold(s: &str) -> String {
-    folded(s).collect()
-}
-
-fn folded(s: &str) -> impl Iterator<Item = char> {
-    s.trim().chars().flat_map(char::to_lowercase)
+    fold_name(s)
 }
 
 #[cfg(test)]
@@ -56,5 +54,8 @@ mod tests {
         assert!(Word::new("ΟΔΟΣ").fits("οδοσ"));
         // The Kelvin sign folds to a plain k.
         assert!(Word::new("k").fits("\u{212a}"));
+        // What cannot be seen does not count, nor which of two spellings it is.
+        assert!(Word::new("destructive").fits("de\u{200b}structive\u{ad}"));
+        assert!(Word::new("destructive").fits("ｄｅｓｔｒｕｃｔｉｖｅ"));
     }
 }

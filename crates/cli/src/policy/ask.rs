@@ -24,6 +24,7 @@ fn question(job: &Job) -> Result<PolicyQuestion, Failure> {
         principal_id: some(request.principal_id),
         priority: some(request.priority),
         labels: request.labels,
+        estimated_cost: request.estimated_cost,
         meta,
         input: request.input.map(Value::String),
     })

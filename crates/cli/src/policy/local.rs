@@ -241,6 +241,7 @@ pub fn request(job: &Job) -> Result<OwnedRequest, payload::PayloadError> {
             .map(|p| p.as_str().to_ascii_lowercase())
             .unwrap_or_default(),
         labels: job.labels.iter().cloned().collect(),
+        estimated_cost: job.estimated_cost.map(f64::from),
         meta: airlock_policy::Meta {
             capability: text(&job.capability),
             risk_tags: job.risk_tags.clone(),

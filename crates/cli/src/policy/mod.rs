@@ -130,6 +130,8 @@ pub struct Job {
     /// human or service
     #[arg(long)]
     pub actor_type: Option<String>,
+    #[arg(long, value_name = "NUMBER")]
+    pub estimated_cost: Option<airlock_model::job::Cost>,
     /// The input: JSON, @FILE, or - for standard input
     #[arg(long, short, value_name = "JSON|@FILE|-", allow_hyphen_values = true)]
     pub payload: Option<String>,

@@ -92,6 +92,7 @@ fn facts(job: &Job, scene: &Scene) -> Vec<(&'static str, String)> {
         ),
     );
     add("risk tags", join(job.risk_tags.iter().cloned()));
+    add("cost", job.estimated_cost.map(|cost| cost.to_string()));
     add("workflow", job.workflow_id.as_deref().map(one_line));
     add("decision", job.decision.as_ref().map(decision));
     add("waiting", job.waiting_reason.as_deref().map(one_line));

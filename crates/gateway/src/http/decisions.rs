@@ -76,6 +76,9 @@ fn show(p: &PastDecision) -> Value {
     if let Some(budget) = &spec.budget {
         request.insert("budget".to_owned(), json!(budget));
     }
+    if let Some(cost) = spec.estimated_cost {
+        request.insert("estimated_cost".to_owned(), json!(cost));
+    }
     request.insert("meta".to_owned(), Value::Object(meta));
     let input = p
         .payload

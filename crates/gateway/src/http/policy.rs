@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use airlock_model::job::{ActorType, Budget, Priority};
+use airlock_model::job::{ActorType, Budget, Cost, Priority};
 use airlock_proto::cap;
 use axum::Json;
 use axum::extract::{Request, State};
@@ -41,7 +41,7 @@ struct Asked<'a> {
     #[serde(default)]
     budget: Option<Budget>,
     #[serde(default)]
-    estimated_cost: f64,
+    estimated_cost: Option<Cost>,
     #[serde(default)]
     memory_id: String,
     #[serde(default)]
@@ -115,7 +115,7 @@ impl Asked<'_> {
             topic: self.topic,
             tenant: tenant.clone(),
             priority: i32::from(self.priority.code()),
-            estimated_cost: self.estimated_cost,
+            estimated_cost: self.estimated_cost.map_or(0.0, Cost::get),
             budget: self.budget.map(|b| cap::Budget {
                 max_input_tokens: b.max_input_tokens.unwrap_or(0),
                 max_output_tokens: b.max_output_tokens.unwrap_or(0),

@@ -1,7 +1,5 @@
 //! Rules about what is in an input.
 
-use regex::bytes::RegexSetBuilder;
-use regex::escape;
 use serde_saphyr::Spanned;
 
 use super::heads::Terms;
@@ -12,6 +10,7 @@ use crate::content::ContentRule;
 use crate::decision::Decision;
 use crate::document::{ContentDoc, List};
 use crate::problem::{Problem, Problems, limits};
+use crate::scan::{Needles, keyword};
 use crate::when::regex_text;
 
 pub(super) fn compile<'a>(
@@ -116,7 +115,7 @@ impl Entries {
                 problems,
             );
             // Each by itself first, so that a mistake has its place.
-            if let Err(error) = builder([text]).build() {
+            if let Err(error) = Needles::new(&[text]) {
                 problems.push(Problem::at(pattern.referenced, field, regex_text(&error)));
             } else {
                 self.expressions.push(text.to_owned());
@@ -131,7 +130,7 @@ impl Entries {
             let field = format!("{field}[{i}]");
             let text = word.value.trim();
             check_text(text, limits::WORD_BYTES, word.referenced, &field, problems);
-            self.expressions.push(format!("(?i){}", escape(text)));
+            self.expressions.push(keyword(text));
             self.names.push(format!("the keyword {text:?}"));
         }
     }
@@ -141,11 +140,11 @@ impl Entries {
         path: &str,
         rule: &Spanned<ContentDoc>,
         problems: &mut Problems,
-    ) -> Option<regex::bytes::RegexSet> {
+    ) -> Option<Needles> {
         if self.expressions.is_empty() {
             return None;
         }
-        match builder(&self.expressions).build() {
+        match Needles::new(&self.expressions) {
             Ok(set) => Some(set),
             Err(error) => {
                 problems.push(
@@ -156,13 +155,4 @@ impl Entries {
             }
         }
     }
-}
-
-fn builder<S: AsRef<str>>(expressions: impl IntoIterator<Item = S>) -> RegexSetBuilder {
-    let mut builder = RegexSetBuilder::new(expressions);
-    builder
-        .size_limit(limits::PATTERN_COMPILED * 8)
-        .dfa_size_limit(limits::PATTERN_COMPILED * 8)
-        .nest_limit(50);
-    builder
 }

@@ -350,11 +350,11 @@ fn compile_velocity(
         let field = format!("{path}.max_requests");
         problems.push(Problem::at(max_requests.referenced, field, message));
     }
-    let parts = key.as_ref().map(|list| {
+    let parts = key.as_ref().map(|key| {
         let field = format!("{path}.key");
-        check_len(&field, list.value.len(), list.referenced, problems);
-        let parts: Vec<KeyPart> = list
-            .value
+        let words = key.value.words(key.referenced, key.defined);
+        check_len(&field, words.len(), key.referenced, problems);
+        let parts: Vec<KeyPart> = words
             .iter()
             .take(limits::LIST)
             .enumerate()

@@ -3,18 +3,24 @@
 //! They come out in the order of what they cost and how often they fail, which changes
 //! nothing but the time.
 
+use std::collections::BTreeMap;
+
 use serde_saphyr::{Location, Spanned};
 
 use super::text::{check_len, check_text, clip, globs, word, words};
-use crate::clause::{Clause, Words};
+use crate::clause::{Clause, LabelLists, Words};
 use crate::document::{Labels, List, MatchDoc, McpDoc};
 use crate::hint::suggest;
 use crate::mcp::{McpLists, Pair};
 use crate::problem::{Problem, Problems, limits};
 use crate::when::When;
+use crate::words::fold;
 
 /// A condition made of words.
 type OfWords = fn(Words) -> Clause;
+
+/// A condition made of labels with lists.
+type OfLists = fn(LabelLists) -> Clause;
 
 /// What an actor can be.
 const ACTOR_TYPES: [&str; 2] = ["human", "service"];
@@ -36,6 +42,8 @@ pub(super) fn compile(
         actor_ids,
         actor_types,
         labels,
+        label_in,
+        label_not_in,
         label_allowlist,
         label_threshold,
         secrets_present,
@@ -80,14 +88,22 @@ pub(super) fn compile(
             |f, v, p| (v.referenced, word(f, v, p)),
         )));
     }
+    let lists: [(&str, &Option<Labels<List>>, OfLists); 3] = [
+        ("label_in", label_in, Clause::LabelIn),
+        ("label_not_in", label_not_in, Clause::LabelNotIn),
+        ("label_allowlist", label_allowlist, Clause::LabelAllowlist),
+    ];
+    for (name, labels, clause) in lists {
+        if let Some(labels) = labels {
+            let field = format!("{path}.{name}");
+            let lists = each_label(&field, labels, problems, |f, v, p| {
+                (v.referenced, words(f, v, p))
+            });
+            clauses.push(clause(lists));
+        }
+    }
     if let Some(labels) = label_allowlist {
-        let field = format!("{path}.label_allowlist");
-        clauses.push(Clause::LabelAllowlist(each_label(
-            &field,
-            labels,
-            problems,
-            |f, v, p| (v.referenced, words(f, v, p)),
-        )));
+        warn_of_allowlist(&format!("{path}.label_allowlist"), labels, problems);
     }
     if let Some(labels) = label_threshold {
         let field = format!("{path}.label_threshold");
@@ -157,6 +173,7 @@ fn each_label<D, T>(
     value: impl Fn(&str, &D, &mut Problems) -> (Location, T),
 ) -> Box<[(Box<str>, T)]> {
     check_len(field, labels.value.len(), labels.referenced, problems);
+    let mut seen = BTreeMap::new();
     labels
         .value
         .iter()
@@ -164,10 +181,24 @@ fn each_label<D, T>(
         .map(|(name, given)| {
             let field = format!("{field}.{}", clip(name));
             let (place, value) = value(&field, given, problems);
-            check_text(name, limits::WORD_BYTES, place, &field, problems);
-            (name.as_str().into(), value)
+            let folded = fold(name);
+            check_text(&folded, limits::WORD_BYTES, place, &field, problems);
+            if let Some(other) = seen.insert(folded.clone(), name) {
+                let message = format!("{name:?} and {other:?} are the same label");
+                problems.push(Problem::at(place, field, message).hint("make one entry of them"));
+            }
+            (folded.into(), value)
         })
         .collect()
+}
+
+/// Its name says the opposite of what it does, so whoever writes it is told.
+fn warn_of_allowlist(field: &str, labels: &Labels<List>, problems: &mut Problems) {
+    let message = "label_allowlist matches a job whose label has a value that is NOT on the list, as it does in Cordum; a job without the label is not meant";
+    let hint = "label_not_in says so by its name and means jobs without the label too; label_in is the opposite";
+    let warning = Problem::at(labels.referenced, field, message).hint(hint);
+    let file = problems.file.clone();
+    problems.warn(warning.in_file(&file));
 }
 
 pub(super) fn compile_mcp(path: &str, mcp: &Spanned<McpDoc>, problems: &mut Problems) -> McpLists {

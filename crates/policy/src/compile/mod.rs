@@ -19,6 +19,7 @@ use serde_saphyr::{Location, Spanned};
 use sha2::{Digest, Sha256};
 
 use crate::Policy;
+use crate::clause::Clause;
 use crate::content::ContentRule;
 use crate::decision::{Decision, FailMode};
 use crate::document::{ContentDoc, Document, RuleDoc, TenantDoc};
@@ -120,8 +121,8 @@ fn check_top(part: &Part<'_>, problems: &mut Problems) {
         default_tenant,
         ..
     } = &part.document;
-    if version.value != 1 {
-        let message = format!("version {} is not known", version.value);
+    if !version.value.is_known() {
+        let message = format!("version {} is not known", text::clip(&version.value.0));
         problems.push(Problem::at(version.referenced, "version", message).hint("write 1"));
     }
     if let Some(tenant) = default_tenant {
@@ -289,7 +290,13 @@ fn hash(content: &impl Serialize, bytes: usize) -> Result<String, serde_json::Er
 /// Whether a head lets every job through that another one does: used by the check
 /// for rules that can never match.
 fn covers(wide: &Head, narrow: &Head) -> bool {
-    wide.clauses
+    let elsewhere = narrow
+        .clauses
         .iter()
-        .all(|w| narrow.clauses.iter().any(|n| w.covers(n)))
+        .any(|c| matches!(c, Clause::Topics(_)));
+    wide.clauses.iter().all(|w| {
+        // Every topic begins with `job.`, unless a rule says that it is about others.
+        let always = w.always() && !(elsewhere && matches!(w, Clause::Topics(_)));
+        always || narrow.clauses.iter().any(|n| w.covers(n))
+    })
 }

@@ -36,6 +36,11 @@ pub(super) fn warn(rules: &[Rule], scalars: &Scalars<'_>, problems: &mut Problem
             problems.warn(about(rule, &message).hint("move it up, or take it out"));
         }
     }
+    rules
+        .iter()
+        .enumerate()
+        .filter_map(|(i, rule)| about_all(rule, rules.iter().take(i)))
+        .for_each(|warning| problems.warn(warning));
     let on = rules.iter().any(|r| r.head.enforced);
     if let Some(first) = rules.first().filter(|_| !on) {
         let word = match scalars.default_decision {
@@ -44,6 +49,35 @@ pub(super) fn warn(rules: &[Rule], scalars: &Scalars<'_>, problems: &mut Problem
         };
         let message = format!("no rule is enforced: the default {word} every job");
         problems.warn(about(first, &message));
+    }
+}
+
+/// What is to be said of a rule that matches every job: that it lets everything run, or
+/// that nothing can. One that denies what others left over, or holds it, is a default.
+fn about_all<'a>(rule: &Rule, earlier: impl Iterator<Item = &'a Rule>) -> Option<Problem> {
+    let head = &rule.head;
+    let always = head.clauses.iter().all(Clause::always);
+    if !head.enforced || rule.velocity.is_some() || !always {
+        return None;
+    }
+    let earlier: Vec<&Rule> = earlier.filter(|r| r.head.enforced).collect();
+    let id = &head.id;
+    match head.decision {
+        Decision::Allow | Decision::AllowWithConstraints => {
+            let rest = if earlier.is_empty() {
+                ""
+            } else {
+                " that no rule above it decides"
+            };
+            let message = format!("rule {id:?} allows every job{rest}");
+            let hint = "name the topics, tenants or tags that are meant; default_decision: allow says so where it is meant";
+            Some(about(rule, &message).hint(hint))
+        }
+        Decision::Deny if !earlier.iter().any(|r| r.head.decision != Decision::Deny) => {
+            let message = format!("rule {id:?} denies every job: no rule above it lets one run");
+            Some(about(rule, &message).hint("move it down, or name the jobs that are meant"))
+        }
+        Decision::Deny | Decision::RequireApproval | Decision::Throttle => None,
     }
 }
 
@@ -57,15 +91,14 @@ fn about(rule: &Rule, message: &str) -> Problem {
     .in_file(&place.file)
 }
 
+fn may_fail(clause: &Clause) -> bool {
+    matches!(clause, Clause::When(_) | Clause::LabelNotIn(_))
+}
+
 /// Whether `first` decides whenever `later` would match.
 fn hides(first: &Rule, later: &Rule) -> bool {
-    let whens = |rule: &Rule| {
-        rule.head
-            .clauses
-            .iter()
-            .any(|c| matches!(c, Clause::When(_)))
-    };
-    // An expression that fails counts differently for the two kinds of decisions.
+    let whens = |rule: &Rule| rule.head.clauses.iter().any(|c| may_fail(c) && !c.always());
+    // A condition that fails counts differently for the two kinds of decisions.
     let alike = first.head.decision.may_run() == later.head.decision.may_run();
     first.head.enforced
         && first.velocity.is_none()

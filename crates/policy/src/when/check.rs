@@ -11,6 +11,7 @@ use super::vars::{MCP, NAMES};
 use crate::hint::{nearest, suggest};
 use crate::problem::limits;
 use crate::reads::Reads;
+use airlock_model::text::fold_name;
 
 /// What was learnt on the way.
 #[derive(Default)]
@@ -113,7 +114,12 @@ impl Walk<'_> {
                 };
                 match self.member(name, &select.field)? {
                     // Whether it is there is asked of the map.
-                    Member::Label(_) if select.test => Ok(()),
+                    Member::Label(label) if select.test => {
+                        if name == "labels" {
+                            select.field = label;
+                        }
+                        Ok(())
+                    }
                     Member::Label(label) => {
                         expr.expr = label_variable(&label);
                         Ok(())
@@ -147,8 +153,9 @@ impl Walk<'_> {
         }
         match name {
             "labels" => {
-                self.checked.reads.add_label(field);
-                Ok(Member::Label(field.to_owned()))
+                let label = fold_name(field);
+                self.checked.reads.add_label(&label);
+                Ok(Member::Label(label))
             }
             "mcp" => {
                 let Some((_, label)) = MCP.iter().find(|(f, _)| *f == field) else {
@@ -217,12 +224,14 @@ impl Walk<'_> {
         }
         // `'x' in labels` reads one label.
         if name == operators::IN
-            && let [key, of] = call.args.as_slice()
-            && let (Expr::Ident(of), Some(key)) = (&of.expr, literal(key))
+            && let [key, of] = call.args.as_mut_slice()
+            && let (Expr::Ident(of), Some(written)) = (&of.expr, literal(key))
             && of == "labels"
             && !self.bound(of)
         {
-            self.checked.reads.add_label(key);
+            let label = fold_name(written);
+            self.checked.reads.add_label(&label);
+            key.expr = Expr::Literal(LiteralValue::String(label.into()));
             return Ok(());
         }
         if name == operators::ADD && call.args.iter().any(|a| may_be_list(&a.expr)) {
@@ -361,7 +370,7 @@ fn literal(expr: &IdedExpr) -> Option<&str> {
 
 /// Where a word stands in the expression. The parser keeps no places of what it could
 /// read, so this is the first time the word occurs on its own.
-fn word_at(source: &str, word: &str) -> Option<usize> {
+pub(super) fn word_at(source: &str, word: &str) -> Option<usize> {
     let part = |c: char| c.is_alphanumeric() || c == '_';
     source.match_indices(word).map(|(at, _)| at).find(|at| {
         let before = source[..*at].chars().next_back().is_none_or(|c| !part(c));

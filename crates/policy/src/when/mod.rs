@@ -13,12 +13,14 @@
 mod check;
 mod pattern;
 mod shape;
+mod types;
 mod vars;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, LazyLock};
 
+use cel::common::ast::{Expr, LiteralValue};
 use cel::common::types::CelBool;
 use cel::common::value::CowVal;
 use cel::context::VariableResolver;
@@ -117,6 +119,13 @@ impl When {
                 limits::WHEN_BYTES
             )));
         }
+        let when = Self::compile_untyped(source)?;
+        types::check(&when.expr, source)?;
+        Ok(when)
+    }
+
+    /// Without looking at what kinds of values meet.
+    fn compile_untyped(source: &str) -> Result<Self, WhenError> {
         let mut expr = parse(source)?;
         let checked = check::check(&mut expr, source)?;
         Ok(Self {
@@ -142,6 +151,11 @@ impl When {
                 .ok_or(Failure::NotBool),
             Err(error) => Err(Failure::Error(Box::new(error))),
         }
+    }
+
+    /// Whether it is `true` and nothing else.
+    pub(crate) fn is_true(&self) -> bool {
+        matches!(&self.expr.expr, Expr::Literal(LiteralValue::Boolean(b)) if *b.inner())
     }
 
     pub(crate) fn source(&self) -> &str {

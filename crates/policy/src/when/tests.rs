@@ -20,7 +20,7 @@ fn holds(source: &str) -> Result<bool, String> {
         ..Request::new("job.a.b")
     };
     let vars = Vars::new(&request, "acme");
-    let when = When::compile(source).expect(source);
+    let when = When::compile_untyped(source).map_err(|e| e.message)?;
     when.holds(&vars).map_err(|f| f.to_string())
 }
 
@@ -52,6 +52,246 @@ fn every_variable_can_be_asked_about() {
         "topic in ['job.a.b', 'job.c'] ? true : false",
     ] {
         assert_eq!(holds(source), Ok(true), "{source}");
+        assert!(When::compile(source).is_ok(), "{source}");
+    }
+}
+
+/// A value of each kind.
+const VALUES: [&str; 14] = [
+    "topic",
+    "labels.env",
+    "'x'",
+    "7",
+    "7u",
+    "2.5",
+    "estimated_cost",
+    "budget.deadline_ms",
+    "true",
+    "null",
+    "b'x'",
+    "risk_tags",
+    "labels",
+    "[1]",
+];
+
+fn unfit(source: &str) -> bool {
+    let refused = When::compile(source).err();
+    refused.is_some_and(|e| When::compile_untyped(source).is_ok() && !e.message.is_empty())
+}
+
+/// Two values with each operator: what is refused fails when it is asked, and what fails
+/// is refused. (Values that are never equal do not fail: they are refused for the author.)
+#[test]
+fn each_operator_is_refused_exactly_where_it_would_fail() {
+    let mut seen = 0;
+    for a in VALUES {
+        for b in VALUES {
+            for operator in ["<", "<=", ">", ">=", "+", "-", "*", "/", "%"] {
+                let source = match operator {
+                    "+" | "-" | "*" | "/" | "%" => format!("({a} {operator} {b}) != [1, 'a'][0]"),
+                    _ => format!("{a} {operator} {b}"),
+                };
+                if When::compile_untyped(&source).is_err() {
+                    continue; // Lists are not joined.
+                }
+                seen += 1;
+                assert_eq!(
+                    unfit(&source),
+                    holds(&source).is_err(),
+                    "{source}: {:?}",
+                    holds(&source)
+                );
+            }
+            for operator in ["==", "!="] {
+                let source = format!("{a} {operator} {b}");
+                let never = operator == "!=";
+                assert!(!unfit(&source) || holds(&source) == Ok(never), "{source}");
+            }
+            // One side can decide alone, and then the other does not matter.
+            for source in [format!("{a} && {b}"), format!("{a} || {b}")] {
+                assert!(unfit(&source) || holds(&source).is_ok(), "{source}");
+                assert_eq!(unfit(&source), a != "true" || b != "true", "{source}");
+            }
+            let within = format!("{a} in {b}");
+            match holds(&within) {
+                Ok(found) => assert!(!unfit(&within) || !found, "{within}"),
+                Err(_) => assert!(unfit(&within), "{within}"),
+            }
+        }
+    }
+    assert!(seen > 1_500, "{seen}");
+}
+
+/// The same for functions, methods and macros.
+#[test]
+fn each_function_is_refused_exactly_where_it_would_fail() {
+    let calls = [
+        "size(#) == 1",
+        "#.size() == 1",
+        "#.startsWith('x')",
+        "#.endsWith('x')",
+        "#.contains('x')",
+        "topic.contains(#)",
+        "startsWith(#, 'x')",
+        "#.matches('x')",
+        "matches(#, 'x')",
+        "string(#) == 'x'",
+        "#.lowerAscii() == 'x'",
+        "#.upperAscii() == 'x'",
+        "#.trim() == 'x'",
+        "lowerAscii(#) == 'x'",
+        "!#",
+        "-# == 1",
+        "# ? true : false",
+        "risk_tags[#] == 'x'",
+        "labels[#] == 'x'",
+        "risk_tags.all(t, t == 'network' || # == #)",
+        "risk_tags.all(t, #)",
+        "!risk_tags.exists(t, #)",
+        "risk_tags.exists_one(t, #)",
+        "size(risk_tags.filter(t, #)) == 0",
+        "size(risk_tags.map(t, t + #)) == 2",
+    ];
+    for call in calls {
+        for value in VALUES {
+            let source = call.replace('#', value);
+            if When::compile_untyped(&source).is_err() {
+                continue; // Refused for another reason.
+            }
+            let failed = match holds(&source) {
+                // A place that is not there, and a text that is no number, are no matter
+                // of kinds.
+                Err(why)
+                    if why.contains("out of")
+                        || why.contains("Float(2.5)")
+                        || why.contains("no label")
+                        || why.contains("o such key") =>
+                {
+                    continue;
+                }
+                other => other.is_err(),
+            };
+            assert_eq!(unfit(&source), failed, "{source}: {:?}", holds(&source));
+        }
+    }
+    for fine in [
+        "int(labels.n) > 3",
+        "uint(labels.n) == 7u",
+        "double(labels.n) > 2.0",
+        "int(2.5) == 2",
+        "double(3) > 2.0",
+    ] {
+        assert!(When::compile(fine).is_ok(), "{fine}");
+    }
+    for wrong in [
+        "int(risk_tags) > 1",
+        "double(true) > 1.0",
+        "uint(labels) == 1u",
+    ] {
+        assert!(unfit(wrong) && holds(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn what_cannot_be_told_is_not_refused() {
+    for source in [
+        "[1, 'a'][0] == 'x'",
+        "(topic == 'a' ? 1 : 'x') == 1",
+        "[].all(x, x > 1)",
+        "[1, 2.5, 'a'].exists(x, x == 'a')",
+        "estimated_cost > 100",
+        "estimated_cost == 100",
+        "budget.deadline_ms > 2.5",
+        "1 in [1, 2.5]",
+        "labels.exists(k, labels[k] == 'prod')",
+        "size(labels) > 0 && size(topic) > 0",
+        "topic + tenant == 'x'",
+        "risk_tags == ['a']",
+        "risk_tags.exists(t, t in ['a', topic])",
+    ] {
+        assert!(
+            When::compile(source).is_ok(),
+            "{source}: {:?}",
+            When::compile(source).err()
+        );
+    }
+}
+
+#[test]
+fn kinds_that_do_not_fit_are_named_with_place_and_hint() {
+    for (source, message, hint, offset) in [
+        (
+            "size(risk_tags) > \"2\"",
+            "a whole number and a text cannot be compared with >",
+            "write 2 without quotes",
+            Some(18),
+        ),
+        (
+            "topic == 1",
+            "a text is never equal to a whole number",
+            "makes a number of a text",
+            Some(9),
+        ),
+        (
+            "labels.amount > 100",
+            "a text and a whole number",
+            "int(…)",
+            Some(16),
+        ),
+        (
+            "estimated_cost * 2 > 1.0",
+            "a decimal number and a whole number do not go together with *",
+            "2.0",
+            Some(17),
+        ),
+        (
+            "labels.env == null",
+            "never equal to null",
+            "has(labels.x)",
+            Some(14),
+        ),
+        (
+            "risk_tags.contains('pii')",
+            "contains cannot be called so with a list and a text",
+            "'x' in risk_tags",
+            Some(10),
+        ),
+        ("'a' in topic", "not into a text", "write contains", Some(7)),
+        ("7 in risk_tags", "never in a list", "", Some(0)),
+        (
+            "risk_tags.exists(t, t)",
+            "a text is neither true nor false",
+            "compare it",
+            None,
+        ),
+        (
+            "topic && true",
+            "a text is neither true nor false",
+            "compare it",
+            Some(0),
+        ),
+        (
+            "topic.env == 'x'",
+            "a text has no field \"env\"",
+            "",
+            Some(0),
+        ),
+        (
+            "budget.deadline_ms.startsWith('x')",
+            "startsWith cannot be called so",
+            "as in topic.startsWith",
+            Some(19),
+        ),
+    ] {
+        let error = refused(source);
+        assert!(error.message.contains(message), "{source}: {error:?}");
+        assert!(
+            error.hint.as_deref().unwrap_or("").contains(hint),
+            "{source}: {error:?}"
+        );
+        if offset.is_some() {
+            assert_eq!(error.offset, offset, "{source}: {error:?}");
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
+use airlock_model::text::{fold_name, label as label_of};
 use cel::common::types::{CelDouble, CelInt, CelList, CelMap, CelMapKey, CelString};
 use cel::common::value::{CowVal, Val};
 
@@ -67,7 +68,7 @@ impl<'a> Vars<'a> {
         let request = self.request;
         let word = |word: &'a str| Some(CowVal::owned(CelString::from(word)));
         if let Some(label) = name.strip_prefix(super::LABEL) {
-            return request.labels.get(label).and_then(|value| word(value));
+            return label_of(request.labels, label).and_then(word);
         }
         match name {
             "topic" => word(request.topic),
@@ -80,17 +81,16 @@ impl<'a> Vars<'a> {
             "actor_type" => word(request.actor_type),
             "estimated_cost" => Some(CowVal::owned(CelDouble::from(request.estimated_cost))),
             "labels" => made(&self.labels, || {
-                map(request.labels.iter().map(|(k, v)| (k.as_str(), text(v))))
+                let folded = request.labels.iter().map(|(k, v)| (fold_name(k), text(v)));
+                map(folded)
             }),
             "risk_tags" => made(&self.risk_tags, || list(request.risk_tags)),
             "requires" => made(&self.requires, || list(request.requires)),
             "budget" => made(&self.budget, || self.budget()),
             "mcp" => made(&self.mcp, || {
                 map(MCP.iter().filter_map(|(field, label)| {
-                    request
-                        .labels
-                        .get(*label)
-                        .map(|value| (*field, text(value)))
+                    let value = label_of(request.labels, label)?;
+                    Some((*field, text(value)))
                 }))
             }),
             _ => None,
@@ -125,7 +125,10 @@ fn list<'a>(words: &'a [String]) -> Box<dyn Val + 'a> {
     Box::new(CelList::from(words))
 }
 
-fn map<'a>(entries: impl IntoIterator<Item = (&'a str, Box<dyn Val + 'a>)>) -> Box<dyn Val + 'a> {
+fn map<'a, K>(entries: impl IntoIterator<Item = (K, Box<dyn Val + 'a>)>) -> Box<dyn Val + 'a>
+where
+    CelMapKey<'a>: From<K>,
+{
     let entries: HashMap<CelMapKey<'a>, Box<dyn Val + 'a>> = entries
         .into_iter()
         .map(|(key, value)| (CelMapKey::from(key), value))

@@ -122,16 +122,65 @@ fn labels_are_all_there_with_their_values() {
         &[
             labelled(&[("env", "prod")]),
             labelled(&[("env", "dev"), ("team", "x")]),
-            // The names of labels are what they are.
-            labelled(&[("ENV", "prod"), ("team", "x")]),
         ],
     );
 }
 
 #[test]
-fn a_label_allowlist_needs_a_listed_value() {
+fn the_name_of_a_label_is_folded() {
+    let odd = ["Env", "env ", " ENV", "e\u{200b}nv", "ｅｎｖ"];
+    for matches in [
+        "labels: {env: prod}",
+        "labels: {' ENV': prod}",
+        "label_in: {env: [prod]}",
+        "label_not_in: {env: [dev]}",
+        "label_allowlist: {Env: [dev]}",
+        "label_threshold: {env: 1}",
+        "when: \"labels.env == 'prod'\"",
+        "when: \"has(labels.ENV) && labels['Env'] == 'prod'\"",
+        "when: \"'Env' in labels\"",
+        "when: \"labels.exists(k, k == 'env')\"",
+    ] {
+        let yes: Vec<OwnedRequest> = odd.iter().map(|n| labelled(&[(n, "prod")])).collect();
+        check(matches, &yes, &[]);
+    }
     check(
-        "label_allowlist: {region: [eu-1, EU-2]}",
+        "secrets_present: true",
+        &[labelled(&[("Secrets_Present", "yes")])],
+        &[],
+    );
+    check(
+        "mcp: {deny_tools: [rm]}",
+        &[labelled(&[("mcp.tool", "ls")])],
+        &[labelled(&[("MCP.Tool", "rm")])],
+    );
+    // Two that are the same one: nobody could say which is meant.
+    let both = labelled(&[("env", "dev"), ("Env", "prod")]);
+    let allow = one("topics: ['*']", "allow");
+    assert_eq!(decision(&allow, &both), Decision::Deny);
+}
+
+#[test]
+fn a_velocity_counts_a_label_under_its_folded_name() {
+    use airlock_policy::Policy;
+    let key = |policy: &Policy, name: &str| {
+        let mut counters = crate::asking::Counted::default();
+        policy.evaluate(&labelled(&[(name, "x")]).as_request(), &mut counters);
+        counters.asked[0].key.clone()
+    };
+    for word in ["labels.Team", "labels"] {
+        let policy = crate::asking::rules(&format!(
+            "  - {{id: r, match: {{topics: ['*']}}, velocity: {{max_requests: 1, window_seconds: 60, key: [{word}]}}, decision: deny}}\n"
+        ));
+        assert_eq!(key(&policy, "team"), key(&policy, "TEAM "), "{word}");
+        assert_ne!(key(&policy, "team"), key(&policy, "other"), "{word}");
+    }
+}
+
+#[test]
+fn a_label_in_a_list_needs_a_listed_value() {
+    check(
+        "label_in: {region: [eu-1, EU-2]}",
         &[
             labelled(&[("region", "EU-1")]),
             labelled(&[("region", "eu-2")]),
@@ -139,6 +188,42 @@ fn a_label_allowlist_needs_a_listed_value() {
         &[
             labelled(&[("region", "us-1")]),
             labelled(&[("region", "")]),
+            labelled(&[]),
+        ],
+    );
+}
+
+#[test]
+fn a_label_not_in_a_list_may_be_missing_in_a_stricter_rule_alone() {
+    let lists = "label_not_in: {region: [eu-1, EU-2], tier: [gold]}";
+    let listed = labelled(&[("region", "EU-1"), ("tier", "gold")]);
+    let other = labelled(&[("region", "us-1"), ("tier", "gold")]);
+    let missing = labelled(&[("region", "eu-1")]);
+    check(
+        lists,
+        &[other.clone(), missing.clone(), labelled(&[("region", "")])],
+        std::slice::from_ref(&listed),
+    );
+    // A rule that allows is not for jobs that do not say.
+    let allow = one(lists, "allow");
+    assert_eq!(decision(&allow, &other), Decision::Allow);
+    assert_eq!(decision(&allow, &missing), Decision::Deny);
+    assert_eq!(decision(&allow, &listed), Decision::Deny);
+}
+
+#[test]
+fn a_label_allowlist_means_what_it_means_in_cordum() {
+    check(
+        "label_allowlist: {region: [eu-1, EU-2], tier: [gold]}",
+        &[
+            labelled(&[("region", "us-1")]),
+            labelled(&[("region", "eu-1"), ("tier", "lead")]),
+            labelled(&[("region", "")]),
+        ],
+        &[
+            labelled(&[("region", "EU-1 ")]),
+            labelled(&[("region", "eu-2"), ("tier", "gold")]),
+            labelled(&[("other", "x")]),
             labelled(&[]),
         ],
     );

@@ -39,7 +39,7 @@ fn an_unknown_decision_is_named_with_its_place_and_what_was_meant() {
     let p = problem(&rule("alow"));
     assert_eq!((p.line, p.field.as_str()), (5, "decision"));
     assert_eq!(p.hint.as_deref(), Some("did you mean allow?"));
-    let p = problem(&rule("require_human"));
+    let p = problem(&rule("approval"));
     assert_eq!(p.hint.as_deref(), Some("did you mean require_approval?"));
     let p = problem("version: 1\ninput_policy: {fail_mode: shut}\nrules: []\n");
     assert_eq!((p.line, p.field.as_str()), (2, "fail_mode"));

@@ -4,6 +4,7 @@
 mod asking;
 mod bytes;
 mod content;
+mod cordum;
 mod decisions;
 mod docs;
 mod explaining;
@@ -17,5 +18,6 @@ mod reads;
 mod replay;
 mod schema;
 mod shipped;
+mod spelling;
 mod tenants;
 mod velocity;

@@ -20,7 +20,7 @@ struct Mistake {
     hint: &'static str,
 }
 
-const MISTAKES: [Mistake; 24] = [
+const MISTAKES: [Mistake; 27] = [
     Mistake {
         name: "a typo in a field of the file",
         text: "defualt_decision: deny\nrules: []\n",
@@ -94,12 +94,36 @@ const MISTAKES: [Mistake; 24] = [
         hint: "did you mean allow?",
     },
     Mistake {
-        name: "the protocol's word for an approval",
-        text: "rules:\n  - id: r\n    match: {topics: ['*']}\n    decision: require_human\n",
+        name: "another word for an approval",
+        text: "rules:\n  - id: r\n    match: {topics: ['*']}\n    decision: approval\n",
         line: 5,
         column: 15,
         message: "decision: unknown word",
         hint: "did you mean require_approval?",
+    },
+    Mistake {
+        name: "a field of Cordum that is not supported",
+        text: "rules:\n  - id: r\n    match: {topics: ['*'], agent_risk_tiers: [high]}\n    decision: deny\n",
+        line: 4,
+        column: 28,
+        message: "agent_risk_tiers: this field of Cordum is not supported",
+        hint: "write it as a label",
+    },
+    Mistake {
+        name: "a number compared with a text",
+        text: "rules:\n  - id: r\n    match:\n      when: size(risk_tags) > \"2\"\n    decision: deny\n",
+        line: 5,
+        column: 31,
+        message: "rules[0].match.when: a whole number and a text cannot be compared with >",
+        hint: "write 2 without quotes",
+    },
+    Mistake {
+        name: "two names of one label",
+        text: "rules:\n  - id: r\n    match:\n      labels: {Env: a, env: b}\n    decision: deny\n",
+        line: 5,
+        column: 29,
+        message: "\"env\" and \"Env\" are the same label",
+        hint: "make one entry of them",
     },
     Mistake {
         name: "an id that is used twice",
@@ -256,6 +280,86 @@ fn warnings(rules: &str) -> Vec<Problem> {
         .to_vec()
 }
 
+/// Those about rules that can never match.
+fn never(found: Vec<Problem>) -> Vec<Problem> {
+    let about = |p: &Problem| p.message.contains("can never match");
+    found.into_iter().filter(about).collect()
+}
+
+#[test]
+fn a_rule_that_allows_or_denies_everything_is_a_warning() {
+    let said = |rules: &str| -> Vec<String> {
+        let found = warnings(rules);
+        found.iter().map(ToString::to_string).collect()
+    };
+    let all = said(
+        "  - {id: all, match: {topics: ['*']}, decision: allow}
+  - {id: never, match: {risk_tags: [destructive]}, decision: deny}
+",
+    );
+    assert_eq!(all.len(), 2, "{all:?}");
+    assert!(
+        all[0].starts_with(
+            "safety.yaml:4:10: never: rule \"never\" can never match: rule \"all\" on line 3"
+        ),
+        "{all:?}"
+    );
+    assert!(
+        all[1].starts_with("safety.yaml:3:10: all: rule \"all\" allows every job ("),
+        "{all:?}"
+    );
+    let rest = said(
+        "  - {id: first, match: {risk_tags: [a]}, decision: deny}
+  - {id: rest, match: {topics: ['job.*', x]}, decision: allow, constraints: {redaction_level: full}}
+",
+    );
+    assert_eq!(rest.len(), 1, "{rest:?}");
+    assert!(
+        rest[0].contains("allows every job that no rule above it decides"),
+        "{rest:?}"
+    );
+    for stop in [
+        "topics: ['*']",
+        "when: 'true'",
+        "topics: ['job.*'], when: 'true'",
+    ] {
+        let stop = said(&format!(
+            "  - {{id: stop, match: {{{stop}}}, decision: block}}\n"
+        ));
+        assert_eq!(stop.len(), 1, "{stop:?}");
+        assert!(
+            stop[0].contains("\"stop\" denies every job: no rule above it lets one run"),
+            "{stop:?}"
+        );
+    }
+    // A default written as a rule, a rule that counts and one on trial are none.
+    for fine in [
+        "  - {id: a, match: {topics: [x]}, decision: allow}\n  - {id: b, match: {topics: ['*']}, decision: deny}\n",
+        "  - {id: a, match: {topics: ['*']}, decision: throttle}\n",
+        "  - {id: a, match: {topics: ['*']}, decision: deny, velocity: {max_requests: 1, window_seconds: 1}}\n",
+        "  - {id: a, match: {topics: ['*'], no_risk_tags: true}, decision: allow}\n",
+    ] {
+        assert!(said(fine).is_empty(), "{fine}: {:?}", said(fine));
+    }
+}
+
+#[test]
+fn a_label_allowlist_is_pointed_at() {
+    let found = warnings("  - {id: r, match: {label_allowlist: {region: [eu]}}, decision: deny}\n");
+    let [warning] = found.as_slice() else {
+        panic!("{found:?}")
+    };
+    assert_eq!((warning.line, warning.column), (3, 38), "{warning}");
+    assert!(warning.message.contains("NOT on the list"), "{warning}");
+    assert!(
+        warning
+            .hint
+            .as_deref()
+            .unwrap_or("")
+            .contains("label_not_in")
+    );
+}
+
 #[test]
 fn a_rule_that_can_never_match_is_a_warning() {
     let hidden = [
@@ -264,7 +368,15 @@ fn a_rule_that_can_never_match_is_a_warning() {
         ("risk_tags: [a, b]", "risk_tags: [B], tenants: [x]"),
         ("requires: [a]", "requires: [b, a]"),
         ("labels: {a: x}", "labels: {a: X, b: y}"),
-        ("label_allowlist: {a: [x, y]}", "labels: {a: x}"),
+        ("label_in: {a: [x, y]}", "labels: {A: x}"),
+        ("label_in: {a: [x, y]}", "label_in: {a: [y], b: [z]}"),
+        ("topics: ['*']", "risk_tags: [a]"),
+        ("topics: ['job.*']", "risk_tags: [a]"),
+        (
+            "topics: [x, '*'], risk_tags: [a]",
+            "risk_tags: [a], tenants: [x]",
+        ),
+        ("when: 'true'", "label_not_in: {a: [x]}"),
         ("label_threshold: {n: 5}", "label_threshold: {n: 7}"),
         (
             "when: \"topic == 'a'\"",
@@ -275,7 +387,7 @@ fn a_rule_that_can_never_match_is_a_warning() {
         let text = format!(
             "  - {{id: first, match: {{{first}}}, decision: deny}}\n  - {{id: later, match: {{{later}}}, decision: throttle}}\n"
         );
-        let found = warnings(&text);
+        let found = never(warnings(&text));
         let [warning] = found.as_slice() else {
             panic!("{first} hides {later}: {found:?}")
         };
@@ -310,6 +422,15 @@ fn a_rule_that_may_match_is_no_warning() {
             "label_threshold: {n: 7}, decision: deny",
             "label_threshold: {n: 5}, decision: deny",
         ),
+        // A rule may be about topics that no job has.
+        (
+            "topics: ['job.*'], decision: deny",
+            "topics: ['sys.*'], decision: deny",
+        ),
+        (
+            "label_not_in: {a: [x]}, decision: allow",
+            "label_not_in: {a: [x]}, decision: deny",
+        ),
         // Fails for the first, which then does not match, and holds for the second.
         (
             "when: \"labels.a == 'x'\", decision: allow",
@@ -321,7 +442,7 @@ fn a_rule_that_may_match_is_no_warning() {
             let (matches, decision) = text.rsplit_once(", decision: ").unwrap();
             format!("  - {{id: {id}, match: {{{matches}}}, decision: {decision}}}\n")
         };
-        let found = warnings(&(rule("first", first) + &rule("later", later)));
+        let found = never(warnings(&(rule("first", first) + &rule("later", later))));
         assert!(found.is_empty(), "{first} does not hide {later}: {found:?}");
     }
     // A rule that is only tried out, or that counts, hides nothing.
@@ -332,7 +453,7 @@ fn a_rule_that_may_match_is_no_warning() {
         let text = format!(
             "  - {{id: first, match: {{topics: ['*']}}, decision: deny, {extra}}}\n  - {{id: later, match: {{topics: [a]}}, decision: deny}}\n"
         );
-        assert!(warnings(&text).is_empty(), "{extra}");
+        assert!(never(warnings(&text)).is_empty(), "{extra}");
     }
 }
 

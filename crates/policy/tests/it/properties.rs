@@ -132,7 +132,10 @@ fn job() -> impl Strategy<Value = Job> {
         word(),
         vec(word(), 0..3),
         vec(word(), 0..3),
-        btree_map(label(), value(), 0..4),
+        btree_map(label(), value(), 0..4).prop_filter("labels of one name", |labels| {
+            let names: Vec<String> = labels.keys().map(|k| k.to_lowercase()).collect();
+            (1..names.len()).all(|i| !names[..i].contains(&names[i]))
+        }),
     )
         .prop_map(
             |(topic, tenant, capability, risk_tags, requires, labels)| Job {
@@ -180,7 +183,7 @@ fn yaml(samples: &[Sample]) -> String {
             parts.push(format!("labels: {{{}}}", pairs.join(", ")));
         }
         if let Some((name, words)) = &s.allowlist {
-            parts.push(format!("label_allowlist: {{'{name}': {}}}", list(words)));
+            parts.push(format!("label_in: {{'{name}': {}}}", list(words)));
         }
         if let Some(name) = &s.threshold {
             parts.push(format!("label_threshold: {{'{name}': 1}}"));
@@ -222,7 +225,10 @@ fn chars(s: &str) -> Vec<char> {
 
 fn naive_match(s: &Sample, job: &Job) -> bool {
     let same = |a: &str, b: &str| a.trim().to_lowercase() == b.trim().to_lowercase();
-    let label = |name: &str| job.labels.get(name).map(String::as_str);
+    let label = |name: &str| {
+        let mut all = job.labels.iter();
+        all.find(|(k, _)| same(k, name)).map(|(_, v)| v.as_str())
+    };
     let among = |words: &[String], w: &str| words.iter().any(|x| same(x, w));
     let asked = |words: &Option<Vec<String>>, w: &str| words.as_ref().is_none_or(|x| among(x, w));
     s.topics.as_ref().is_none_or(|globs| {

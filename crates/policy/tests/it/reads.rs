@@ -56,7 +56,7 @@ fn condition() -> impl Strategy<Value = String> {
             .prop_map(|t| format!("topics: ['{t}']")),
         (lists, word()).prop_map(|(name, w)| format!("{name}: [{w}]")),
         word().prop_map(|w| format!("labels: {{{w}: x}}")),
-        word().prop_map(|w| format!("label_allowlist: {{{w}: [x, y]}}")),
+        word().prop_map(|w| format!("label_in: {{{w}: [x, y]}}")),
         word().prop_map(|w| format!("label_threshold: {{{w}: 5}}")),
         Just("no_risk_tags: true".to_owned()),
         any::<bool>().prop_map(|b| format!("secrets_present: {b}")),

@@ -52,7 +52,8 @@ pub(super) fn traceparent(trace_id: &str) -> String {
     asked.unwrap_or(fresh)
 }
 
-/// `identity`, then `tenant_id`, `meta.tenant_id`, the default.
+/// `identity`, then `tenant_id`, `meta.tenant_id`, the default. In lower case: to the policy
+/// the case of a tenant does not count, and limits must not be counted once for each.
 pub(super) fn tenant(envelope: &cap::BusPacket, r: &cap::JobRequest) -> Result<TenantId, Refused> {
     let named = [
         envelope.identity.as_ref().map(|i| i.tenant_id.as_str()),
@@ -65,7 +66,7 @@ pub(super) fn tenant(envelope: &cap::BusPacket, r: &cap::JobRequest) -> Result<T
         .flatten()
         .find(|t| !t.is_empty())
         .unwrap_or(DEFAULT_TENANT);
-    TenantId::new(name).map_err(invalid)
+    TenantId::new(name.to_ascii_lowercase()).map_err(invalid)
 }
 
 pub(super) fn spec(r: &cap::JobRequest) -> Result<JobSpec, Refused> {
@@ -109,5 +110,26 @@ fn budget(b: &cap::Budget) -> Budget {
         max_output_tokens: some(b.max_output_tokens),
         max_total_tokens: some(b.max_total_tokens),
         deadline_ms: some(b.deadline_ms),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_has_one_spelling() {
+        let named = |name: &str| {
+            let request = cap::JobRequest {
+                tenant_id: name.to_owned(),
+                ..cap::JobRequest::default()
+            };
+            tenant(&cap::BusPacket::default(), &request).map(|t| t.to_string())
+        };
+        for name in ["acme", "ACME", "Acme"] {
+            assert_eq!(named(name).ok().as_deref(), Some("acme"));
+        }
+        assert_eq!(named("").ok().as_deref(), Some(DEFAULT_TENANT));
+        assert!(named("a b").is_err());
     }
 }

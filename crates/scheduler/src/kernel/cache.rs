@@ -220,6 +220,32 @@ mod tests {
     }
 
     #[test]
+    fn a_cost_and_a_label_of_another_spelling_are_not_taken_for_none() {
+        let mut cache = Cache::new(100);
+        cache.confirm("s", at(0));
+        let shape = shape(&["estimated_cost", "labels.env"]);
+        let with = |cost: Option<f64>, name: Option<&str>| {
+            let mut job = job("job.a", "x");
+            let spec = Arc::make_mut(&mut job.spec);
+            spec.estimated_cost = cost.map(|c| airlock_model::job::Cost::new(c).unwrap());
+            if let Some(name) = name {
+                spec.labels.insert(name.to_owned(), "prod".to_owned());
+            }
+            job
+        };
+        cache.put(&shape, &with(None, None), answer("s", "cheap"));
+        assert!(cache.get(&with(Some(5000.0), None), at(0)).is_none());
+        for name in ["env", "Env", "env ", "e\u{200b}nv"] {
+            assert!(
+                cache.get(&with(None, Some(name)), at(0)).is_none(),
+                "{name:?}"
+            );
+        }
+        cache.put(&shape, &with(None, Some("env")), answer("s", "prod"));
+        assert!(cache.get(&with(None, Some("ENV")), at(0)).is_some());
+    }
+
+    #[test]
     fn only_while_the_snapshot_is_confirmed() {
         let mut cache = Cache::new(100);
         let (shape, job) = (shape(&["topic"]), job("job.a", "x"));

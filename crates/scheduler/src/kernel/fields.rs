@@ -5,7 +5,8 @@
 //! known here means that nobody can tell: such an answer is not kept.
 
 use airlock_model::engine::KnownJob;
-use airlock_model::job::ActorType;
+use airlock_model::job::{ActorType, Cost};
+use airlock_model::text::label;
 
 /// Fields in one set at most.
 const MOST_FIELDS: usize = 256;
@@ -23,6 +24,7 @@ enum Field {
     Actor,
     ActorType,
     Budget,
+    Cost,
     Memory,
     Size,
     AllLabels,
@@ -41,7 +43,7 @@ impl Shape {
         }
         let mut fields = Vec::with_capacity(names.len());
         for name in names {
-            fields.extend(field(name)?);
+            fields.push(field(name)?);
         }
         if fields.contains(&Field::AllLabels) {
             fields.retain(|f| !matches!(f, Field::Label(_)));
@@ -85,6 +87,10 @@ impl Shape {
                         }
                     }
                 },
+                Field::Cost => {
+                    let cost = spec.estimated_cost.map_or(0.0, Cost::get);
+                    out.extend(cost.to_bits().to_le_bytes());
+                }
                 Field::Memory => maybe(out, spec.memory_id.as_deref()),
                 Field::Size => out.extend(job.payload_len.to_le_bytes()),
                 Field::AllLabels => {
@@ -94,15 +100,16 @@ impl Shape {
                         text(out, value);
                     }
                 }
-                Field::Label(name) => maybe(out, spec.labels.get(&**name).map(String::as_str)),
+                // However the job writes its name, as the kernel finds it.
+                Field::Label(name) => maybe(out, label(&spec.labels, name)),
             }
         }
     }
 }
 
-/// The fields behind one name; none for what is the same for every job from here.
-fn field(name: &str) -> Option<Option<Field>> {
-    Some(Some(match name {
+/// The field of this name.
+fn field(name: &str) -> Option<Field> {
+    Some(match name {
         "topic" => Field::Topic,
         "tenant" => Field::Tenant,
         "principal_id" => Field::Principal,
@@ -117,10 +124,9 @@ fn field(name: &str) -> Option<Option<Field>> {
         "memory_id" => Field::Memory,
         "input_size" => Field::Size,
         "labels" => Field::AllLabels,
-        // The scheduler never sends one.
-        "estimated_cost" => return Some(None),
+        "estimated_cost" => Field::Cost,
         other => Field::Label(other.strip_prefix("labels.")?.into()),
-    }))
+    })
 }
 
 fn number(out: &mut Vec<u8>, n: usize) {

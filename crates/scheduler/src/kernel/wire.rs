@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use airlock_model::Decision;
 use airlock_model::engine::KnownJob;
-use airlock_model::job::ActorType;
+use airlock_model::job::{ActorType, Cost};
 use airlock_proto::{cap, own};
 
 use super::cache::Answer;
@@ -24,6 +24,7 @@ pub fn request(job: &KnownJob) -> cap::PolicyCheckRequest {
             max_total_tokens: b.max_total_tokens.unwrap_or(0),
             deadline_ms: b.deadline_ms.unwrap_or(0),
         }),
+        estimated_cost: spec.estimated_cost.map_or(0.0, Cost::get),
         principal_id: text(&spec.principal_id),
         labels: spec.labels.clone(),
         memory_id: text(&spec.memory_id),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use airlock_model::Decision;
+use airlock_model::job::Cost;
 use airlock_proto::own::policy_batch_server::{PolicyBatch, PolicyBatchServer};
 use airlock_proto::{cap, own};
 use airlock_testkit::{Seen, eventually};
@@ -56,6 +57,46 @@ async fn the_cache_answers_for_jobs_that_agree_and_no_others() -> anyhow::Result
         before + 1,
         "a customer nobody asked about yet"
     );
+    Ok(())
+}
+
+/// What `simulate` says of a cost holds for a job that has it, and no answer for another
+/// cost is used for it.
+#[tokio::test]
+async fn a_job_is_judged_by_its_cost_and_its_labels_by_any_spelling() -> anyhow::Result<()> {
+    let bed = Bed::new(
+        "version: 1
+rules:
+  - {id: dear, match: {when: 'estimated_cost > 100'}, decision: deny}
+  - {id: prod, match: {labels: {env: prod}}, decision: require_approval}
+  - {id: rest, match: {topics: ['job.*']}, decision: allow}
+",
+    )
+    .await?;
+    let r = bed.replica(&bed.remembering()).await?;
+    let with = |cost: Option<f64>, label: Option<&str>| {
+        let mut job = job("job.a");
+        let spec = Arc::make_mut(&mut job.spec);
+        spec.estimated_cost = cost.and_then(|c| Cost::new(c).ok());
+        if let Some(name) = label {
+            spec.labels.insert(name.to_owned(), "prod".to_owned());
+        }
+        job
+    };
+    // Each twice, so that the second may be answered from memory.
+    for _ in 0..2 {
+        for (cost, label, expected) in [
+            (None, None, Decision::Allow),
+            (Some(5000.0), None, Decision::Deny),
+            (Some(100.0), None, Decision::Allow),
+            (None, Some("env"), Decision::RequireApproval),
+            (None, Some("Env"), Decision::RequireApproval),
+            (None, Some("env "), Decision::RequireApproval),
+        ] {
+            let told = r.ask(with(cost, label)).await?;
+            assert_eq!(told.decision(), Some(expected), "{cost:?} {label:?}");
+        }
+    }
     Ok(())
 }
 

@@ -1,0 +1,421 @@
+//! What a text says, whichever way it is written: the views in which somebody looks for
+//! words and patterns in what others sent.
+//!
+//! JSON has many spellings of one text: `A` is `\u0041`, and a reader of the text never
+//! sees the difference. So beside the bytes as they are, a scan looks at the text as a
+//! reader would have it. What must stay true: what is found in a decoded string or in the
+//! compact text of one spelling is found in every spelling, because those views depend on
+//! the decoded text alone.
+//!
+//! The time is linear in the bytes. Nothing recurses, so depth costs one byte a level;
+//! folding makes at most eleven times the bytes.
+
+use std::borrow::Cow;
+
+use airlock_model::text::fold;
+
+/// How often strings that hold escapes again (JSON in a string of JSON) are decoded.
+const NESTED: usize = 3;
+
+/// The views of one input.
+#[derive(Debug)]
+pub struct Views<'a> {
+    raw: &'a [u8],
+    /// Other writings of the whole: without its escapes and the space between tokens,
+    /// and folded.
+    texts: Vec<String>,
+    /// The decoded strings, one a line, and folded.
+    lines: Vec<String>,
+}
+
+impl<'a> Views<'a> {
+    pub fn of(raw: &'a [u8]) -> Self {
+        let text = String::from_utf8_lossy(raw);
+        let mut views = Self {
+            raw,
+            texts: Vec::new(),
+            lines: Vec::new(),
+        };
+        match decode(&text) {
+            Some(decoded) => {
+                views.add_lines(decoded.strings);
+                views.add_text(decoded.compact);
+            }
+            None => {
+                // No JSON: there are no strings to tell from the rest, so the whole is
+                // looked at as it is, folded, and with what looks like an escape decoded.
+                let mut plain = text.into_owned();
+                for _ in 0..NESTED {
+                    let next = unescape(&plain).into_owned();
+                    let last = next == plain;
+                    views.add_text(plain);
+                    if last {
+                        return views;
+                    }
+                    plain = next;
+                }
+                views.add_text(plain);
+            }
+        }
+        views
+    }
+
+    /// The bytes as they are, and every other writing of the whole.
+    pub fn whole(&self) -> impl Iterator<Item = &[u8]> {
+        let texts = self.texts.iter().map(String::as_bytes);
+        std::iter::once(self.raw).chain(texts)
+    }
+
+    /// The decoded strings, keys and values, one a line. A pattern's `^` and `$` are meant
+    /// for each line.
+    pub fn lines(&self) -> impl Iterator<Item = &[u8]> {
+        self.lines.iter().map(String::as_bytes)
+    }
+
+    fn add_text(&mut self, text: String) {
+        push(&mut self.texts, text);
+        // What says nothing new is not looked at again.
+        self.texts.retain(|t| t.as_bytes() != self.raw);
+    }
+
+    fn add_lines(&mut self, mut strings: String) {
+        for _ in 0..NESTED {
+            let next = unescape(&strings).into_owned();
+            let last = next == strings;
+            push(&mut self.lines, strings);
+            if last {
+                return;
+            }
+            strings = next;
+        }
+        push(&mut self.lines, strings);
+    }
+}
+
+/// Adds a text, and the folded one if that is another.
+fn push(to: &mut Vec<String>, text: String) {
+    if text.is_empty() {
+        return;
+    }
+    if let Cow::Owned(folded) = fold(&text)
+        && folded != text
+    {
+        to.push(folded);
+    }
+    to.push(text);
+}
+
+/// A JSON text, decoded.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Decoded {
+    /// All strings, keys and values, in their order, one a line.
+    strings: String,
+    /// The whole without space between tokens, each string in its shortest spelling.
+    compact: String,
+}
+
+/// Decodes a text that is JSON, or several JSON texts one after the other. `None`: it is
+/// not.
+fn decode(text: &str) -> Option<Decoded> {
+    let mut reader = Reader {
+        rest: text.trim_start_matches('\u{feff}'),
+        out: Decoded::default(),
+        open: Vec::new(),
+    };
+    reader.texts()?;
+    Some(reader.out)
+}
+
+/// What may come next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Value,
+    /// Right after `[` or `{`.
+    First,
+    Key,
+    /// After a value: a comma or the end of what is open.
+    After,
+}
+
+struct Reader<'a> {
+    rest: &'a str,
+    out: Decoded,
+    /// The brackets that are open, by what closes them.
+    open: Vec<u8>,
+}
+
+impl Reader<'_> {
+    fn texts(&mut self) -> Option<()> {
+        self.space();
+        if self.rest.is_empty() {
+            return None;
+        }
+        while !self.rest.is_empty() {
+            if !self.out.compact.is_empty() {
+                self.out.compact.push('\n');
+            }
+            self.one()?;
+            self.space();
+        }
+        Some(())
+    }
+
+    fn space(&mut self) {
+        self.rest = self.rest.trim_start_matches([' ', '\t', '\n', '\r']);
+    }
+
+    /// One value with all that is in it.
+    fn one(&mut self) -> Option<()> {
+        let mut next = Next::Value;
+        loop {
+            self.space();
+            let byte = *self.rest.as_bytes().first()?;
+            next = match (next, byte) {
+                (Next::Value | Next::First, b'[' | b'{')
+                    if !(next == Next::First && self.open.last() == Some(&b'}')) =>
+                {
+                    self.open.push(if byte == b'[' { b']' } else { b'}' });
+                    self.take(1);
+                    Next::First
+                }
+                (Next::First | Next::After, b']' | b'}') => {
+                    if self.open.pop() != Some(byte) {
+                        return None;
+                    }
+                    self.take(1);
+                    Next::After
+                }
+                (Next::After, b',') => {
+                    self.take(1);
+                    match self.open.last() {
+                        Some(b'}') => Next::Key,
+                        _ => Next::Value,
+                    }
+                }
+                (Next::Key, b'"') => self.key()?,
+                (Next::First, b'"') if self.open.last() == Some(&b'}') => self.key()?,
+                (Next::First, _) if self.open.last() == Some(&b'}') => return None,
+                (Next::Value | Next::First, b'"') => {
+                    self.string()?;
+                    Next::After
+                }
+                (Next::Value | Next::First, _) => {
+                    self.scalar()?;
+                    Next::After
+                }
+                (Next::Key | Next::After, _) => return None,
+            };
+            if next == Next::After && self.open.is_empty() {
+                return Some(());
+            }
+        }
+    }
+
+    /// Copies so many bytes of syntax.
+    fn take(&mut self, len: usize) {
+        let (token, rest) = self.rest.split_at(len);
+        self.out.compact.push_str(token);
+        self.rest = rest;
+    }
+
+    fn key(&mut self) -> Option<Next> {
+        self.string()?;
+        self.space();
+        if !self.rest.starts_with(':') {
+            return None;
+        }
+        self.take(1);
+        Some(Next::Value)
+    }
+
+    /// A number or a word. Numbers are taken as they are written.
+    fn scalar(&mut self) -> Option<()> {
+        let ends = |b: u8| matches!(b, b',' | b']' | b'}' | b' ' | b'\t' | b'\n' | b'\r');
+        let len = self.rest.bytes().position(ends).unwrap_or(self.rest.len());
+        let token = self.rest.get(..len)?;
+        let number = || serde_json::from_str::<serde::de::IgnoredAny>(token).is_ok();
+        let fits = matches!(token, "true" | "false" | "null")
+            || (token.starts_with(|c: char| c == '-' || c.is_ascii_digit()) && number());
+        fits.then(|| self.take(len))
+    }
+
+    /// A string, decoded and written again in its shortest spelling.
+    fn string(&mut self) -> Option<()> {
+        let start = self.out.strings.len();
+        self.rest = self.rest.strip_prefix('"')?;
+        loop {
+            let end = self.rest.find(|c: char| c == '"' || c == '\\' || c < ' ')?;
+            let (plain, rest) = self.rest.split_at(end);
+            self.out.strings.push_str(plain);
+            if let Some(after) = rest.strip_prefix('"') {
+                self.rest = after;
+                break;
+            }
+            let (c, len) = escape(rest)?;
+            self.out.strings.push(c);
+            self.rest = rest.get(len..)?;
+        }
+        let decoded = self.out.strings.get(start..)?;
+        self.out
+            .compact
+            .push_str(&serde_json::to_string(decoded).ok()?);
+        self.out.strings.push('\n');
+        Some(())
+    }
+}
+
+/// The character that an escape of JSON at the start of `text` stands for, and how long
+/// the escape is. Half a pair of surrogates stands for no character.
+fn escape(text: &str) -> Option<(char, usize)> {
+    let mut chars = text.strip_prefix('\\')?.chars();
+    let c = match chars.next()? {
+        c @ ('"' | '\\' | '/') => c,
+        'b' => '\u{8}',
+        'f' => '\u{c}',
+        'n' => '\n',
+        'r' => '\r',
+        't' => '\t',
+        'u' => {
+            let high = hex(text.get(2..6)?)?;
+            if let Some(c) = char::from_u32(high) {
+                return Some((c, 6));
+            }
+            let low = text.get(6..8).filter(|s| *s == "\\u");
+            let low = low.and_then(|_| hex(text.get(8..12)?));
+            return match low {
+                Some(low @ 0xdc00..=0xdfff) if high < 0xdc00 => {
+                    let code = 0x1_0000 + ((high - 0xd800) << 10) + (low - 0xdc00);
+                    Some((char::from_u32(code)?, 12))
+                }
+                Some(_) | None => Some((char::REPLACEMENT_CHARACTER, 6)),
+            };
+        }
+        _ => return None,
+    };
+    Some((c, 2))
+}
+
+fn hex(digits: &str) -> Option<u32> {
+    let fit = digits.bytes().all(|b| b.is_ascii_hexdigit());
+    u32::from_str_radix(digits, 16).ok().filter(|_| fit)
+}
+
+/// The text with everything that looks like an escape decoded, wherever it stands.
+fn unescape(text: &str) -> Cow<'_, str> {
+    if !text.contains('\\') {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('\\') {
+        let (plain, from) = rest.split_at(at);
+        out.push_str(plain);
+        // `\x41` is no JSON, and many readers take it.
+        let short = || {
+            let code = hex(from.strip_prefix("\\x")?.get(..2)?)?;
+            Some((char::from_u32(code)?, 4))
+        };
+        let (c, len) = escape(from).or_else(short).unwrap_or(('\\', 1));
+        out.push(c);
+        rest = from.get(len..).unwrap_or_default();
+    }
+    out.push_str(rest);
+    Cow::Owned(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn strings(text: &str) -> Vec<String> {
+        let decoded = decode(text).unwrap_or_else(|| panic!("{text} is JSON"));
+        decoded.strings.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn keys_and_values_are_decoded() {
+        let text = r#" {"\u0061b" : ["\ud83d\ude00\/", 1e400, {"c":"\"x\""}], "d":null} "#;
+        assert_eq!(strings(text), ["ab", "😀/", "c", "\"x\"", "d"]);
+        let decoded = decode(text).unwrap();
+        assert_eq!(
+            decoded.compact,
+            r#"{"ab":["😀/",1e400,{"c":"\"x\""}],"d":null}"#
+        );
+        assert_eq!(
+            strings(r#""\ud83d" "\udc00\ud83d\u0041""#),
+            ["\u{fffd}", "\u{fffd}\u{fffd}A"]
+        );
+        assert_eq!(strings("{\"a\":1}\n{\"b\":2}\n"), ["a", "b"]);
+    }
+
+    #[test]
+    fn what_is_json_is_what_serde_json_takes() {
+        for text in [
+            "",
+            " ",
+            "{",
+            "[1,]",
+            "{\"a\"}",
+            "{\"a\":1,}",
+            "[1 2]",
+            "{1:2}",
+            "]",
+            "\"a",
+            "\"\n\"",
+            "01",
+            "nul",
+            "[}",
+            "{\"a\":1]",
+            "\"\\x41\"",
+            "-",
+            "{,}",
+            "[\"a\":1]",
+            "tru e",
+            "{[]:1}",
+        ] {
+            assert_eq!(decode(text), None, "{text:?}");
+            assert!(
+                serde_json::from_str::<serde::de::IgnoredAny>(text).is_err(),
+                "{text:?}"
+            );
+        }
+        for text in [
+            "0",
+            "-1.5e+7",
+            "[]",
+            "{}",
+            "[[],{}]",
+            "{\"\":[true,false,null]}",
+            "\"\"",
+            "[1,2]",
+        ] {
+            assert_eq!(decode(text).unwrap().compact, text);
+        }
+    }
+
+    #[test]
+    fn depth_costs_no_stack_and_length_little_time() {
+        let deep = "[".repeat(500_000) + &"]".repeat(500_000);
+        assert!(decode(&deep).is_some());
+        assert!(decode(&"[".repeat(1_000_000)).is_none());
+        let slashes = "\\".repeat(1_000_000);
+        assert!(!Views::of(slashes.as_bytes()).texts.is_empty());
+        // The character that grows most.
+        let wide = "\u{fdfa}".repeat(100_000);
+        assert!(
+            Views::of(wide.as_bytes())
+                .texts
+                .iter()
+                .all(|t| t.len() <= 11 * wide.len())
+        );
+    }
+
+    #[test]
+    fn escapes_in_strings_of_strings_are_decoded_too() {
+        let inner = r#"{"m":"\u0063onfidential"}"#;
+        let text = serde_json::to_string(&serde_json::json!({ "arguments": inner })).unwrap();
+        let views = Views::of(text.as_bytes());
+        let found = |view: &[u8]| String::from_utf8_lossy(view).contains("\"confidential\"");
+        assert!(views.lines().any(found), "{views:?}");
+    }
+}
