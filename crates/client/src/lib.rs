@@ -32,8 +32,8 @@ pub use dlq::{
 };
 pub use error::{ClientError, FieldProblem, Problem};
 pub use policy::{
-    Bundle, BundlePage, DecisionPage, Evaluation, PastDecision, PolicyQuestion, PublishRequest,
-    Rules, SnapshotPage,
+    AskedKernel, Bundle, BundlePage, DecisionPage, Evaluation, KernelStanding, LoadedBy,
+    PastDecision, PolicyQuestion, PolicyStatus, PublishRequest, Rules, SnapshotPage,
 };
 pub use types::{
     Artifact, Budget, CancelResponse, Compensation, ConstraintReport, Decision, HistoryEntry, Job,

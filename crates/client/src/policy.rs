@@ -108,6 +108,57 @@ pub struct Bundle {
     pub published_at: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
+    /// After a change: every kernel has loaded it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_force: Option<bool>,
+    /// After a change: what each kernel made of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub loaded_by: Vec<LoadedBy>,
+    /// In a list, of one that is active: every kernel has loaded it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loaded: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_loaded_because: Option<String>,
+}
+
+/// What one kernel made of a change of the policy.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LoadedBy {
+    pub kernel: String,
+    pub snapshot: String,
+    pub loaded: bool,
+    #[serde(default)]
+    pub reason: Option<String>,
+}
+
+/// What the policy is made of, and how each kernel stands to it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PolicyStatus {
+    /// What the kernels have is what is published and in their files.
+    pub in_force: bool,
+    pub asked: AskedKernel,
+    pub bundles: Vec<Value>,
+    pub kernels: Vec<KernelStanding>,
+}
+
+/// The kernel that the gateway asks.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AskedKernel {
+    pub reachable: bool,
+    pub snapshot: Option<String>,
+    pub reason: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct KernelStanding {
+    pub kernel: String,
+    pub snapshot: String,
+    pub loaded: bool,
+    pub reason: Option<String>,
+    pub loaded_since: Option<String>,
+    pub refused_since: Option<String>,
+    #[serde(default)]
+    pub files: Vec<String>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -178,6 +229,10 @@ impl Client {
 
     pub async fn policy_snapshots(&self) -> Result<SnapshotPage, ClientError> {
         self.fetch("/api/v1/policy/snapshots").await
+    }
+
+    pub async fn policy_status(&self) -> Result<PolicyStatus, ClientError> {
+        self.fetch("/api/v1/policy/status").await
     }
 
     pub async fn policy_rules(&self) -> Result<Rules, ClientError> {

@@ -1,38 +1,129 @@
-//! What a policy bundle must be before it is published: loadable, and signed where that
-//! is asked for.
+//! What a policy bundle must be before it is published: loadable, beside the other bundles
+//! and the kernel's own files, and signed where that is asked for.
 
 use airlock_ledger::Bundle;
 use airlock_policy::signature;
 pub use airlock_policy::signature::PublicKey;
 use airlock_policy::{Policy, Source};
+use airlock_proto::own::TriedBundle;
 
-/// Loads by itself and beside the other bundles in force. (With the kernel's own files
-/// only the kernel can try it.)
-pub fn loads(name: &str, position: i32, content: &str, active: &[Bundle]) -> Result<(), String> {
-    let load = |sources: &[Source<'_>]| {
-        Policy::load_files(sources)
-            .map(drop)
-            .map_err(|e| e.to_string())
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn tried(bundle: &Bundle) -> TriedBundle {
+    TriedBundle {
+        name: format!("bundle:{}@{}", bundle.name, bundle.version),
+        content: bundle.content.clone(),
+        signature: bundle.signature.as_deref().map(hex).unwrap_or_default(),
+    }
+}
+
+/// The bundles in force, with `name` replaced by `new` (at its position) or taken out, in
+/// the order in which their rules are asked.
+fn with(name: &str, new: Option<(i32, TriedBundle)>, active: &[Bundle]) -> Vec<TriedBundle> {
+    let others = active.iter().filter(|b| b.name != name);
+    let mut order: Vec<((i32, String), TriedBundle)> = others
+        .map(|b| ((b.position, b.name.clone()), tried(b)))
+        .collect();
+    order.extend(new.map(|(position, bundle)| ((position, name.to_owned()), bundle)));
+    order.sort_by(|a, b| a.0.cmp(&b.0));
+    order.into_iter().map(|(_, bundle)| bundle).collect()
+}
+
+/// What would be in force after this is published.
+pub fn published(
+    name: &str,
+    position: i32,
+    content: &str,
+    signature: Option<&[u8]>,
+    active: &[Bundle],
+) -> Vec<TriedBundle> {
+    let new = TriedBundle {
+        name: format!("bundle:{name}"),
+        content: content.to_owned(),
+        signature: signature.map(hex).unwrap_or_default(),
     };
-    load(&[Source {
-        name,
-        text: content,
-    }])?;
-    let mut order: Vec<(i32, &str, &str)> = active
+    with(name, Some((position, new)), active)
+}
+
+/// What would be in force after going back to version `to`, or by one. `versions` are all of
+/// that name, newest first.
+pub fn rolled_back(
+    name: &str,
+    to: Option<u64>,
+    versions: &[Bundle],
+    active: &[Bundle],
+) -> Vec<TriedBundle> {
+    let now = versions.iter().find(|b| b.active).map_or(0, |b| b.version);
+    let wanted = versions.iter().find(|b| match to {
+        Some(to) => b.version == to,
+        None => b.version < now,
+    });
+    with(name, wanted.map(|b| (b.position, tried(b))), active)
+}
+
+/// What is in force now.
+pub fn as_is(active: &[Bundle]) -> Vec<TriedBundle> {
+    with("", None, active)
+}
+
+/// Loads by themselves; with the kernel's own files only the kernel can try it.
+pub fn loads(bundles: &[TriedBundle]) -> Result<(), String> {
+    let sources: Vec<Source<'_>> = bundles
         .iter()
-        .filter(|b| b.name != name)
-        .map(|b| (b.position, b.name.as_str(), b.content.as_str()))
+        .map(|b| Source {
+            name: &b.name,
+            text: &b.content,
+        })
         .collect();
-    order.push((position, name, content));
-    order.sort_unstable();
-    let sources: Vec<Source<'_>> = order
-        .iter()
-        .map(|(_, name, text)| Source { name, text })
-        .collect();
-    load(&sources)
+    Policy::load_files(&sources)
+        .map(drop)
+        .map_err(|e| e.to_string())
 }
 
 /// Whether one of the keys signed exactly this.
 pub fn verify(content: &[u8], signature: &str, keys: &[PublicKey]) -> Result<(), String> {
     signature::verify(content, signature, keys).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use airlock_model::Timestamp;
+
+    use super::*;
+
+    fn bundle(name: &str, version: u64, position: i32, active: bool) -> Bundle {
+        Bundle {
+            name: name.to_owned(),
+            version,
+            position,
+            content: format!("{name}{version}"),
+            sha256: String::new(),
+            signature: None,
+            key_id: None,
+            note: String::new(),
+            published_by: String::new(),
+            published_at: Timestamp(0),
+            active,
+        }
+    }
+
+    #[test]
+    fn what_would_be_in_force_is_in_the_kernels_order() {
+        let active = [bundle("b", 2, 0, true), bundle("a", 1, 5, true)];
+        let names = |tried: Vec<TriedBundle>| -> Vec<String> {
+            tried.into_iter().map(|b| b.content).collect()
+        };
+        assert_eq!(names(as_is(&active)), ["b2", "a1"]);
+        let new = |name: &str, position| published(name, position, "new", None, &active);
+        assert_eq!(names(new("c", 1)), ["b2", "new", "a1"]);
+        assert_eq!(names(new("b", 9)), ["a1", "new"]);
+        let versions = [bundle("b", 2, 0, true), bundle("b", 1, 7, false)];
+        let back = |to| rolled_back("b", to, &versions, &active);
+        assert_eq!(names(back(None)), ["a1", "b1"]);
+        assert_eq!(names(back(Some(2))), ["b2", "a1"]);
+        let first = [bundle("a", 1, 5, true)];
+        assert_eq!(names(rolled_back("a", None, &first, &active)), ["b2"]);
+    }
 }

@@ -9,6 +9,7 @@ use crate::commit;
 use crate::config::GatewayConfig;
 use crate::http::{self, Admission, App, Refusals};
 use crate::kernel::Kernel;
+use crate::kernels;
 use crate::letters_gauge::LettersGauge;
 use crate::links::Links;
 use crate::metrics::GatewayMetrics;
@@ -48,6 +49,8 @@ impl Service for Gateway {
             .telemetry
             .otlp_endpoint
             .is_some_and(|e| !e.is_empty());
+        let kernel = Kernel::new(&config.kernel).await?;
+        kernels::watch(kernel.clone(), links.clone(), &ctx);
         // The server's task alone holds the app and with it the submitter: when the
         // last request is answered, the committers see the end of their queue.
         let app = App {
@@ -63,7 +66,7 @@ impl Service for Gateway {
             waiting,
             tracing: Tracing { exported },
             metrics,
-            kernel: Kernel::new(&config.kernel).await?,
+            kernel,
             bundle_keys: config.policy.keys().map_err(anyhow::Error::msg)?,
             policy: config.policy,
             anonymous_tasks: config.auth.anonymous_tasks && auth::is_loopback(&config.http.listen),

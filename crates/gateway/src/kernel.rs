@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use airlock_proto::cap::safety_kernel_client::SafetyKernelClient;
+use airlock_proto::own::policy_admin_client::PolicyAdminClient;
 use airlock_proto::own::policy_batch_client::PolicyBatchClient;
 use airlock_proto::{cap, own};
 use airlock_service::config::duration;
@@ -90,17 +91,22 @@ impl KernelConfig {
 /// Clones share the connection.
 #[derive(Clone)]
 pub struct Kernel {
-    link: Option<(SafetyKernelClient<Channel>, PolicyBatchClient<Channel>)>,
+    link: Option<Clients>,
     timeout: Duration,
+}
+
+#[derive(Clone)]
+struct Clients {
+    single: SafetyKernelClient<Channel>,
+    batch: PolicyBatchClient<Channel>,
+    admin: PolicyAdminClient<Channel>,
 }
 
 /// What is asked about a job that is not there yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Question {
-    /// As the scheduler would ask.
-    Evaluate,
-    /// Without leaving a trace in any counter.
-    Simulate,
+    /// What it would say. No counter is touched: counting is for the scheduler's questions.
+    Verdict,
     /// The same, with every rule that was looked at.
     Explain,
 }
@@ -132,17 +138,23 @@ impl Kernel {
         }
         let channel = endpoint.connect_lazy();
         let single = SafetyKernelClient::new(channel.clone());
-        let batch = PolicyBatchClient::new(channel);
+        let batch = PolicyBatchClient::new(channel.clone());
         Ok(Self {
-            link: Some((
-                single.max_decoding_message_size(LARGEST_ANSWER),
-                batch.max_decoding_message_size(LARGEST_ANSWER),
-            )),
+            link: Some(Clients {
+                single: single.max_decoding_message_size(LARGEST_ANSWER),
+                batch: batch.max_decoding_message_size(LARGEST_ANSWER),
+                admin: PolicyAdminClient::new(channel),
+            }),
             timeout,
         })
     }
 
-    fn link(&self) -> Result<(SafetyKernelClient<Channel>, PolicyBatchClient<Channel>), Problem> {
+    /// Whether this gateway was told how to reach it.
+    pub fn is_known(&self) -> bool {
+        self.link.is_some()
+    }
+
+    fn link(&self) -> Result<Clients, Problem> {
         self.link.clone().ok_or_else(|| {
             Problem::unavailable(
                 "this gateway was not told how to reach the safety kernel (kernel.tls_ca, or \
@@ -173,17 +185,16 @@ impl Kernel {
         question: Question,
         request: cap::PolicyCheckRequest,
     ) -> Result<cap::PolicyCheckResponse, Problem> {
-        let (mut kernel, _) = self.link()?;
+        let mut kernel = self.link()?.single;
         match question {
-            Question::Evaluate => self.bounded(kernel.evaluate(request)).await,
-            Question::Simulate => self.bounded(kernel.simulate(request)).await,
+            Question::Verdict => self.bounded(kernel.simulate(request)).await,
             Question::Explain => self.bounded(kernel.explain(request)).await,
         }
     }
 
     /// The snapshots the kernel remembers, the one in force first.
     pub async fn snapshots(&self) -> Result<Vec<String>, Problem> {
-        let (mut kernel, _) = self.link()?;
+        let mut kernel = self.link()?.single;
         let answer = self
             .bounded(kernel.list_snapshots(cap::ListSnapshotsRequest {}))
             .await?;
@@ -192,8 +203,31 @@ impl Kernel {
 
     /// The rules in force.
     pub async fn rules(&self) -> Result<own::RulesResponse, Problem> {
-        let (_, mut batch) = self.link()?;
+        let mut batch = self.link()?.batch;
         self.bounded(batch.rules(own::RulesRequest {})).await
+    }
+
+    /// What these bundles, in this order, would make together with the kernel's own files.
+    pub async fn try_bundles(
+        &self,
+        bundles: Vec<own::TriedBundle>,
+    ) -> Result<own::TryBundlesResponse, Problem> {
+        let mut admin = self.link()?.admin;
+        let request = own::TryBundlesRequest { bundles };
+        self.bounded(admin.try_bundles(request)).await
+    }
+
+    /// Which policy is in force, or why it cannot be asked.
+    pub async fn confirm(&self) -> Result<own::ConfirmResponse, String> {
+        let Some(Clients { mut batch, .. }) = self.link.clone() else {
+            return Err("this gateway was not told how to reach it".to_owned());
+        };
+        let call = batch.confirm(own::ConfirmRequest {});
+        match tokio::time::timeout(self.timeout, call).await {
+            Ok(Ok(answer)) => Ok(answer.into_inner()),
+            Ok(Err(status)) => Err(format!("{:?}", status.code())),
+            Err(_) => Err("it does not answer in time".to_owned()),
+        }
     }
 }
 

@@ -35,6 +35,7 @@ pub mod explain;
 pub mod host;
 pub mod http;
 pub mod kernel;
+pub mod kernels;
 pub mod late;
 pub mod letters;
 pub mod letters_gauge;

@@ -107,6 +107,21 @@ impl Problem {
         )
     }
 
+    /// A policy that cannot be loaded, with the places of its mistakes.
+    pub fn unloadable(
+        field: &str,
+        refused: impl Into<String>,
+        mistakes: Vec<FieldProblem>,
+    ) -> Self {
+        let title = "The policy cannot be loaded";
+        let status = StatusCode::UNPROCESSABLE_ENTITY;
+        let mut problem = Self::new(status, "policy-refused", title, "").naming(field, refused);
+        if !mistakes.is_empty() {
+            problem.0.errors = mistakes;
+        }
+        problem
+    }
+
     pub fn unauthorized(detail: impl Into<String>) -> Self {
         let title = "Not authenticated";
         Self::new(StatusCode::UNAUTHORIZED, "unauthorized", title, detail)

@@ -147,6 +147,14 @@ impl Guard {
         self.inner.mode.subscribe()
     }
 
+    /// Asks Redis anything, so that the mode is true also where it is seldom asked.
+    pub async fn probe(&self) {
+        let client = &self.inner.client;
+        let call = client.exists::<i64, _>(crate::keys::WORKERS_SNAPSHOT);
+        // What came of it, the mode tells.
+        let _ = self.ask(self.inner.config.op_timeout, call).await;
+    }
+
     pub fn keys(&self) -> &Keys {
         &self.inner.keys
     }

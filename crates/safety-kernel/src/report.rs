@@ -83,6 +83,10 @@ impl Reporter {
 
     /// Writes it again, and removes what strict counters no longer need.
     pub async fn again(&self) {
+        // Without velocity rules nothing else would notice that Redis is away.
+        if let Some(guard) = &self.guard {
+            guard.probe().await;
+        }
         self.write(self.now()).await;
         self.bounded("removing expired counts", async |ledger| {
             ledger.sweep_velocity().await.map(drop)

@@ -13,6 +13,7 @@ mod link;
 #[cfg(test)]
 mod tests;
 mod unanswered;
+mod watch;
 mod wire;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,22 +27,18 @@ use airlock_model::engine::{Input, KnownJob};
 use airlock_model::routing::WaitReason;
 use airlock_model::{Decision, JobId, Timestamp, Verdict};
 
-use tokio_util::sync::CancellationToken;
-
 use cache::Cache;
 use calls::{halved, in_calls};
 pub use config::{BreakerConfig, FailMode, KernelConfig};
 use link::{Link, Told};
 use unanswered::Unanswered;
+pub use watch::watch;
 
 use crate::clock::Clock;
 use crate::metrics::{Metrics, by_topic};
 
 /// A confirmation that takes longer says too little about now.
 const CONFIRM_WITHIN: Duration = Duration::from_millis(500);
-
-/// How often every replica looks at the circuit they share.
-const WATCH_POLL: Duration = Duration::from_millis(500);
 
 pub struct Kernel {
     link: Link,
@@ -440,26 +437,5 @@ fn shown(circuit: Circuit) -> i64 {
         Circuit::Closed { .. } => 0,
         Circuit::HalfOpen { .. } => 1,
         Circuit::Open { .. } => 2,
-    }
-}
-
-/// Shows the circuit that all replicas share on this one, whether it leads or not. Without
-/// Redis only a leader has one, and shows it itself.
-pub async fn watch_circuit(
-    config: KernelConfig,
-    guard: Guard,
-    metrics: Metrics,
-    over: CancellationToken,
-) {
-    let breaker = guard.breaker(guard.keys().safety_failures(), config.settings());
-    loop {
-        // Times do not matter to what is shown.
-        if let Some(circuit) = breaker.look(Timestamp(0)).await {
-            metrics.safety_circuit.set(shown(circuit));
-        }
-        tokio::select! {
-            () = over.cancelled() => return,
-            () = tokio::time::sleep(WATCH_POLL) => {}
-        }
     }
 }

@@ -94,13 +94,13 @@ impl Service for Scheduler {
         mount_leader(&ctx, &stores.ledger, &instance, shard);
         count_tasks(&ctx, &metrics);
         ctx.tasks.spawn(
-            "watch-circuit",
+            "watch-kernel",
             OnFailure::Log,
-            kernel::watch_circuit(
+            kernel::watch(
                 config.kernel.clone(),
                 stores.guard.clone(),
                 metrics.clone(),
-                ctx.shutdown.clone(),
+                ctx.clone(),
             ),
         );
         ctx.health.ok("standby");

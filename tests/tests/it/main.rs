@@ -26,6 +26,7 @@ mod specification;
 mod staged;
 mod support;
 mod trace;
+mod truth;
 mod warm;
 mod way;
 mod worker;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use airlock_client::{Bundle, PublishRequest};
+use airlock_client::{Bundle, ClientError, PublishRequest};
 
 use super::local;
 use crate::exit::Exit;
@@ -59,29 +59,109 @@ pub async fn publish(session: &Session, file: &Path, new: New) -> Answer {
         key_id: new.key_id,
         note: new.note,
     };
-    let bundle = session.client.publish(&request).await?;
+    let bundle = session.client.publish(&request).await.map_err(refused)?;
     shown(session, &bundle)
 }
 
 pub async fn rollback(session: &Session, name: &str, to: Option<u64>) -> Answer {
-    let bundle = session.client.rollback(name, to).await?;
+    let bundle = session.client.rollback(name, to).await.map_err(refused)?;
     shown(session, &bundle)
 }
 
+/// A policy that no kernel could load is no wrong request: nothing was changed.
+fn refused(error: ClientError) -> Failure {
+    match error {
+        ClientError::Problem(problem) if problem.status == 422 => Failure::Told(Explained {
+            text: format!("nothing was changed: {}", problem.detail),
+            hint: None,
+            exit: Exit::Failed,
+        }),
+        other => other.into(),
+    }
+}
+
 fn shown(session: &Session, bundle: &Bundle) -> Answer {
+    let in_force = bundle.in_force == Some(true);
+    let exit = if in_force { Exit::Done } else { Exit::Failed };
     if session.json {
-        return session.print(bundle);
+        session.print(bundle)?;
+        return Ok(exit);
     }
     let name = &bundle.name;
-    let text = match bundle.version {
-        Some(version) => format!("{name} version {version} is in force"),
-        None => format!("no version of {name} is in force"),
+    let what = match bundle.version {
+        Some(version) => format!("{name} version {version}"),
+        None => format!("the withdrawal of {name}"),
+    };
+    let (all, loaded) = (
+        bundle.loaded_by.len(),
+        bundle.loaded_by.iter().filter(|k| k.loaded).count(),
+    );
+    let text = if in_force {
+        format!("{what} is in force: loaded by {loaded} of {all} kernels")
+    } else {
+        format!("{what} is published, but NOT in force: loaded by {loaded} of {all} kernels")
     };
     session.terminal.say(&one_line(&text));
-    session
-        .terminal
-        .hint("airlock policy snapshots shows when the kernel has it");
-    Ok(Exit::Done)
+    for kernel in bundle.loaded_by.iter().filter(|k| !k.loaded) {
+        let reason = kernel.reason.as_deref().unwrap_or_default();
+        let line = format!("  {}: {reason}", kernel.kernel);
+        session.terminal.say(&one_line(&line));
+    }
+    if !in_force {
+        session
+            .terminal
+            .hint("airlock policy status shows when the kernels have it");
+    }
+    Ok(exit)
+}
+
+pub async fn status(session: &Session) -> Answer {
+    let status = session.client.policy_status().await?;
+    let exit = if status.in_force {
+        Exit::Done
+    } else {
+        Exit::Failed
+    };
+    if session.json {
+        session.print(&status)?;
+        return Ok(exit);
+    }
+    let say = |line: String| session.terminal.say(&one_line(&line));
+    say(match status.in_force {
+        true => "the policy is in force".to_owned(),
+        false => "the policy is NOT in force everywhere".to_owned(),
+    });
+    let reason = status.asked.reason.as_deref().unwrap_or_default();
+    match (&status.asked.snapshot, status.asked.reachable) {
+        (Some(snapshot), true) => say(format!("  the kernel asked here has {snapshot} {reason}")),
+        (_, _) => say(format!("  the kernel cannot be asked: {reason}")),
+    }
+    for bundle in &status.bundles {
+        let name = bundle["name"].as_str().unwrap_or_default();
+        say(format!("  bundle {name} version {}", bundle["version"]));
+    }
+    let scene = session.scene();
+    let since = |at: &Option<String>| at.as_deref().map(|at| when(at, &scene)).unwrap_or_default();
+    let rows = status.kernels.iter().map(|k| {
+        [
+            one_line(&k.kernel),
+            one_line(&k.snapshot),
+            since(&k.loaded_since),
+            since(&k.refused_since),
+            one_line(k.reason.as_deref().unwrap_or_default()),
+            one_line(&k.files.join(", ")),
+        ]
+    });
+    let header = [
+        "KERNEL",
+        "SNAPSHOT",
+        "SINCE",
+        "REFUSES SINCE",
+        "BECAUSE",
+        "FILES",
+    ];
+    session.terminal.say(&table(header, rows));
+    Ok(exit)
 }
 
 pub async fn list(session: &Session, name: Option<&str>) -> Answer {
@@ -98,7 +178,13 @@ pub async fn list(session: &Session, name: Option<&str>) -> Answer {
         [
             one_line(&b.name),
             b.version.map(|v| v.to_string()).unwrap_or_default(),
-            if b.active { "in force" } else { "" }.to_owned(),
+            if b.active { "active" } else { "" }.to_owned(),
+            match (b.loaded, &b.not_loaded_because) {
+                (Some(true), _) => "yes".to_owned(),
+                (Some(false), Some(why)) => one_line(&format!("no: {why}")),
+                (Some(false), None) => "no".to_owned(),
+                (None, _) => String::new(),
+            },
             b.position.to_string(),
             if b.signature.is_some() { "signed" } else { "" }.to_owned(),
             one_line(&b.published_by),
@@ -110,6 +196,7 @@ pub async fn list(session: &Session, name: Option<&str>) -> Answer {
         "BUNDLE",
         "VERSION",
         "",
+        "LOADED",
         "POSITION",
         "",
         "BY",

@@ -94,6 +94,9 @@ pub enum Action {
     Rules,
     /// Lists the policies the kernel remembers, the one in force first
     Snapshots,
+    /// Shows what each safety kernel has loaded, or refuses and why; fails when one does not
+    /// have what is published
+    Status,
 }
 
 /// A job that is not there yet.
@@ -158,9 +161,8 @@ pub fn run(args: PolicyArgs, terminal: Terminal) -> Exit {
         | Action::Bundles { .. }
         | Action::Rollback { .. }
         | Action::Rules
-        | Action::Snapshots => {
-            session::run(args.api, terminal, |session| act(session, args.action))
-        }
+        | Action::Snapshots
+        | Action::Status => session::run(args.api, terminal, |session| act(session, args.action)),
     }
 }
 
@@ -194,5 +196,6 @@ async fn act(session: Session, action: Action) -> Answer {
         Action::Rollback { name, to } => bundles::rollback(&session, &name, to).await,
         Action::Rules => ask::rules(&session).await,
         Action::Snapshots => ask::snapshots(&session).await,
+        Action::Status => bundles::status(&session).await,
     }
 }

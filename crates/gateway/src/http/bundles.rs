@@ -1,12 +1,14 @@
 //! Policy bundles: publishing, listing, rolling back. For administrators only.
 //!
 //! What must stay true: what is published can be loaded. A bundle that no kernel could
-//! load would keep every later change out of force, so it is refused at the door, with
-//! every mistake named.
+//! load would keep every later change out of force, so the kernel is asked to try it with
+//! its own files before it is committed. Afterwards each kernel says whether it has loaded
+//! it, and the answer says that and no more.
 
 use std::sync::Arc;
 
-use airlock_ledger::{Bundle, NewBundle, RolledBack};
+use airlock_ledger::{Bundle, Ledger, NewBundle, RolledBack};
+use airlock_proto::own::TriedBundle;
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
@@ -23,8 +25,9 @@ use super::jobs::RETRY_FOR;
 use super::{Answer, App, admission};
 use crate::bundle_check;
 use crate::decode::decode_object;
+use crate::kernels::{self, LoadedBy};
 use crate::policy_query as query;
-use crate::problem::Problem;
+use crate::problem::{FieldProblem, Problem};
 use crate::retry::{problem, retrying};
 
 const MAX_CONTENT: usize = 1 << 20;
@@ -71,6 +74,34 @@ struct Shown<'a> {
     published_at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<&'a str>,
+    /// Of one that is active: whether every kernel has loaded it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loaded: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_loaded_because: Option<String>,
+}
+
+/// What came of a change: the bundle, and what each kernel made of it.
+#[derive(Serialize)]
+struct Changed<'a> {
+    #[serde(flatten)]
+    bundle: Shown<'a>,
+    /// Every kernel has loaded it.
+    in_force: bool,
+    loaded_by: &'a [LoadedBy],
+}
+
+/// Active is what the kernels have, not what the ledger wants.
+fn changed<'a>(bundle: &'a Bundle, loaded_by: &'a [LoadedBy]) -> Changed<'a> {
+    let in_force = kernels::by_all(loaded_by);
+    Changed {
+        bundle: Shown {
+            active: bundle.active && in_force,
+            ..show(bundle, false)
+        },
+        in_force,
+        loaded_by,
+    }
 }
 
 fn show(b: &Bundle, content: bool) -> Shown<'_> {
@@ -86,6 +117,56 @@ fn show(b: &Bundle, content: bool) -> Shown<'_> {
         published_by: &b.published_by,
         published_at: b.published_at.to_rfc3339(),
         content: content.then_some(b.content.as_str()),
+        loaded: None,
+        not_loaded_because: None,
+    }
+}
+
+/// Whether these bundles make a policy with the kernel's own files; the problem names
+/// `field` and the places.
+async fn try_out(app: &App, field: &str, bundles: Vec<TriedBundle>) -> Result<(), Problem> {
+    if !app.kernel.is_known() {
+        // Nobody to ask: the answer will say that no kernel has loaded it.
+        return Ok(());
+    }
+    let answer = app.kernel.try_bundles(bundles).await?;
+    if answer.refused.is_empty() {
+        return Ok(());
+    }
+    let mistake = |m: airlock_proto::own::PolicyMistake| {
+        let hint = match m.hint.as_str() {
+            "" => String::new(),
+            hint => format!(" ({hint})"),
+        };
+        FieldProblem {
+            field: format!("{}:{}:{}", m.file, m.line, m.column),
+            message: format!("{}: {}{hint}", m.field, m.message),
+        }
+    };
+    let mistakes = answer.mistakes.into_iter().map(mistake).collect();
+    Err(Problem::unloadable(field, answer.refused, mistakes))
+}
+
+/// Going back must not make it worse. What is refused already may go to another refusal:
+/// with two bad bundles, taking one out is the way to good.
+async fn try_rollback(
+    app: &App,
+    ledger: &Ledger,
+    name: &str,
+    to: Option<u64>,
+) -> Result<(), Problem> {
+    let active = ledger.active_bundles().await.map_err(|e| problem(&e))?;
+    let versions = ledger.bundles(Some(name)).await.map_err(|e| problem(&e))?;
+    let then = bundle_check::rolled_back(name, to, &versions, &active);
+    match try_out(app, "name", then).await {
+        Err(worse)
+            if try_out(app, "name", bundle_check::as_is(&active))
+                .await
+                .is_ok() =>
+        {
+            Err(worse)
+        }
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 
@@ -106,8 +187,18 @@ pub async fn publish(State(app): State<Arc<App>>, request: Request) -> Answer {
     let others = retrying(until, || ledger.active_bundles())
         .await
         .map_err(|e| problem(&e))?;
-    bundle_check::loads(&body.name, body.position, &body.content, &others)
-        .map_err(|wrong| Problem::field("content", wrong))?;
+    let tried = bundle_check::published(
+        &body.name,
+        body.position,
+        &body.content,
+        signature.as_deref(),
+        &others,
+    );
+    let refused = |wrong: String| Problem::unloadable("content", wrong, Vec::new());
+    let alone = tried.iter().find(|b| b.content == body.content);
+    bundle_check::loads(alone.map(std::slice::from_ref).unwrap_or_default()).map_err(refused)?;
+    bundle_check::loads(&tried).map_err(refused)?;
+    try_out(&app, "content", tried).await?;
     let sha256: String = Sha256::digest(body.content.as_bytes())
         .iter()
         .map(|b| format!("{b:02x}"))
@@ -129,7 +220,8 @@ pub async fn publish(State(app): State<Arc<App>>, request: Request) -> Answer {
         .map_err(|e| problem(&e))?;
     app.waker
         .policy_changed("policy.published", &bundle.name, bundle.version);
-    Ok((StatusCode::CREATED, Json(show(&bundle, false))).into_response())
+    let loaded_by = kernels::wait(&ledger).await;
+    Ok((StatusCode::CREATED, Json(changed(&bundle, &loaded_by))).into_response())
 }
 
 fn check(body: &PublishBody) -> Result<(), Problem> {
@@ -202,7 +294,30 @@ pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
     })
     .await
     .map_err(|e| problem(&e))?;
-    let items: Vec<Shown<'_>> = bundles.iter().map(|b| show(b, asked.content)).collect();
+    let generation = ledger.bundles_generation().await.map_err(|e| problem(&e))?;
+    let there = ledger.kernels().await.map_err(|e| problem(&e))?;
+    let loaded_by: Vec<LoadedBy> = there
+        .iter()
+        .map(|k| kernels::loaded_by(k, generation))
+        .collect();
+    let why = match loaded_by.iter().find(|k| !k.loaded) {
+        Some(k) => Some(format!(
+            "{}: {}",
+            k.kernel,
+            k.reason.as_deref().unwrap_or_default()
+        )),
+        None if loaded_by.is_empty() => Some("no safety kernel has said so".to_owned()),
+        None => None,
+    };
+    let item = |b| {
+        let mut shown = show(b, asked.content);
+        if shown.active {
+            shown.loaded = Some(why.is_none());
+            shown.not_loaded_because = why.clone();
+        }
+        shown
+    };
+    let items: Vec<Shown<'_>> = bundles.iter().map(item).collect();
     Ok(Json(json!({"items": items, "next_cursor": null})).into_response())
 }
 
@@ -231,6 +346,7 @@ pub async fn rollback(
         decode_object(&text)?
     };
     let ledger = app.links.need_ledger()?;
+    try_rollback(&app, &ledger, &name, body.to).await?;
     // Going back one step is not the same when it is done twice, so it is tried once.
     let done = ledger
         .rollback_bundle(&name, body.to, caller.actor())
@@ -240,12 +356,61 @@ pub async fn rollback(
         RolledBack::To(bundle) => {
             app.waker
                 .policy_changed("policy.rolled_back", &name, bundle.version);
-            Ok(Json(show(&bundle, false)).into_response())
+            let loaded_by = kernels::wait(&ledger).await;
+            Ok(Json(changed(&bundle, &loaded_by)).into_response())
         }
         RolledBack::Withdrawn => {
             app.waker.policy_changed("policy.withdrawn", &name, 0);
-            Ok(Json(json!({"name": name, "version": null, "active": false})).into_response())
+            let loaded_by = kernels::wait(&ledger).await;
+            Ok(Json(json!({
+                "name": name, "version": null, "active": false,
+                "in_force": kernels::by_all(&loaded_by), "loaded_by": loaded_by,
+            }))
+            .into_response())
         }
         RolledBack::NotFound => Err(Problem::no_such_bundle(&name)),
     }
+}
+
+/// What the policy is made of, and how each kernel stands to it.
+pub async fn status(State(app): State<Arc<App>>, request: Request) -> Answer {
+    app.keys.caller(request.headers())?.must_be_admin()?;
+    let ledger = app.links.need_ledger()?;
+    let generation = ledger.bundles_generation().await.map_err(|e| problem(&e))?;
+    let bundles = ledger.active_bundles().await.map_err(|e| problem(&e))?;
+    let there = ledger.kernels().await.map_err(|e| problem(&e))?;
+    let asked = app.kernel.confirm().await;
+    let mut in_force = matches!(&asked, Ok(a) if a.refused.is_empty() && !a.snapshot.is_empty());
+    let mut listed = Vec::new();
+    for kernel in &there {
+        let stands = kernels::loaded_by(kernel, generation);
+        in_force &= stands.loaded;
+        let time = |at: Option<airlock_model::Timestamp>| at.map(|at| at.to_rfc3339());
+        listed.push(json!({
+            "kernel": stands.kernel,
+            "snapshot": stands.snapshot,
+            "loaded": stands.loaded,
+            "reason": stands.reason,
+            "loaded_since": time(kernel.loaded_at),
+            "refused_since": time(kernel.refused_at),
+            "files": kernel.report.files,
+            "counts_alone_because": kernel.report.alone,
+            "seen_at": kernel.seen_at.to_rfc3339(),
+        }));
+    }
+    let shown: Vec<_> = bundles
+        .iter()
+        .map(|b| json!({"name": b.name, "version": b.version, "position": b.position}))
+        .collect();
+    Ok(Json(json!({
+        "in_force": in_force,
+        "asked": match asked {
+            Ok(a) => json!({"reachable": true, "snapshot": a.snapshot,
+                            "reason": Some(a.refused).filter(|r| !r.is_empty())}),
+            Err(why) => json!({"reachable": false, "snapshot": null, "reason": why}),
+        },
+        "bundles": shown,
+        "kernels": listed,
+    }))
+    .into_response())
 }

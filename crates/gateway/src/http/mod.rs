@@ -91,6 +91,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/api/v1/policy/explain", post(policy::explain))
         .route("/api/v1/policy/snapshots", get(policy::snapshots))
         .route("/api/v1/policy/rules", get(policy::rules))
+        .route("/api/v1/policy/status", get(bundles::status))
         .route("/api/v1/policy/decisions", get(decisions::list))
         .route(
             "/api/v1/policy/bundles",

@@ -183,12 +183,21 @@ fn word(decision: i32) -> &'static str {
 
 fn told(answer: cap::PolicyCheckResponse, caller: &Caller) -> Told {
     let detail = answer.airlock.unwrap_or_default();
-    let explanation = serde_json::from_str(&detail.explanation)
-        .ok()
-        .map(|whole| if caller.admin { whole } else { own_part(whole) });
+    let mut explanation: Option<Value> = serde_json::from_str(&detail.explanation).ok();
+    let (mut reason, mut shadows) = (answer.reason, detail.shadows);
+    if !caller.admin {
+        // The words of an explanation name every rule that was asked.
+        if let Some(whole) = explanation.take() {
+            if let Some(own) = whole["evaluation"]["reason"].as_str() {
+                reason = own.to_owned();
+            }
+            explanation = Some(own_part(&whole));
+        }
+        shadows.clear();
+    }
     Told {
         decision: word(answer.decision),
-        reason: answer.reason,
+        reason,
         rule_id: some(answer.rule_id),
         rule_hash: some(detail.rule_hash),
         policy_snapshot: answer.policy_snapshot,
@@ -203,8 +212,7 @@ fn told(answer: cap::PolicyCheckResponse, caller: &Caller) -> Told {
                 "approver_roles": a.approver_roles,
             })
         }),
-        shadows: detail
-            .shadows
+        shadows: shadows
             .into_iter()
             .map(|s| json!({"rule_id": s.rule_id, "decision": s.decision, "reason": s.reason}))
             .collect(),
@@ -212,22 +220,36 @@ fn told(answer: cap::PolicyCheckResponse, caller: &Caller) -> Told {
     }
 }
 
-/// What a tenant may see of an explanation. Rules name tenants, and one must not learn of
-/// the others: only the rule that decided is shown, without its list of tenants.
-fn own_part(mut whole: Value) -> Value {
+/// What a tenant may see of an explanation: the verdict, and the conditions of the rule that
+/// decided. Rules name tenants, and one must learn neither of the others nor of their rules,
+/// so this is made of what may be shown; what would change the answer is all about other
+/// rules.
+fn own_part(whole: &Value) -> Value {
+    let verdict = &whole["evaluation"];
+    let decided = &verdict["rule_id"];
     let about_tenants = |v: &Value| v.to_string().to_ascii_lowercase().contains("tenant");
-    if let Some(steps) = whole.get_mut("steps").and_then(Value::as_array_mut) {
-        steps.retain(|step| step["outcome"] == "matched");
-        for step in steps {
-            if let Some(asked) = step.get_mut("conditions").and_then(Value::as_array_mut) {
-                asked.retain(|condition| !about_tenants(condition));
-            }
+    let mut steps = whole["steps"].as_array().cloned().unwrap_or_default();
+    steps.retain(|step| step["outcome"] == "matched" && step["rule_id"] == *decided);
+    for step in &mut steps {
+        if let Some(asked) = step.get_mut("conditions").and_then(Value::as_array_mut) {
+            asked.retain(|condition| !about_tenants(condition));
         }
     }
-    if let Some(changes) = whole.get_mut("changes").and_then(Value::as_array_mut) {
-        changes.retain(|change| !about_tenants(change));
-    }
-    whole
+    let shown = [
+        "decision",
+        "reason",
+        "rule_id",
+        "rule_hash",
+        "snapshot",
+        "constraints",
+        "remediations",
+        "approval",
+    ];
+    let evaluation: serde_json::Map<String, Value> = shown
+        .into_iter()
+        .filter_map(|name| Some((name.to_owned(), verdict.get(name)?.clone())))
+        .collect();
+    json!({"evaluation": evaluation, "steps": steps, "more_steps": 0, "changes": []})
 }
 
 fn constraints(c: cap::PolicyConstraints) -> Value {
@@ -283,11 +305,11 @@ async fn ask(app: &App, question: Question, request: Request) -> Answer {
 }
 
 pub async fn evaluate(State(app): State<Arc<App>>, request: Request) -> Answer {
-    ask(&app, Question::Evaluate, request).await
+    ask(&app, Question::Verdict, request).await
 }
 
 pub async fn simulate(State(app): State<Arc<App>>, request: Request) -> Answer {
-    ask(&app, Question::Simulate, request).await
+    ask(&app, Question::Verdict, request).await
 }
 
 pub async fn explain(State(app): State<Arc<App>>, request: Request) -> Answer {
@@ -387,21 +409,61 @@ mod tests {
         assert!(words[6..].iter().all(|w| *w == "DENY"));
     }
 
+    fn explained(admin: bool) -> String {
+        let policy = airlock_policy::Policy::load(
+            "version: 1
+default_decision: deny
+rules:
+  - {id: rival-freeze, match: {tenants: [secret-customer-ltd]}, decision: deny}
+  - {id: on-trial, match: {topics: ['job.*']}, decision: deny, enforce: false}
+  - {id: mine, match: {topics: ['job.*'], tenants: [acme, other-ltd]}, decision: allow}
+  - {id: hidden, match: {risk_tags: [x]}, decision: deny}
+",
+        )
+        .unwrap();
+        let mut request = airlock_policy::Request::new("job.echo");
+        request.tenant = "acme";
+        let whole = policy.explain(&request, &mut airlock_policy::NoCounters);
+        let answer = cap::PolicyCheckResponse {
+            decision: cap::DecisionType::Allow.into(),
+            reason: whole.to_string(),
+            rule_id: "mine".to_owned(),
+            airlock: Some(airlock_proto::own::PolicyDetail {
+                explanation: serde_json::to_string(&whole).unwrap(),
+                shadows: vec![airlock_proto::own::ShadowHit {
+                    rule_id: "on-trial".to_owned(),
+                    ..Default::default()
+                }],
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let caller = caller((!admin).then_some("acme"));
+        serde_json::to_string(&told(answer, &caller)).unwrap()
+    }
+
     #[test]
     fn a_tenant_learns_nothing_of_others_from_an_explanation() {
-        let whole = json!({
-            "steps": [
-                {"rule_id": "theirs", "outcome": "missed", "conditions": [{"field": "tenants", "wanted": "globex"}]},
-                {"rule_id": "mine", "outcome": "matched", "conditions": [
-                    {"field": "tenants", "wanted": "acme, globex"}, {"field": "topics", "wanted": "job.*"}]},
-            ],
-            "changes": [{"text": "if tenant were globex"}, {"text": "if risk_tags had x"}],
-        });
-        let text = own_part(whole).to_string();
-        assert!(!text.contains("globex"), "{text}");
+        let theirs = [
+            "rival-freeze",
+            "secret-customer-ltd",
+            "on-trial",
+            "hidden",
+            "other-ltd",
+        ];
+        let text = explained(false);
+        for word in theirs {
+            assert!(!text.contains(word), "{word}: {text}");
+        }
         assert!(
-            text.contains("mine") && text.contains("risk_tags"),
+            text.contains("allowed by rule") && text.contains("mine"),
             "{text}"
+        );
+        assert!(text.contains("topics") && text.contains("job.*"), "{text}");
+        let whole = explained(true);
+        assert!(
+            theirs[..3].iter().all(|word| whole.contains(word)),
+            "{whole}"
         );
     }
 }

@@ -294,19 +294,20 @@ async fn bundles_are_for_administrators_and_must_load() -> anyhow::Result<()> {
     assert_eq!(made.status, 201, "{}", made.text);
     assert_eq!(
         (&made.json["version"], &made.json["active"]),
-        (&json!(1), &json!(true))
+        (&json!(1), &json!(false)),
+        "no kernel has loaded it: there is none"
     );
+    assert_eq!(made.json["loaded_by"], json!([]));
     tokio::time::timeout(Duration::from_secs(30), changes.recv())
         .await?
         .expect("the kernels are told");
     let again = json!({"name": "freeze", "content": good.replace("frozen", "still frozen")});
     let second = gateway.post(path, ADMIN, &again.to_string()).await?;
     assert_eq!(second.json["version"], 2, "{}", second.text);
+    let bad = json!({"name": "freeze", "content": "version: 1\nrules: 5\n"});
+    let refused = gateway.post(path, ADMIN, &bad.to_string()).await?;
+    assert_problem(&refused, 422, Some("content"));
     for (body, field) in [
-        (
-            json!({"name": "freeze", "content": "version: 1\nrules: 5\n"}),
-            "content",
-        ),
         (json!({"name": "a b", "content": good}), "name"),
         (
             json!({"name": "x", "content": good, "signature": "zz"}),

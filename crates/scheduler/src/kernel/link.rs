@@ -47,15 +47,13 @@ pub struct Link {
 }
 
 impl Link {
-    /// Connects lazily: a kernel that is away is a reason to wait, not to fail.
     pub async fn new(
         config: &KernelConfig,
         ledger: Ledger,
         metrics: Metrics,
     ) -> anyhow::Result<Self> {
-        let channel = endpoint(config).await?.connect_lazy();
         Ok(Self {
-            client: PolicyBatchClient::new(channel).max_decoding_message_size(16 * 1024 * 1024),
+            client: connect(config).await?,
             ledger,
             timeout: config.timeout,
             metrics,
@@ -74,15 +72,8 @@ impl Link {
 
     /// Which policy is in force, within `bound`.
     pub async fn confirm(&self, bound: Duration) -> Option<(String, Option<FailMode>)> {
-        let mut client = self.client.clone();
-        let call = client.confirm(own::ConfirmRequest {});
-        match tokio::time::timeout(bound, call).await {
-            Ok(Ok(answer)) => {
-                let answer = answer.into_inner();
-                Some((answer.snapshot, wire::fail_mode(answer.fail_mode)))
-            }
-            Ok(Err(_)) | Err(_) => None,
-        }
+        let answer = confirm(&self.client, bound).await.ok()?;
+        Some((answer.snapshot, wire::fail_mode(answer.fail_mode)))
     }
 
     /// One answer for each job, in order, or none at all.
@@ -172,6 +163,26 @@ impl Link {
             Ok(answer) => Ok(answer.into_inner()),
             Err(status) => Err(Unanswered::from(&status)),
         }
+    }
+}
+
+/// Connects lazily: a kernel that is away is a reason to wait, not to fail.
+pub async fn connect(config: &KernelConfig) -> anyhow::Result<PolicyBatchClient<Channel>> {
+    let channel = endpoint(config).await?.connect_lazy();
+    Ok(PolicyBatchClient::new(channel).max_decoding_message_size(16 * 1024 * 1024))
+}
+
+/// Which policy is in force, or why that cannot be asked.
+pub async fn confirm(
+    client: &PolicyBatchClient<Channel>,
+    bound: Duration,
+) -> Result<own::ConfirmResponse, String> {
+    let mut client = client.clone();
+    let call = client.confirm(own::ConfirmRequest {});
+    match tokio::time::timeout(bound, call).await {
+        Ok(Ok(answer)) => Ok(answer.into_inner()),
+        Ok(Err(status)) => Err(format!("{:?}: {}", status.code(), status.message())),
+        Err(_) => Err(format!("no answer within {} ms", bound.as_millis())),
     }
 }
 

@@ -174,15 +174,12 @@ async fn inputs_that_cannot_be_read_make_their_jobs_wait() -> anyhow::Result<()>
     for mode in BOTH {
         replicas.push(bed.replica(&in_mode(bed.config(), mode)).await?);
     }
-    let sql = "ALTER TABLE job_request RENAME TO away";
-    bed.stack.postgres().query(sql).await?;
+    bed.stack.postgres().kill()?;
     for r in &replicas {
-        for _ in 0..4 {
-            let mut job = job("job.a");
-            job.payload_len = 10;
-            let told = r.ask(job).await?;
-            assert!(matches!(told, Told::Wait(_)), "{told:?}");
-        }
+        let mut job = job("job.a");
+        job.payload_len = 10;
+        let told = r.ask(job).await?;
+        assert!(matches!(told, Told::Wait(_)), "{told:?}");
         unharmed(r);
     }
     Ok(())
