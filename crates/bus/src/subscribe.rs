@@ -59,6 +59,21 @@ impl Bus {
 }
 
 impl Bus {
+    /// Whether the server answers in time: what was sent on this connection before has
+    /// reached it, subscriptions too, and what it sends reaches us.
+    pub async fn answers(&self, within: Duration) -> bool {
+        if self.check_connected().is_err() {
+            return false;
+        }
+        // Nobody listens there, and the server says so at once.
+        let asking = self.shared().client.request(self.new_inbox(), Bytes::new());
+        match tokio::time::timeout(within, asking).await {
+            Ok(Ok(_)) => true,
+            Ok(Err(error)) => error.kind() == RequestErrorKind::NoResponders,
+            Err(_) => false,
+        }
+    }
+
     /// Waits until the server has taken in all that was sent on this connection, so that
     /// a subscription stands before the caller tells anybody to send. Flushing is not
     /// enough: it ends when the bytes have left. While NATS is away there is nothing to

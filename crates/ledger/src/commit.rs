@@ -99,6 +99,8 @@ pub struct Commit {
     pub mark: Vec<Mark>,
     pub stray: Vec<StrayResult>,
     pub letters: Vec<NewDeadLetter>,
+    /// It is the end of a job whose row was refused.
+    pub given_up: bool,
 }
 
 impl Commit {
@@ -134,19 +136,28 @@ impl Commit {
         self.letters.extend(other.letters);
     }
 
-    /// One commit per item, for finding the one the database refuses.
-    pub fn singles(self) -> Vec<Commit> {
+    /// One commit per item, for finding the one the database refuses. The letter of a job's
+    /// end goes with it: one without the other would be a letter of an open job.
+    pub fn singles(mut self) -> Vec<Commit> {
         let mut out = Vec::with_capacity(self.len());
         let one = Commit::default;
+        let mut letters = std::mem::take(&mut self.letters);
+        let mut letters_of = |id: &JobId| -> Vec<NewDeadLetter> {
+            letters
+                .extract_if(.., |l| l.job_id.as_deref() == Some(id.as_str()))
+                .collect()
+        };
         out.extend(self.assign.into_iter().map(|x| Commit {
             assign: vec![x],
             ..one()
         }));
         out.extend(self.refuse.into_iter().map(|x| Commit {
+            letters: letters_of(&x.job_id),
             refuse: vec![x],
             ..one()
         }));
         out.extend(self.finish.into_iter().map(|x| Commit {
+            letters: letters_of(&x.job_id),
             finish: vec![x],
             ..one()
         }));
@@ -162,11 +173,66 @@ impl Commit {
             stray: vec![x],
             ..one()
         }));
-        out.extend(self.letters.into_iter().map(|x| Commit {
+        out.extend(letters.into_iter().map(|x| Commit {
             letters: vec![x],
             ..one()
         }));
         out
+    }
+
+    /// What is written instead of a single item that the database refuses: the end of its
+    /// job with one letter, in words that hold nothing of anybody else's. `None` when it
+    /// is of no job, or was such an end already.
+    pub fn give_up(&self, code: &str, reason: &str, at: Timestamp) -> Option<Commit> {
+        if self.given_up {
+            return None;
+        }
+        let mut end = Commit {
+            given_up: true,
+            ..Commit::default()
+        };
+        let waiting = self.assign.iter().map(|x| &x.job_id);
+        let waiting = waiting.chain(self.refuse.iter().map(|x| &x.job_id));
+        end.refuse.extend(waiting.map(|id| Refuse {
+            job_id: id.clone(),
+            to: JobState::Failed,
+            verdict: None,
+            reason_code: code.to_owned(),
+            reason: reason.to_owned(),
+            at,
+        }));
+        let finish = self.finish.iter().map(|x| (&x.job_id, x.dispatch_id));
+        let requeue = self.requeue.iter().map(|x| (&x.job_id, x.dispatch_id));
+        let mark = self.mark.iter().map(|x| (&x.job_id, x.dispatch_id));
+        end.finish.extend(
+            finish
+                .chain(requeue)
+                .chain(mark)
+                .map(|(id, dispatch_id)| Finish {
+                    job_id: id.clone(),
+                    dispatch_id,
+                    to: JobState::Failed,
+                    dispatched_at: None,
+                    running_at: None,
+                    at,
+                    reason_code: code.to_owned(),
+                    reason: reason.to_owned(),
+                    result: None,
+                    result_ptr: None,
+                    result_missing: false,
+                }),
+        );
+        end.letters = end
+            .job_ids()
+            .iter()
+            .map(|id| NewDeadLetter {
+                job_id: Some(id.to_string()),
+                reason_code: code.to_owned(),
+                reason: reason.to_owned(),
+                ..NewDeadLetter::default()
+            })
+            .collect();
+        (!end.is_empty()).then_some(end)
     }
 
     /// The job a single-item commit is about.

@@ -499,7 +499,7 @@ async fn refuse(
         .bind(col(&v, |x| x.verdict.as_ref().map(|v| clean(&v.snapshot))))
         .bind(col(&v, |x| x.verdict.as_ref().map(|v| clean(&v.reason))))
         .bind(col(&v, |x| x.verdict.as_ref().map(|v| Ts(v.decided_at))))
-        .bind(col(&v, |x| x.reason_code.as_str()))
+        .bind(col(&v, |x| clean(&x.reason_code)))
         .bind(col(&v, |x| clean(&x.reason)))
         .bind(col(&v, |x| Ts(x.at)))
         .bind(col(&v, |x| x.verdict.as_ref().and_then(rule_hash)))
@@ -527,7 +527,7 @@ async fn finish(
         .bind(col(&v, |x| Ts::opt(x.running_at)))
         .bind(col(&v, |x| Ts(x.at)))
         .bind(col(&v, |x| {
-            (!x.reason_code.is_empty()).then_some(x.reason_code.as_str())
+            (!x.reason_code.is_empty()).then(|| clean(&x.reason_code))
         }))
         .bind(col(&v, |x| {
             (!x.reason.is_empty()).then(|| clean(&x.reason))

@@ -328,6 +328,25 @@ impl LeaderLedger {
         self.fenced("writing dead letters", async |tx| insert(tx, letters).await)
             .await
     }
+
+    /// Writes the letter of a job, unless there is one of it for this reason.
+    pub async fn put_letter_once(&self, letter: NewDeadLetter) -> Result<(), LedgerError> {
+        const DOING: &str = "writing a dead letter once";
+        const THERE: &str = "SELECT 1 FROM dead_letter WHERE job_id = $1 AND reason_code = $2";
+        self.fenced(DOING, async |tx| {
+            let there = sqlx::query(THERE)
+                .bind(letter.job_id.as_deref())
+                .bind(&letter.reason_code)
+                .fetch_optional(&mut *tx)
+                .await
+                .doing(DOING)?;
+            match there {
+                Some(_) => Ok(()),
+                None => insert(tx, &[letter]).await,
+            }
+        })
+        .await
+    }
 }
 
 fn read(r: &PgRow) -> Result<DeadLetter, sqlx::Error> {

@@ -51,6 +51,8 @@ pub struct LoadedJob {
     pub constraints: Option<Arc<Constraints>>,
     /// The rule that decided.
     pub rule_id: Option<String>,
+    /// When it came to its state: the last change of it that is written down.
+    pub since: Timestamp,
 }
 
 /// A job at the moment of its acceptance.
@@ -95,6 +97,7 @@ impl LoadedJob {
             reason: None,
             constraints: None,
             rule_id: None,
+            since: job.at,
         }
     }
 }
@@ -124,7 +127,13 @@ macro_rules! select {
              s.running_at, s.finished_at, s.reason_code, s.reason, s.constraints, \
              s.rule_id, ",
             $waits,
-            " FROM job_state s JOIN job_request r USING (job_id) ",
+            ", greatest(r.created_at, s.due_at, s.held_at, s.scheduled_at, s.dispatched_at, \
+             s.running_at, s.finished_at, \
+             CASE WHEN s.state = 1 AND s.reason_code IS NOT NULL THEN (SELECT max(p.ended_at) \
+             FROM job_attempt p WHERE p.job_id = s.job_id) END, \
+             CASE WHEN s.state = 1 AND s.held_at IS NOT NULL THEN (SELECT max(h.decided_at) \
+             FROM approval h WHERE h.job_id = s.job_id) END) \
+             FROM job_state s JOIN job_request r USING (job_id) ",
             $rest
         )
     };
@@ -395,6 +404,7 @@ fn read(row: &PgRow) -> Result<LoadedJob, LedgerError> {
         reason_code: maybe(20)?,
         reason: maybe(21)?,
         rule_id: maybe(23)?,
+        since: ts(25)?.unwrap_or_default(),
         constraints: constraints
             .map(|json| serde_json::from_slice(&json).map(Arc::new))
             .transpose()

@@ -50,6 +50,9 @@ pub enum Standing {
         pools: Vec<PoolName>,
         /// Tries that counted.
         tries: u32,
+        /// When the leader took the job over from another and began to count them anew.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        counted_since: Option<Timestamp>,
         max_tries: u32,
         next_try_at: Timestamp,
         /// Jobs that wait in the same lane (pool and tenant), itself included.
@@ -111,6 +114,7 @@ impl Standing {
                 detail,
                 since,
                 tries,
+                counted_since,
                 max_tries,
                 next_try_at,
                 lane,
@@ -121,7 +125,11 @@ impl Standing {
                     text.push_str(&format!(" {lane} jobs of its tenant wait there."));
                 }
                 if *tries > 0 {
-                    text.push_str(&format!(" {tries} of {max_tries} tries are used up."));
+                    text.push_str(&format!(" {tries} of {max_tries} tries are used up"));
+                    text.push_str(&match counted_since {
+                        Some(at) => format!(", counted anew by this leader since {at}."),
+                        None => ".".to_owned(),
+                    });
                 }
                 if *next_try_at > now {
                     text.push_str(&format!(
@@ -231,6 +239,7 @@ mod tests {
                 since: Timestamp(1),
                 pools: vec![PoolName::new("default").unwrap()],
                 tries: 2,
+                counted_since: None,
                 max_tries: 50,
                 next_try_at: Timestamp(9),
                 lane: 4,
@@ -275,6 +284,7 @@ mod tests {
             since: Timestamp::from_millis(88_000),
             pools: Vec::new(),
             tries: 3,
+            counted_since: Some(Timestamp::from_millis(90_000)),
             max_tries: 50,
             next_try_at: Timestamp::from_millis(104_000),
             lane: 7,
@@ -285,6 +295,7 @@ mod tests {
             "no worker in pool default",
             "7 jobs",
             "3 of 50",
+            "counted anew by this leader since 1970-01-01T00:01:30",
             "in 4 s",
         ] {
             assert!(text.contains(part), "{part}: {text}");

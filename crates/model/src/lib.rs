@@ -28,4 +28,4 @@ pub use ids::{
 pub use job::{Decision, Due, JobSpec, Priority, Verdict};
 pub use state::{JobEvent, JobState};
 pub use terms::{ApprovalTerms, Constraints};
-pub use time::{Millis, Timestamp};
+pub use time::{ListenTime, Millis, Timestamp};

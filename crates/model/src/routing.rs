@@ -5,13 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::ids::{Incarnation, PoolName, WorkerId};
 use crate::job::JobSpec;
 pub use crate::rules::{Glob, Pool, PoolRouting, PoolStatus};
-use crate::time::Timestamp;
+use crate::time::ListenTime;
 
 /// Why a job could not be placed; the codes of the dead-letter queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WaitReason {
     NoPoolMapping,
     NoWorkers,
+    /// A pool that could serve it takes nothing new at present (draining).
+    PoolDraining,
+    /// Every pool that could serve it is switched off (inactive).
+    PoolInactive,
     PoolOverloaded,
     TenantLimit,
     DispatchFailed,
@@ -26,8 +30,8 @@ pub enum WaitReason {
 impl WaitReason {
     pub const fn code(self) -> &'static str {
         match self {
-            Self::NoPoolMapping => "no_pool_mapping",
-            Self::NoWorkers => "no_workers",
+            Self::NoPoolMapping | Self::PoolInactive => "no_pool_mapping",
+            Self::NoWorkers | Self::PoolDraining => "no_workers",
             Self::PoolOverloaded => "pool_overloaded",
             Self::TenantLimit => "tenant_limit",
             Self::DispatchFailed => "dispatch_failed",
@@ -38,13 +42,18 @@ impl WaitReason {
     }
 
     /// Whether a scheduled try that ends so counts towards giving up. A full pool, a
-    /// tenant at its limit or an absent kernel cure themselves; `all` counts every
-    /// try to place a job, whatever it ended with.
+    /// tenant at its limit or an absent kernel cure themselves, and a pool that somebody
+    /// closed is opened again or mapped away; `all` counts every try to place a job where
+    /// nobody closed a pool, whatever it ended with.
     pub const fn counts(self, all: bool) -> bool {
         match self {
             Self::NoPoolMapping | Self::NoWorkers | Self::DispatchFailed => true,
             Self::PoolOverloaded | Self::TenantLimit => all,
-            Self::SafetyUnavailable | Self::Throttled | Self::Backoff => false,
+            Self::PoolDraining
+            | Self::PoolInactive
+            | Self::SafetyUnavailable
+            | Self::Throttled
+            | Self::Backoff => false,
         }
     }
 }
@@ -70,11 +79,11 @@ pub struct Care {
     /// Dispatches in a row that it did not accept in time.
     pub missed: u32,
     /// It speaks but does not hear: nothing more for it until then.
-    pub deaf_until: Option<Timestamp>,
+    pub deaf_until: Option<ListenTime>,
     /// When its last heartbeat said that it has nothing to do.
-    pub idle_at: Option<Timestamp>,
+    pub idle_at: Option<ListenTime>,
     /// A run of ours ended there just then.
-    pub last_end: Option<Timestamp>,
+    pub last_end: Option<ListenTime>,
     /// Topics that it turned out not to serve, when it never said which it does.
     pub refuses: BTreeSet<String>,
 }
@@ -100,7 +109,8 @@ pub struct Worker {
     pub cpu_load: f32,
     pub gpu_utilization: f32,
     pub draining: bool,
-    pub last_seen: Timestamp,
+    /// The engine fills it in.
+    pub last_seen: ListenTime,
     /// What we have given it and not heard the end of.
     pub in_flight: u32,
     pub reach: Reach,
@@ -187,20 +197,25 @@ pub fn pools_of<'a>(
     spec: &'a JobSpec,
     draining: bool,
 ) -> impl Iterator<Item = (&'a PoolName, &'a Pool)> + Clone {
+    pools_where(routing, spec, move |status| match status {
+        PoolStatus::Active => true,
+        PoolStatus::Draining => draining,
+        PoolStatus::Inactive => false,
+    })
+}
+
+fn pools_where<'a>(
+    routing: &'a PoolRouting,
+    spec: &'a JobSpec,
+    taking: impl Fn(PoolStatus) -> bool + Clone,
+) -> impl Iterator<Item = (&'a PoolName, &'a Pool)> + Clone {
     let wanted = spec.labels.get("preferred_pool");
     routing
         .pools_for(&spec.topic)
         .iter()
         .filter(move |p| wanted.is_none_or(|want| want == p.as_str()))
         .filter_map(|name| Some((name, routing.pools.get(name)?)))
-        .filter(move |(_, pool)| {
-            let taking = match pool.status {
-                PoolStatus::Active => true,
-                PoolStatus::Draining => draining,
-                PoolStatus::Inactive => false,
-            };
-            taking && pool.offers(&spec.requires)
-        })
+        .filter(move |(_, pool)| taking(pool.status) && pool.offers(&spec.requires))
 }
 
 /// Chooses a worker for `spec`, or says why there is none. A `fragile` job (one more lost
@@ -213,11 +228,7 @@ pub fn pick<'a>(
 ) -> Result<&'a Worker, WaitReason> {
     let pools = pools_of(routing, spec, false);
     if pools.clone().next().is_none() {
-        // A pool that drains is mapped, and may be opened again.
-        return Err(match pools_of(routing, spec, true).next() {
-            Some(_) => WaitReason::NoWorkers,
-            None => WaitReason::NoPoolMapping,
-        });
+        return Err(closed(routing, spec).unwrap_or(WaitReason::NoPoolMapping));
     }
     let eligible = workers.filter(|w| {
         w.is_hearing()
@@ -252,7 +263,27 @@ pub fn pick<'a>(
         (None, _) if any => Err(WaitReason::PoolOverloaded),
         (None, Some(worker)) => Ok(worker),
         (None, None) if any_last => Err(WaitReason::PoolOverloaded),
-        (None, None) => Err(WaitReason::NoWorkers),
+        (None, None) => Err(match closed(routing, spec) {
+            Some(WaitReason::PoolDraining) => WaitReason::PoolDraining,
+            _ => WaitReason::NoWorkers,
+        }),
+    }
+}
+
+/// Whether a pool that could serve the job is closed by configuration: it is mapped, and
+/// may be opened again.
+fn closed(routing: &PoolRouting, spec: &JobSpec) -> Option<WaitReason> {
+    let of = |status| {
+        pools_where(routing, spec, move |s| s == status)
+            .next()
+            .is_some()
+    };
+    if of(PoolStatus::Draining) {
+        Some(WaitReason::PoolDraining)
+    } else if of(PoolStatus::Inactive) {
+        Some(WaitReason::PoolInactive)
+    } else {
+        None
     }
 }
 
@@ -278,7 +309,7 @@ mod tests {
             cpu_load: 0.0,
             gpu_utilization: 0.0,
             draining: false,
-            last_seen: Timestamp(0),
+            last_seen: ListenTime::default(),
             in_flight: 0,
             reach: Reach::Direct,
             care: Care::default(),

@@ -79,6 +79,35 @@ impl Sub<Duration> for Timestamp {
     }
 }
 
+/// A moment on the clock that runs only while workers can be heard, in microseconds. Its
+/// beginning means nothing; it is no time of day and is compared with no other clock, which
+/// is why it is a type of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct ListenTime(i64);
+
+impl ListenTime {
+    /// The time from `earlier` until this one; zero if it is not earlier.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+}
+
+impl Add<Duration> for ListenTime {
+    type Output = Self;
+    fn add(self, d: Duration) -> Self {
+        let us = i64::try_from(d.as_micros()).unwrap_or(i64::MAX);
+        Self(self.0.saturating_add(us))
+    }
+}
+
+impl Sub<Duration> for ListenTime {
+    type Output = Self;
+    fn sub(self, d: Duration) -> Self {
+        let us = i64::try_from(d.as_micros()).unwrap_or(i64::MAX);
+        Self(self.0.saturating_sub(us))
+    }
+}
+
 /// A length of time in milliseconds, as requests state it.
 pub type Millis = u64;
 

@@ -64,6 +64,13 @@ pub fn open(bytes: Bytes) -> Result<(BusPacket, Payload), PacketError> {
     Ok((packet, payload))
 }
 
+/// When a packet was made, by its sender's clock.
+pub fn sent_at(packet: &BusPacket) -> Option<Timestamp> {
+    let at = packet.created_at.as_ref()?;
+    let us = at.seconds.checked_mul(1_000_000)?;
+    Some(Timestamp(us.checked_add(i64::from(at.nanos) / 1_000)?))
+}
+
 fn need(field: &'static str, value: &str) -> Result<(), PacketError> {
     if value.is_empty() {
         Err(PacketError::Missing(field))

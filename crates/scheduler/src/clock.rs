@@ -1,23 +1,35 @@
 //! The ledger's time, carried forward by this machine's monotonic clock.
 //!
 //! Due times, deadlines and leases are compared with the database's clock, so a jump of
-//! this machine's wall clock moves none of them.
+//! this machine's wall clock moves none of them. How long workers are silent is measured by
+//! the monotonic clock alone: a step of the database's clock moves nothing of that.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use airlock_ledger::{Ledger, LedgerError};
 use airlock_model::Timestamp;
 
 #[derive(Debug, Clone)]
-pub struct Clock(Arc<Mutex<(Timestamp, Instant)>>);
+pub struct Clock {
+    base: Arc<Mutex<(Timestamp, Instant)>>,
+    started: Instant,
+}
 
 impl Clock {
     /// Asks the ledger for its time.
     pub async fn of(ledger: &Ledger) -> Result<Self, LedgerError> {
-        let clock = Self(Arc::new(Mutex::new((Timestamp(0), Instant::now()))));
+        let clock = Self::at(Timestamp(0));
         clock.sync(ledger).await?;
         Ok(clock)
+    }
+
+    fn at(time: Timestamp) -> Self {
+        let started = Instant::now();
+        Self {
+            base: Arc::new(Mutex::new((time, started))),
+            started,
+        }
     }
 
     /// Aligns with the ledger again; never backwards.
@@ -26,22 +38,25 @@ impl Clock {
         let theirs = ledger.ping().await?;
         // The answer was made somewhere between asking and now.
         let theirs = theirs + asked.elapsed() / 2;
-        let mut base = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut base = self.base.lock().unwrap_or_else(PoisonError::into_inner);
         let ours = base.0 + base.1.elapsed();
         *base = (theirs.max(ours), Instant::now());
         Ok(())
     }
 
+    /// Monotonic time since this clock was made, whatever the ledger's does.
+    pub fn uptime(&self) -> Duration {
+        self.started.elapsed()
+    }
+
     pub fn now(&self) -> Timestamp {
-        let base = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let base = self.base.lock().unwrap_or_else(PoisonError::into_inner);
         base.0 + base.1.elapsed()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use airlock_ledger::LedgerConfig;
     use airlock_testkit::Postgres;
 
@@ -54,12 +69,13 @@ mod tests {
         let jump = Duration::from_secs(600);
         let theirs = ledger.ping().await?;
         // The ledger's clock went ten minutes ahead: ours follows.
-        let clock = Clock(Arc::new(Mutex::new((theirs - jump, Instant::now()))));
+        let clock = Clock::at(theirs - jump);
         assert!(clock.now() < theirs);
         clock.sync(&ledger).await?;
         assert!(clock.now() >= theirs);
+        assert!(clock.uptime() < jump, "silence is not measured by it");
         // It went back: ours goes on from where it is, so nothing comes due twice.
-        let clock = Clock(Arc::new(Mutex::new((theirs + jump, Instant::now()))));
+        let clock = Clock::at(theirs + jump);
         clock.sync(&ledger).await?;
         assert!(clock.now() >= theirs + jump);
         Ok(())

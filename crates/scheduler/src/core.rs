@@ -10,8 +10,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use airlock_bus::{Outgoing, subjects};
-use airlock_ledger::{Failure, LeaderWriter, LedgerError, LoadedJob, StrayResult, Written};
-use airlock_model::engine::{Assignment, Engine, Input, ReloadedJob, Terms, reach_of};
+use airlock_ledger::{
+    Failure, LeaderWriter, LedgerError, LoadedJob, NewDeadLetter, StrayResult, Written,
+};
+use airlock_model::engine::{
+    Assignment, Engine, Input, ReloadedJob, ResultReport, Terms, Watch, reach_of,
+};
 use airlock_model::{JobId, JobState};
 use airlock_proto::ahead::number;
 use airlock_proto::cap::bus_packet::Payload;
@@ -29,9 +33,15 @@ use crate::plan::Plan;
 use crate::reconciler;
 use crate::snapshot;
 use crate::term::{Batch, Content, Done, Term, ToCore, Told, random};
+use crate::worker_log::WorkerLog;
 
 /// How long a failed commit waits before it is tried again, at first and at most.
 const COMMIT_RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+/// Of a job that was ended because the ledger does not take its row. Its words are ours:
+/// others may be what it was refused for.
+const REFUSED: &str = "ledger_refused";
+const REFUSED_WHY: &str = "the ledger refuses what would be written of it";
 
 pub struct Core {
     pub term: Arc<Term>,
@@ -45,6 +55,7 @@ pub struct Core {
     pub begun: Begun,
     /// Transactions of gateways that the next round's waits for.
     pub told: Vec<Told>,
+    pub worker_log: WorkerLog,
 }
 
 impl Core {
@@ -144,7 +155,7 @@ impl Core {
             .filter(|job| !self.engine.holds(&job.job_id))
             .map(|job| {
                 let mut job = reloaded(job, now, true);
-                reconciler::age(&mut job, &self.term.config.scheduler, now);
+                reconciler::age(&mut job, &self.term.config.scheduler);
                 Input::Reloaded(Box::new(job))
             })
             .collect()
@@ -159,11 +170,14 @@ impl Core {
             told.jobs.retain(|id| !self.engine.holds(id));
         }
         self.payloads.drop_ended(&inputs);
-        let effects = self.engine.handle(now, &mut random, inputs);
+        let uptime = self.term.clock.uptime();
+        let effects = self.engine.handle(now, uptime, &mut random, inputs);
+        self.worker_log.write(self.engine.take_changes());
         let mut plan = Plan::new(effects, &mut self.contents, now);
         plan.commit.stray.append(&mut self.late);
         // Contents of results that came to nothing are dropped with the round.
-        self.contents.clear();
+        self.contents
+            .retain(|key, _| plan.look_up.iter().any(|report| report.key == *key));
         plan.commit.after = told.iter().map(|t| number(t.id)).collect();
         let mut followup = Vec::new();
         let written = if plan.commit.is_empty() {
@@ -176,7 +190,8 @@ impl Core {
             }
             // Nothing can be done about them until the ledger takes their rows: they are
             // let go, and the replayer tries again when it comes by.
-            followup.extend(plan.refused.drain(..).map(|job| Input::Ended {
+            followup.extend(plan.refused.drain(..).map(Input::Gone));
+            followup.extend(plan.given_up.drain(..).map(|job| Input::Ended {
                 job,
                 state: JobState::Failed,
             }));
@@ -197,9 +212,19 @@ impl Core {
         for job in plan.recheck.drain(..) {
             let _ = self.term.to_decide.send(job);
         }
+        // A message is acknowledged when what it says is in the ledger, or is known to
+        // change nothing there.
+        let look_up = std::mem::take(&mut plan.look_up);
+        let (dones, later) = match look_up.is_empty() {
+            true => (dones, Vec::new()),
+            false => (Vec::new(), dones),
+        };
         self.follow_up(plan, written, dones);
+        if !look_up.is_empty() {
+            followup.extend(self.look_up(look_up).await?);
+        }
         if !followup.is_empty() || !self.late.is_empty() {
-            Box::pin(self.round(followup, Vec::new())).await?;
+            Box::pin(self.round(followup, later)).await?;
         }
         for told in told {
             let known = told.jobs.iter().all(|id| self.engine.holds(id));
@@ -248,7 +273,6 @@ impl Core {
     /// One row is refused: find it, dead-letter it, and let the others through.
     async fn commit_singly(&mut self, plan: &mut Plan) -> anyhow::Result<Written> {
         let mut all = Written::default();
-        let mut letters = Vec::new();
         for single in std::mem::take(&mut plan.commit).singles() {
             let ids = single.job_ids();
             let mut part = Plan {
@@ -262,17 +286,24 @@ impl Core {
                     Err(error) if error.is_data_error() => {
                         for id in &ids {
                             tracing::error!(job = %id, %error, "the ledger refuses this job's row");
-                            letters.push(airlock_ledger::NewDeadLetter {
-                                job_id: Some(id.to_string()),
-                                reason_code: "ledger_refused".to_owned(),
-                                reason: error.to_string(),
-                                ..airlock_ledger::NewDeadLetter::default()
-                            });
                             plan.assigned.remove(id);
                             plan.ended.retain(|e| e.job.id != *id);
-                            plan.refused.push(id.clone());
                         }
-                        break None;
+                        if ids.is_empty() {
+                            tracing::error!(%error, "the ledger refuses a record");
+                            break None;
+                        }
+                        // Its end, in words of our own; if not even that can be written,
+                        // it is let go.
+                        let now = self.term.clock.now();
+                        match part.commit.give_up(REFUSED, REFUSED_WHY, now) {
+                            Some(end) => part.commit = end,
+                            None => {
+                                self.record_refused(&ids).await;
+                                plan.refused.extend(ids.iter().cloned());
+                                break None;
+                            }
+                        }
                     }
                     Err(error) => {
                         tracing::warn!(%error, "a commit failed");
@@ -280,7 +311,17 @@ impl Core {
                     }
                 }
             };
-            if let Some(done) = done {
+            if part.commit.given_up {
+                // One that somebody else ended meanwhile is not held any longer either.
+                let (ended, others) = done.map_or((Vec::new(), Vec::new()), |done| {
+                    let ended =
+                        |id: &JobId| done.finished.contains(id) || done.refused.contains(id);
+                    ids.into_iter().partition(ended)
+                });
+                plan.given_up.extend(ended);
+                plan.refused.extend(others);
+                all.position = None;
+            } else if let Some(done) = done {
                 all.assigned.extend(done.assigned);
                 all.refused.extend(done.refused);
                 all.finished.extend(done.finished);
@@ -290,10 +331,67 @@ impl Core {
                 plan.commit.absorb(std::mem::take(&mut part.commit));
             }
         }
-        if let Err(error) = self.term.ledger.put_letters(&letters).await {
-            tracing::error!(%error, "the dead letters of refused rows were not written");
-        }
         Ok(all)
+    }
+
+    /// Dead-letters jobs whose rows cannot be written at all: once each, however often they
+    /// are tried again.
+    async fn record_refused(&self, ids: &[JobId]) {
+        for id in ids {
+            let letter = NewDeadLetter {
+                job_id: Some(id.to_string()),
+                reason_code: REFUSED.to_owned(),
+                reason: REFUSED_WHY.to_owned(),
+                ..NewDeadLetter::default()
+            };
+            if let Err(error) = self.term.ledger.put_letter_once(letter).await {
+                tracing::error!(job = %id, %error, "the dead letter of a refused row was not written");
+            }
+        }
+    }
+
+    /// The jobs as the ledger has them, as soon as it can be asked.
+    async fn rows(&self, ids: &[JobId]) -> anyhow::Result<Vec<LoadedJob>> {
+        loop {
+            match self.term.ledger.load(ids, 0).await {
+                Ok(rows) => return Ok(rows),
+                Err(error) => {
+                    tracing::warn!(%error, jobs = ids.len(), "reading jobs again");
+                    tokio::select! {
+                        () = self.term.over.cancelled() => anyhow::bail!("the term ended"),
+                        () = tokio::time::sleep(COMMIT_RETRY.1) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Results of runs that the engine does not hold, each after its job where the row is in
+    /// flight as that very run.
+    async fn look_up(&self, reports: Vec<ResultReport>) -> anyhow::Result<Vec<Input>> {
+        let ids: HashSet<&JobId> = reports.iter().map(|r| &r.job).collect();
+        let ids: Vec<JobId> = ids.into_iter().cloned().collect();
+        let rows = self.rows(&ids).await?.into_iter();
+        let mut rows: HashMap<JobId, LoadedJob> = rows.map(|r| (r.job_id.clone(), r)).collect();
+        let now = self.term.clock.now();
+        let mut inputs = Vec::with_capacity(reports.len());
+        for mut report in reports {
+            let dispatch = report.dispatch.parse().ok();
+            let of_run = |row: &LoadedJob| {
+                row.state.is_in_flight() && dispatch.is_some() && row.dispatch_id == dispatch
+            };
+            // Its job once: what is said of it a second time finds it ended.
+            if rows.get(&report.job).is_some_and(of_run)
+                && let Some(row) = rows.remove(&report.job)
+            {
+                let (job, worker) = (&report.job, &report.worker);
+                tracing::warn!(%job, %worker, "a result of a run that was not held; the ledger has it");
+                inputs.push(Input::Reloaded(Box::new(reloaded(row, now, false))));
+            }
+            report.looked_up = true;
+            inputs.push(Input::Result(report));
+        }
+        Ok(inputs)
     }
 
     /// Reads again what was not written, and believes the ledger.
@@ -304,31 +402,14 @@ impl Core {
         missed: Vec<JobId>,
         followup: &mut Vec<Input>,
     ) -> anyhow::Result<Written> {
-        let rows = loop {
-            match self.term.ledger.load(&missed, 0).await {
-                Ok(rows) => break rows,
-                Err(error) => {
-                    tracing::warn!(%error, "looking up what was not written");
-                    tokio::select! {
-                        () = self.term.over.cancelled() => anyhow::bail!("the term ended"),
-                        () = tokio::time::sleep(COMMIT_RETRY.1) => {}
-                    }
-                }
-            }
-        };
+        let rows = self.rows(&missed).await?;
         let found: HashSet<&JobId> = rows.iter().map(|row| &row.job_id).collect();
         for id in missed.iter().filter(|id| !found.contains(id)) {
             // It is not in the ledger, so there is no such job.
-            let new = plan.assigned.remove(id).is_some();
+            plan.assigned.remove(id);
             plan.ended.retain(|e| e.job.id != *id);
             self.payloads.take(id);
-            followup.push(match new {
-                true => Input::Gone(id.clone()),
-                false => Input::Ended {
-                    job: id.clone(),
-                    state: JobState::Failed,
-                },
-            });
+            followup.push(Input::Gone(id.clone()));
         }
         for row in rows {
             let id = row.job_id.clone();
@@ -586,6 +667,21 @@ async fn control(term: &Term, plan: Plan, inbox: &str) {
     }
 }
 
+/// Answers a worker that introduced itself. The packet's time tells it our clock.
+pub async fn greet(term: &Term, worker: &airlock_model::WorkerId) {
+    let control = own::WorkerControl {
+        epoch: term.epoch.0,
+        ledger_id: term.ledger_id.to_string(),
+        ..own::WorkerControl::default()
+    };
+    let payload = term.seal("control", Payload::WorkerControl(control));
+    tell(
+        term.bus
+            .send(&subjects::worker_control(worker), payload, None)
+            .await,
+    );
+}
+
 /// Asks a worker what it is running and has finished.
 pub async fn ask_inventory(term: &Term, worker: &airlock_model::WorkerId, inbox: &str) {
     let control = own::WorkerControl {
@@ -626,10 +722,10 @@ pub fn reloaded(row: LoadedJob, now: airlock_model::Timestamp, recovered: bool) 
             scheduled_at: row.scheduled_at.unwrap_or(now),
             dispatched_at: row.dispatched_at,
             started_at: row.running_at,
-            last_sign: now,
             accepted: row.running_at.is_some(),
             recovered,
-            accept_by: now + Duration::from_secs(10),
+            accept_by: now,
+            watch: Watch::default(),
             constraints: row.constraints.clone(),
             reach: reach_of(incarnation),
             terms: Terms {
@@ -648,5 +744,6 @@ pub fn reloaded(row: LoadedJob, now: airlock_model::Timestamp, recovered: bool) 
         known,
         state,
         assignment,
+        silent_for: Duration::ZERO,
     }
 }

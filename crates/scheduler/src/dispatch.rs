@@ -61,8 +61,8 @@ pub async fn begin(
     if dispatches.is_empty() {
         return sending;
     }
-    let now = term.clock.now();
     let unready = gather(term, &dispatches, &mut payloads).await;
+    let now = term.clock.now();
     for dispatch in dispatches {
         if unready.contains(&dispatch.job.id) {
             sending.unready.push(dispatch);
@@ -235,6 +235,9 @@ fn outgoing_of(term: &Term, now: Timestamp, d: &Dispatch, payload: Option<Bytes>
             deadline_ms: job.deadline_at.map_or(0, Timestamp::as_millis),
             max_attempts: i32::try_from(a.terms.max_attempts).unwrap_or(0),
             constraints: a.constraints.as_deref().map(Into::into),
+            accept_within_ms: left(a.accept_by, now),
+            deadline_in_ms: job.deadline_at.map_or(0, |at| left(at, now)),
+            sent_at_ms: now.as_millis(),
             ledger_id: term.ledger_id.to_string(),
             input_sha256: sha256,
             input_size: size,
@@ -265,6 +268,13 @@ fn outgoing_of(term: &Term, now: Timestamp, d: &Dispatch, payload: Option<Bytes>
 fn digest(content: &[u8]) -> (Bytes, u64) {
     let sha256 = Bytes::copy_from_slice(&Sha256::digest(content));
     (sha256, content.len() as u64)
+}
+
+/// Milliseconds until `at`; one when it has passed, since none would be no limit.
+fn left(at: Timestamp, now: Timestamp) -> i64 {
+    i64::try_from(at.since(now).as_millis())
+        .unwrap_or(i64::MAX)
+        .max(1)
 }
 
 fn budget(b: &Budget) -> cap::Budget {

@@ -296,6 +296,7 @@ pub fn known(job: LoadedJob) -> KnownJob {
         attempt: job.attempt,
         payload_len: job.payload_len,
         lost: job.reason_code.as_deref() == Some("worker_lost"),
+        since: Some(job.since),
     }
 }
 

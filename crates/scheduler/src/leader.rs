@@ -27,6 +27,7 @@ use crate::signatures::Signatures;
 use crate::succession::Claims;
 use crate::term::{Letters, Term, random};
 use crate::waiting::{LaneMetrics, Placement};
+use crate::worker_log::WorkerLog;
 use crate::{
     Stores, ahead, approvals, audit, duplicates, explain, intake, listen, reconciler, replayer,
     results, retention, snapshot, upkeep, waiting,
@@ -110,7 +111,6 @@ pub async fn lead(
     }
     let pending = recover(&term, &mut engine).await?;
     let writer = stores.ledger.leader_writer(shard, epoch).await?;
-    // Listening comes before the streams, so that no worker's word is missed.
     let submit = open(&term, subjects::JOB_SUBMIT, "scheduler-submit").await?;
     let result = open(&term, subjects::JOB_RESULT, "scheduler-result").await?;
     let holders = engine.holders();
@@ -124,6 +124,7 @@ pub async fn lead(
         late: Vec::new(),
         begun: Begun::default(),
         told: Vec::new(),
+        worker_log: WorkerLog::default(),
     };
     let mut parts = tokio::task::JoinSet::new();
     parts.spawn(listen::listen(term.clone(), inbox.clone()));
@@ -216,8 +217,9 @@ async fn recover(
 ) -> anyhow::Result<Vec<Arc<airlock_model::engine::KnownJob>>> {
     use airlock_model::engine::Effect;
     let now = term.clock.now();
-    let workers = snapshot::read(term, now).await;
-    engine.handle(now, &mut random, workers);
+    let uptime = term.clock.uptime();
+    let workers = snapshot::read(term).await;
+    engine.handle(now, uptime, &mut random, workers);
     let mut after = None;
     let mut pending = Vec::new();
     let mut total = 0;
@@ -233,9 +235,9 @@ async fn recover(
             .filter(|j| j.state != JobState::Pending || !j.waits)
             .map(|j| Input::Reloaded(Box::new(reloaded(j, now, true))))
             .collect();
-        // Only questions to the kernel can come of this: no worker is lost or timer due
-        // at the moment of taking over.
-        for effect in engine.handle(now, &mut random, inputs) {
+        // Only questions to the kernel can come of this: the engine hears nobody yet, so
+        // nobody is lost, and no timer is due at the moment of taking over.
+        for effect in engine.handle(now, uptime, &mut random, inputs) {
             if let Effect::Recheck(job) = effect {
                 pending.push(job);
             }
@@ -245,6 +247,8 @@ async fn recover(
         }
         after = next;
     }
+    // Those of the snapshot joined an earlier leader.
+    engine.take_changes();
     tracing::info!(
         open = total,
         undecided = pending.len(),

@@ -43,6 +43,7 @@ mod term;
 mod timeouts;
 mod upkeep;
 mod waiting;
+mod worker_log;
 
 pub use config::{Config, SchedulerConfig};
 pub use kernel::{BreakerConfig, FailMode, KernelConfig};

@@ -6,17 +6,25 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use airlock_bus::{Incoming, Subscription, subjects};
 use airlock_model::engine::{Beat, Input, cap_incarnation, shared_incarnation, topic_incarnation};
 use airlock_model::routing::{Care, Reach, Worker};
-use airlock_model::{DispatchId, Incarnation, JobId, JobState, PoolName, Timestamp, WorkerId};
+use airlock_model::{
+    DispatchId, Incarnation, JobId, JobState, ListenTime, PoolName, Timestamp, WorkerId,
+};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{cap, packet};
 
+use crate::core;
 use crate::reports;
 use crate::shared_ids::SharedIds;
 use crate::term::{Batch, Term};
+
+/// How often the server is asked whether it is there, and how long it may take to answer.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Topics a worker may announce; beyond it they are cut off.
 const MAX_TOPICS: usize = 1000;
@@ -40,8 +48,38 @@ pub async fn listen(term: Arc<Term>, inbox: String) -> anyhow::Result<()> {
         let subscription = term.bus.subscribe(subject, None).await?;
         readers.push(read(term.clone(), ears.clone(), subscription));
     }
-    futures::future::try_join_all(readers).await?;
+    futures::try_join!(futures::future::try_join_all(readers), hearing(&term))?;
     Ok(())
+}
+
+/// Tells the engine when workers can be heard: the subscriptions above stand, and the server
+/// answers. A connection that only seems to stand carries no heartbeat either.
+async fn hearing(term: &Term) -> anyhow::Result<()> {
+    let mut connected = term.bus.connected();
+    let mut up = false;
+    loop {
+        let hears = *connected.borrow_and_update()
+            && tokio::select! {
+                answers = term.bus.answers(PROBE_TIMEOUT) => answers,
+                gone = connected.wait_for(|up| !up) => {
+                    gone?;
+                    false
+                }
+            };
+        if hears != up {
+            up = hears;
+            let input = if up { Input::BusUp } else { Input::BusDown };
+            tracing::info!(listening = up, "heartbeat subscriptions");
+            if !term.hand_in(Batch::of(vec![input])).await {
+                return Ok(());
+            }
+        }
+        tokio::select! {
+            () = term.over.cancelled() => return Ok(()),
+            changed = connected.changed() => changed?,
+            () = tokio::time::sleep(PROBE_INTERVAL) => {}
+        }
+    }
 }
 
 /// What is known of who speaks.
@@ -81,6 +119,7 @@ async fn read(
         }
         let mut inputs = Vec::with_capacity(n);
         let mut cancelled = Vec::new();
+        let mut greet = Vec::new();
         for message in incoming.drain(..) {
             match packet::open(message.payload.clone()) {
                 Ok((envelope, payload)) => {
@@ -95,8 +134,10 @@ async fn read(
                     // Who may not be believed was counted and logged.
                     let raw = &message.payload;
                     if term.signatures.check(&envelope.sender_id, raw).is_ok() {
-                        if let Payload::JobProgress(progress) = &payload {
-                            reports::hear(&term, &envelope, progress);
+                        match &payload {
+                            Payload::JobProgress(p) => reports::hear(&term, &envelope, p),
+                            Payload::Handshake(h) => greet.extend(newcomer(h)),
+                            _ => {}
                         }
                         term.claims.hear(&payload);
                         inputs.extend(understand(&ears, &envelope, payload, term.clock.now()));
@@ -105,6 +146,9 @@ async fn read(
                 // Nobody waits for an answer here; a bad one is only counted out loud.
                 Err(error) => tracing::debug!(subject = %message.subject, %error, "ignored"),
             }
+        }
+        for worker in greet {
+            core::greet(&term, &worker).await;
         }
         if !cancelled.is_empty() {
             inputs.extend(ended(&term, cancelled).await);
@@ -147,15 +191,20 @@ fn understand(
     }
 }
 
+/// A worker of our SDK that introduces itself: it is answered, and learns our clock by that.
+fn newcomer(h: &cap::Handshake) -> Option<WorkerId> {
+    let own = h.airlock.as_ref()?;
+    (!own.goodbye).then(|| WorkerId::new(&h.component_id).ok())?
+}
+
 /// Workers that never say a word of themselves, by configuration: one for each topic.
 fn unregistered(term: &Term) -> Vec<Input> {
     let s = &term.config.scheduler;
-    let now = term.clock.now();
     s.unregistered_topics
         .iter()
         .filter_map(|topic| {
             let id = WorkerId::new(format!("topic/{topic}")).ok()?;
-            let mut worker = cap_worker(id, topic_incarnation(), now);
+            let mut worker = cap_worker(id, topic_incarnation());
             worker.topics = BTreeSet::from([topic.clone()]);
             worker.max_parallel = s.unregistered_slots;
             worker.reach = Reach::Unregistered;
@@ -165,7 +214,7 @@ fn unregistered(term: &Term) -> Vec<Input> {
 }
 
 /// What is known of a worker that knows only the agent protocol, at first.
-fn cap_worker(id: WorkerId, incarnation: Incarnation, now: Timestamp) -> Worker {
+fn cap_worker(id: WorkerId, incarnation: Incarnation) -> Worker {
     Worker {
         id,
         incarnation,
@@ -180,7 +229,7 @@ fn cap_worker(id: WorkerId, incarnation: Incarnation, now: Timestamp) -> Worker 
         cpu_load: 0.0,
         gpu_utilization: 0.0,
         draining: false,
-        last_seen: now,
+        last_seen: ListenTime::default(),
         in_flight: 0,
         reach: Reach::Direct,
         care: Care::default(),
@@ -221,12 +270,12 @@ fn handshake(ears: &Ears, h: cap::Handshake, now: Timestamp) -> Option<Input> {
         }
         let mut worker = if shared {
             let together = ears.with(|heard| heard.hello(&id, now));
-            let mut worker = cap_worker(id, shared_incarnation(), now);
+            let mut worker = cap_worker(id, shared_incarnation());
             worker.max_parallel = together.slots;
             worker.reach = Reach::Shared;
             worker
         } else {
-            cap_worker(id, cap_incarnation(now), now)
+            cap_worker(id, cap_incarnation(now))
         };
         worker.topics = topics;
         return Some(Input::Hello(Box::new(worker)));
@@ -252,7 +301,7 @@ fn handshake(ears: &Ears, h: cap::Handshake, now: Timestamp) -> Option<Input> {
         cpu_load: 0.0,
         gpu_utilization: 0.0,
         draining: own.draining,
-        last_seen: now,
+        last_seen: ListenTime::default(),
         in_flight: 0,
         reach: Reach::Direct,
         care: Care::default(),

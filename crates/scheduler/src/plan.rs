@@ -6,7 +6,7 @@ use std::sync::Arc;
 use airlock_ledger::{
     Assign, Commit, Finish, Mark, NewDeadLetter, Refuse, Requeue, StrayResult, Written,
 };
-use airlock_model::engine::{Assignment, Effect, KnownJob, RunId};
+use airlock_model::engine::{Assignment, Effect, KnownJob, ResultReport, RunId};
 use airlock_model::{DispatchId, Incarnation, JobId, JobState, Timestamp, WorkerId};
 use airlock_proto::own;
 
@@ -28,8 +28,12 @@ pub struct Plan {
     pub hello: BTreeSet<WorkerId>,
     /// Ids that two live processes were found to go by.
     pub duplicates: Vec<(WorkerId, [Incarnation; 2])>,
-    /// Jobs whose rows the ledger does not take.
+    /// Results of runs that the engine does not hold.
+    pub look_up: Vec<ResultReport>,
+    /// Jobs whose rows the ledger does not take, not even their end.
     pub refused: Vec<JobId>,
+    /// Jobs that were ended because the ledger did not take what else there was to write.
+    pub given_up: Vec<JobId>,
     /// What is known of the beginnings of runs, for the metrics.
     pub runs: Vec<Run>,
     /// A try of the commit may have gone through unheard.
@@ -236,6 +240,7 @@ impl Plan {
                     running_at: assignment.started_at,
                 });
             }
+            Effect::LookUp(report) => self.look_up.push(report),
             Effect::Stray { report, why } => self.commit.stray.push(StrayResult {
                 job_id: report.job.to_string(),
                 dispatch_id: report.dispatch,

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use airlock_guard::keys;
 use airlock_ledger::{LedgerError, StaleAfter};
+use airlock_model::JobId;
 use airlock_model::engine::ReloadedJob;
-use airlock_model::{JobId, Timestamp};
 use airlock_service::config::duration;
 use serde::{Deserialize, Serialize};
 
@@ -148,20 +148,15 @@ async fn tick(
 
 /// Makes a run as old as the ledger says, but for the time in which its worker, if it
 /// lives and has it, will say so.
-pub fn age(job: &mut ReloadedJob, s: &SchedulerConfig, now: Timestamp) {
-    if let Some(a) = &mut job.assignment {
+pub fn age(job: &mut ReloadedJob, s: &SchedulerConfig) {
+    if let Some(a) = &job.assignment {
         let limit = if a.accepted {
             s.running_timeout
         } else {
             s.dispatch_timeout
         };
-        let spent = limit.saturating_sub(s.worker_ttl);
-        a.last_sign = Timestamp(now.0.saturating_sub_unsigned(micros(spent)));
+        job.silent_for = limit.saturating_sub(s.worker_ttl);
     }
-}
-
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn millis(time: Duration) -> u64 {

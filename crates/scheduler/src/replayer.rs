@@ -15,12 +15,11 @@ use std::time::Duration;
 use airlock_guard::{NamedLock, keys};
 use airlock_ledger::LedgerError;
 use airlock_model::JobId;
-use airlock_model::engine::Input;
 
 use crate::intake;
 use crate::metrics::by_topic;
 use crate::strikes::{Strikes, give_up};
-use crate::term::{Batch, Term};
+use crate::term::Term;
 
 /// Jobs read at once; a tick reads at most as many pages as the reconciler.
 const PAGE: u32 = 1000;
@@ -85,10 +84,7 @@ async fn look_again_and_again(term: &Term, lock: &NamedLock) -> anyhow::Result<(
             }
             changed = connected.changed() => {
                 changed?;
-                let up = *connected.borrow_and_update();
-                let input = if up { Input::BusUp } else { Input::BusDown };
-                term.hand_in(Batch::of(vec![input])).await;
-                if !up {
+                if !*connected.borrow_and_update() {
                     continue;
                 }
                 look = Look::at_once();

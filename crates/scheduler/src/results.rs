@@ -21,8 +21,9 @@ use crate::term::{Batch, Content, Done, Term};
 /// A copied `res:` key is kept a little for whoever still looks at it.
 const STAGING_TTL: Duration = Duration::from_secs(600);
 
-/// Error texts beyond this are cut.
+/// Texts and codes beyond this are cut.
 const MAX_TEXT: usize = 4096;
+const MAX_CODE: usize = 256;
 
 static NEXT_KEY: AtomicU64 = AtomicU64::new(1);
 
@@ -141,6 +142,7 @@ fn open(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
         .map(|d| d.dispatch_id.clone())
         .filter(|d| !d.is_empty())
         .unwrap_or(envelope.trace_id);
+    let dispatch = clean(dispatch, MAX_CODE);
     let not_started = detail.is_some_and(|d| d.not_started);
     let outcome = if not_started {
         Outcome::NotStarted
@@ -162,12 +164,13 @@ fn open(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
         worker,
         dispatch,
         outcome,
-        error_code: cut(code(r.error_code, r.error_code_enum)),
-        error_message: cut(r.error_message),
+        error_code: clean(code(r.error_code, r.error_code_enum), MAX_CODE),
+        error_message: clean(r.error_message, MAX_TEXT),
         started_at: detail
             .map(|d| Timestamp(d.started_at_us))
             .filter(|t| t.0 > 0),
         missing: false,
+        looked_up: false,
     };
     let promised = detail
         .filter(|d| !d.payload_sha256.is_empty())
@@ -285,14 +288,12 @@ fn code(text: String, number: i32) -> String {
     }
 }
 
-fn cut(mut s: String) -> String {
-    if s.len() > MAX_TEXT {
-        let mut at = MAX_TEXT;
-        while !s.is_char_boundary(at) {
-            at -= 1;
-        }
-        s.truncate(at);
+/// A worker's text as the ledger can keep it: no NUL, and not too long.
+fn clean(mut s: String, most: usize) -> String {
+    if s.contains('\0') {
+        s = s.replace('\0', "\u{fffd}");
     }
+    s.truncate(s.floor_char_boundary(most));
     s
 }
 
@@ -321,10 +322,8 @@ mod tests {
     #[test]
     fn long_texts_are_cut_between_characters() {
         let long = "é".repeat(MAX_TEXT);
-        assert_eq!(cut(long).len(), MAX_TEXT);
-        assert_eq!(
-            cut(format!("a{}", "é".repeat(MAX_TEXT))).len(),
-            MAX_TEXT - 1
-        );
+        assert_eq!(clean(long.clone(), MAX_TEXT).len(), MAX_TEXT);
+        assert_eq!(clean(format!("a{long}"), MAX_TEXT).len(), MAX_TEXT - 1);
+        assert_eq!(clean("bad\0code".to_owned(), MAX_CODE), "bad\u{fffd}code");
     }
 }

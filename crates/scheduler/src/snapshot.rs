@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use airlock_model::engine::{Engine, Input, reach_of};
 use airlock_model::routing::{Care, Reach, Worker};
-use airlock_model::{Incarnation, PoolName, Timestamp, WorkerId};
+use airlock_model::{Incarnation, ListenTime, PoolName, WorkerId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -69,7 +69,7 @@ pub fn write(term: &std::sync::Arc<Term>, engine: &Engine) {
 }
 
 /// The workers of the last snapshot. Missing, unreadable or no Redis: a cold start.
-pub async fn read(term: &Term, now: Timestamp) -> Vec<Input> {
+pub async fn read(term: &Term) -> Vec<Input> {
     let bytes = match term.guard.read_snapshot().await {
         Ok(Some(bytes)) => bytes,
         Ok(None) => {
@@ -102,7 +102,7 @@ pub async fn read(term: &Term, now: Timestamp) -> Vec<Input> {
                     cpu_load: 0.0,
                     gpu_utilization: 0.0,
                     draining: false,
-                    last_seen: now,
+                    last_seen: ListenTime::default(),
                     in_flight: 0,
                     care: Care::default(),
                 }))

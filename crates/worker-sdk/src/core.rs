@@ -8,6 +8,7 @@ use bytes::Bytes;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::clock::Offsets;
 use crate::config::Settings;
 use crate::error::JobErrorKind;
 use crate::handler::Handlers;
@@ -33,6 +34,8 @@ pub(crate) struct Core {
     pub host: Arc<Host>,
     pub handlers: Handlers,
     pub table: Table,
+    /// How the scheduler's clock differs from ours.
+    pub offsets: Offsets,
     outbox: Mutex<Outbox>,
     /// Something is queued in the outbox.
     pub unpublished: Notify,
@@ -63,6 +66,7 @@ impl Core {
     ) -> Self {
         Self {
             table: Table::new(&incarnation),
+            offsets: Offsets::default(),
             speaker: Speaker {
                 id: settings.id.clone(),
                 incarnation,

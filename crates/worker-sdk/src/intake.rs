@@ -13,9 +13,10 @@ use airlock_proto::{cap, packet};
 use async_trait::async_trait;
 use uuid::Uuid;
 
+use crate::clock;
 use crate::core::Core;
 use crate::gate::{Facts, Refusal, Way};
-use crate::job::{self, Job, Parts};
+use crate::job::{Job, Parts};
 use crate::run_job;
 use crate::stats::Stats;
 
@@ -31,7 +32,7 @@ pub(crate) async fn take_in(core: Arc<Core>, mut consumer: Consumer) -> BusError
             Ok(batch) => batch,
             Err(error) => return error,
         };
-        let now = job::now();
+        let now = clock::steady();
         for delivery in &batch {
             take(&core, delivery, now);
         }
@@ -71,7 +72,7 @@ pub(crate) fn take_direct(
     if !core.has_room() {
         return;
     }
-    let now = job::now();
+    let now = clock::steady();
     if let Err(reason) = admit(core, envelope, request, traceparent, Way::Direct, now) {
         malformed(core, 0, &reason);
     }
@@ -92,11 +93,13 @@ fn admit(
     now: Timestamp,
 ) -> Result<(), String> {
     let Read {
-        parts,
+        mut parts,
         incarnation,
         ledger,
         payload,
     } = read(core, envelope, request, traceparent)?;
+    core.offsets
+        .localize(&mut parts.detail, &ledger, way, now.as_millis());
     let dispatch = parts.dispatch;
     let facts = Facts {
         dispatch,

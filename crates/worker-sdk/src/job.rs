@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::clock;
 use crate::constraints::Use;
 use crate::error::JobError;
 use crate::handler::Registered;
@@ -151,8 +152,8 @@ impl Job {
     }
 
     /// Looks at the clock for this job: its limits, and an end it does not come to.
-    pub fn tick(&self, now: Instant, wall: Timestamp, grace: Duration) {
-        if let Some(words) = self.overdue(now, wall) {
+    pub fn tick(&self, now: Instant, steady: Timestamp, grace: Duration) {
+        if let Some(words) = self.overdue(now, steady) {
             self.end(Cause::TimedOut(words), now, grace);
         }
         let end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
@@ -161,14 +162,14 @@ impl Job {
         }
     }
 
-    fn overdue(&self, now: Instant, wall: Timestamp) -> Option<String> {
+    fn overdue(&self, now: Instant, steady: Timestamp) -> Option<String> {
         if let (Some(limit), Some(started)) = (self.time_limit, self.started())
             && now.duration_since(started.at) >= limit
         {
             return Some(format!("not done after {} ms", limit.as_millis()));
         }
-        let deadline = self.detail.deadline_ms;
-        (deadline > 0 && wall.as_millis() >= deadline).then(|| "its deadline has passed".to_owned())
+        let over = self.deadline_at().is_some_and(|at| steady >= at);
+        over.then(|| "its deadline has passed".to_owned())
     }
 
     pub fn attempt(&self) -> u64 {
@@ -234,15 +235,19 @@ impl Job {
             let ran = self.started().map(|s| s.at.elapsed()).unwrap_or_default();
             limit.saturating_sub(ran)
         });
-        let of_deadline = self
-            .deadline()
-            .map(|at| at.duration_since(SystemTime::now()).unwrap_or_default());
+        let of_deadline = self.deadline_at().map(|at| at.since(clock::steady()));
         of_limit.into_iter().chain(of_deadline).min()
     }
 
+    /// By the wall clock, for the handler.
     pub fn deadline(&self) -> Option<SystemTime> {
-        let ms = u64::try_from(self.detail.deadline_ms).ok()?;
-        (ms > 0).then(|| UNIX_EPOCH + Duration::from_millis(ms))
+        let left = self.deadline_at()?.since(clock::steady());
+        SystemTime::now().checked_add(left)
+    }
+
+    fn deadline_at(&self) -> Option<Timestamp> {
+        let ms = self.detail.deadline_ms;
+        (ms > 0).then(|| Timestamp::from_millis(ms))
     }
 }
 

@@ -43,6 +43,7 @@ mod artifacts;
 mod blocked;
 mod builder;
 mod cancels;
+mod clock;
 mod config;
 mod constraints;
 mod context;

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use uuid::Uuid;
 
+use crate::clock;
 use crate::core::Core;
 use crate::gpu;
 use crate::intake;
@@ -88,8 +89,9 @@ pub(crate) async fn ticker(core: Arc<Core>) {
         core.table.wait_busy().await;
         ticks.tick().await;
         let (now, wall) = (Instant::now(), job::now());
+        let steady = clock::steady();
         for job in core.table.jobs() {
-            job.tick(now, wall, grace);
+            job.tick(now, steady, grace);
             if job.start_is_due(now, REPORT_AFTER) {
                 let packet = core.speaker.running(&job, wall);
                 core.tell(subjects::JOB_PROGRESS, packet).await;
@@ -231,7 +233,14 @@ pub(crate) async fn control(core: Arc<Core>, mut subscription: Subscription) {
             continue;
         }
         let control = match packet::open(incoming.payload) {
-            Ok((_, Payload::WorkerControl(control))) => control,
+            Ok((envelope, Payload::WorkerControl(control))) => {
+                if let Some(sent) = packet::sent_at(&envelope) {
+                    let (sent, now) = (sent.as_millis(), clock::steady().as_millis());
+                    let (ledger, epoch) = (&control.ledger_id, control.epoch);
+                    core.offsets.heard(ledger, epoch, sent, now);
+                }
+                control
+            }
             Ok((envelope, Payload::JobRequest(request))) => {
                 intake::take_direct(&core, &envelope, request, incoming.traceparent);
                 continue;

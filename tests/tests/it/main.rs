@@ -19,6 +19,7 @@ mod gate;
 mod layout;
 mod load;
 mod metrics;
+mod outage;
 mod placement;
 mod reports;
 mod sabotage;

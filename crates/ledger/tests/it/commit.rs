@@ -1,6 +1,6 @@
 //! The leader's moves, and the compare-and-set that refuses what came too late.
 
-use airlock_ledger::{Commit, NewDeadLetter, StrayResult};
+use airlock_ledger::{Commit, Finish, NewDeadLetter, StrayResult};
 use airlock_model::{Decision, JobState};
 use bytes::Bytes;
 
@@ -33,6 +33,7 @@ async fn one_transaction_writes_every_kind() -> anyhow::Result<()> {
             reason_code: "safety_denied".to_owned(),
             ..NewDeadLetter::default()
         }],
+        given_up: false,
     };
     assert_eq!(commit.len(), 7);
     let written = writer.commit(&commit).await?;
@@ -322,5 +323,57 @@ async fn data_the_database_refuses_is_found_one_by_one() -> anyhow::Result<()> {
     }
     assert_eq!(refused, [id("bad")]);
     assert_eq!(bed.state("c").await?, JobState::Succeeded);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_worker_s_bytes_cost_a_field_and_a_refused_row_ends_with_one_letter() -> anyhow::Result<()>
+{
+    let bed = Bed::start().await?;
+    let mut writer = bed.scheduled(&["nul", "bad"]).await?;
+    bed.postgres
+        .query("ALTER TABLE job_state ADD CONSTRAINT no_bad CHECK (job_id <> 'bad' OR reason_code <> 'bad')")
+        .await?;
+    let letter = |name: &str, code: &str| NewDeadLetter {
+        job_id: Some(id(name).to_string()),
+        reason_code: code.to_owned(),
+        ..NewDeadLetter::default()
+    };
+    let failed = |name: &str, n: u128, code: &str| Finish {
+        reason_code: code.to_owned(),
+        ..finish(name, n, JobState::Failed)
+    };
+    let commit = Commit {
+        finish: vec![failed("nul", 1, "n\0ul"), failed("bad", 2, "bad")],
+        letters: vec![letter("nul", "n\0ul"), letter("bad", "bad")],
+        ..Commit::default()
+    };
+    let error = writer.commit(&commit).await.expect_err("the constraint");
+    assert!(error.is_data_error(), "{error}");
+    for single in commit.singles() {
+        if let Err(error) = writer.commit(&single).await {
+            assert!(error.is_data_error(), "{error}");
+            assert_eq!(single.job_ids(), [id("bad")]);
+            let end = single.give_up("ledger_refused", "not taken", t(31));
+            let end = end.expect("an end");
+            assert!(end.give_up("ledger_refused", "not taken", t(31)).is_none());
+            writer.commit(&end).await?;
+        }
+    }
+    let ends = bed
+        .postgres
+        .query("SELECT reason_code FROM job_state ORDER BY job_id");
+    let ends: Vec<_> = ends.await?.into_iter().flatten().flatten().collect();
+    assert_eq!(ends, ["ledger_refused", "n\u{fffd}ul"]);
+    let letters = bed
+        .postgres
+        .query("SELECT reason_code FROM dead_letter ORDER BY job_id");
+    let letters: Vec<_> = letters.await?.into_iter().flatten().flatten().collect();
+    assert_eq!(letters, ["ledger_refused", "n\u{fffd}ul"], "one each");
+    let leader = bed.current().await?;
+    leader
+        .put_letter_once(letter("bad", "ledger_refused"))
+        .await?;
+    assert_eq!(bed.number("SELECT count(*) FROM dead_letter").await?, 2);
     Ok(())
 }

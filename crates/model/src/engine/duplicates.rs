@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::{Beat, Effect, Engine, Random};
 use crate::ids::{Incarnation, WorkerId};
-use crate::time::Timestamp;
+use crate::time::{ListenTime, Timestamp};
 
 /// How long a process that may have been replaced has to answer.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -27,9 +27,9 @@ const MAX_OTHERS: usize = 8;
 #[derive(Debug)]
 pub(super) struct Other {
     signs: u32,
-    heard: Timestamp,
+    heard: ListenTime,
     /// Without an answer before this its jobs are lost.
-    lost_at: Option<Timestamp>,
+    lost_at: Option<ListenTime>,
     reported: bool,
 }
 
@@ -80,7 +80,7 @@ impl Others {
     }
 
     /// Nobody could answer while the bus was away.
-    pub fn bus_up(&mut self, now: Timestamp) {
+    pub fn bus_up(&mut self, now: ListenTime) {
         for other in self.0.values_mut().flat_map(BTreeMap::values_mut) {
             other.heard = now;
             other.lost_at = other.lost_at.map(|_| now + ANSWER_WITHIN);
@@ -113,7 +113,7 @@ impl Engine {
             return true;
         }
         if registered.is_some() && self.others.contains(id, incarnation) {
-            self.shown(now, id, incarnation, out);
+            self.shown(id, incarnation, out);
             return false;
         }
         self.others.remove(id, incarnation);
@@ -143,13 +143,14 @@ impl Engine {
             let run = self.jobs.get(&job).and_then(|j| j.assignment());
             before.extend(run.map(|a| a.incarnation.clone()));
         }
+        let heard = self.listening.now();
         let mut asked = false;
         for incarnation in before {
             if incarnation != *by && !self.others.contains(id, &incarnation) {
                 let other = Other {
                     signs: 0,
-                    heard: now,
-                    lost_at: Some(now + ANSWER_WITHIN),
+                    heard,
+                    lost_at: Some(heard + ANSWER_WITHIN),
                     reported: false,
                 };
                 self.others.insert(id, incarnation, other);
@@ -164,18 +165,18 @@ impl Engine {
     /// A process beside the registered one shows that it lives.
     pub(super) fn shown(
         &mut self,
-        now: Timestamp,
         id: &WorkerId,
         incarnation: &Incarnation,
         out: &mut Vec<Effect>,
     ) {
+        let heard = self.listening.now();
         let Some(other) = self.others.get_mut(id, incarnation) else {
             return;
         };
         other.signs = other.signs.saturating_add(1);
-        other.heard = now;
+        other.heard = heard;
         if other.signs < ALIVE {
-            other.lost_at = other.lost_at.map(|_| now + ANSWER_WITHIN);
+            other.lost_at = other.lost_at.map(|_| heard + ANSWER_WITHIN);
             out.push(Effect::AskInventory { worker: id.clone() });
             return;
         }
@@ -201,8 +202,8 @@ impl Engine {
     ) {
         let id = &beat.worker;
         if self.others.contains(id, incarnation) {
-            self.shown(now, id, incarnation, out);
-            self.signs_of_life(now, id, beat.active.iter());
+            self.shown(id, incarnation, out);
+            self.signs_of_life(id, beat.active.iter());
             if self.workers.contains_key(id) {
                 return;
             }
@@ -212,7 +213,7 @@ impl Engine {
             self.workers.remove(id);
             let newcomer = Other {
                 signs: 1,
-                heard: now,
+                heard: self.listening.now(),
                 lost_at: None,
                 reported: false,
             };
@@ -236,10 +237,11 @@ impl Engine {
         out: &mut Vec<Effect>,
     ) {
         let ttl = self.settings.worker_ttl;
+        let (listening, heard) = (&self.listening, self.listening.now());
         let mut lost = Vec::new();
         for (id, others) in &mut self.others.0 {
             others.retain(|incarnation, other| match other.lost_at {
-                Some(at) if at <= now => {
+                Some(at) if at <= heard => {
                     other.lost_at = None;
                     let reason = "its worker was replaced by a new process";
                     lost.push((id.clone(), incarnation.clone(), reason));
@@ -249,7 +251,7 @@ impl Engine {
                     out.push(Effect::AskInventory { worker: id.clone() });
                     true
                 }
-                None if now.since(other.heard) > ttl => {
+                None if listening.silence(other.heard) > ttl => {
                     lost.push((id.clone(), incarnation.clone(), "its worker fell silent"));
                     false
                 }

@@ -104,13 +104,13 @@ impl Engine {
     pub(super) fn free_slot(&mut self, tenant: &TenantId, a: &Assignment, fragile: bool) {
         self.in_flight.remove(tenant, a);
         self.ready.unpark(tenant);
-        let now = self.now;
+        let heard = self.listening.now();
         if let Some(w) = self.workers.get_mut(&a.worker)
             && w.incarnation == a.incarnation
         {
             w.in_flight = w.in_flight.saturating_sub(1);
             w.care.fragile = w.care.fragile.saturating_sub(u32::from(fragile));
-            w.care.last_end = Some(now);
+            w.care.last_end = Some(heard);
             self.capacity_changed = true;
         }
     }

@@ -22,7 +22,7 @@ impl Engine {
     ) {
         let known = self.workers.get(worker).map(|w| &w.incarnation);
         if self.others.contains(worker, incarnation) {
-            self.shown(now, worker, incarnation, out);
+            self.shown(worker, incarnation, out);
         } else if known.is_some_and(|i| i != incarnation) {
             // From a process that is gone already.
             return;
@@ -30,12 +30,14 @@ impl Engine {
             // Taken over from an earlier leader, who gave it to an earlier process.
             self.supersede(now, worker, incarnation, random, out);
         }
-        self.signs_of_life(now, worker, running.iter().chain(finished));
+        self.signs_of_life(worker, running.iter().chain(finished));
+        let heard = self.listening.now();
+        let accept_within = self.settings.accept_within;
         let absent = self.held_where(worker, |a| {
             a.incarnation == *incarnation
                 && !running.contains(&a.dispatch)
                 && !finished.contains(&a.dispatch)
-                && (a.recovered || a.accept_by + ANSWER_GRACE <= now)
+                && (a.recovered || a.watch.accept_by + ANSWER_GRACE <= heard)
         });
         for id in absent {
             let Some(job) = self.jobs.get_mut(&id) else {
@@ -49,9 +51,9 @@ impl Engine {
                 // The leader before us may have died before it was on the wire; the
                 // worker drops it if it has seen it.
                 a.recovered = false;
-                a.accept_by = now + self.settings.accept_within;
+                a.offer(now, heard, accept_within);
                 let assignment = a.clone();
-                self.arm(Some(assignment.accept_by), &id);
+                self.arm(Some(now + accept_within), &id);
                 out.push(Effect::Republish {
                     job: known,
                     assignment,
@@ -64,7 +66,7 @@ impl Engine {
                     ("not_accepted", "its worker never took it")
                 };
                 if !ran {
-                    self.strike(now, &id);
+                    self.strike(&id);
                 }
                 self.retry_or_fail(now, &id, ran, outcome, reason.to_owned(), random, out);
             }
@@ -72,14 +74,14 @@ impl Engine {
     }
 
     /// Holds it against the worker, once, that a run was not accepted in time.
-    pub(super) fn strike(&mut self, now: Timestamp, id: &crate::ids::JobId) {
+    pub(super) fn strike(&mut self, id: &crate::ids::JobId) {
         let run = self.jobs.get_mut(id).and_then(Job::assignment_mut);
         if let Some(a) = run.filter(|a| !a.terms.struck && !a.accepted) {
             a.terms.struck = true;
             let worker = a.worker.clone();
             let registered = self.workers.get(&worker).map(|w| &w.incarnation);
             if registered == Some(&a.incarnation) {
-                self.missed(now, &worker);
+                self.missed(&worker);
             }
         }
     }

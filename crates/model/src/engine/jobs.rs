@@ -10,7 +10,7 @@ use crate::job::{Decision, JobSpec, Verdict};
 use crate::routing::{Reach, WaitReason, pools_of};
 use crate::state::JobState;
 use crate::terms::Constraints;
-use crate::time::Timestamp;
+use crate::time::{ListenTime, Timestamp};
 
 /// A job as the ledger has it, without its payload.
 #[derive(Debug, Clone)]
@@ -29,6 +29,8 @@ pub struct KnownJob {
     pub payload_len: u64,
     /// Its last run ended with the worker it was on.
     pub lost: bool,
+    /// When it came to the state in which the ledger has it, as far as that is known.
+    pub since: Option<Timestamp>,
 }
 
 /// What a run may take and how it is counted; the engine fills it in.
@@ -57,17 +59,30 @@ pub struct Assignment {
     pub scheduled_at: Timestamp,
     pub dispatched_at: Option<Timestamp>,
     pub started_at: Option<Timestamp>,
-    /// The last we heard of this very run.
-    pub last_sign: Timestamp,
     /// The worker has it.
     pub accepted: bool,
     /// Taken over from an earlier leader: we do not know whether it was published.
     pub recovered: bool,
+    /// What the worker is told; by the ledger's clock.
     pub accept_by: Timestamp,
+    pub watch: Watch,
     /// What the decision imposes on this run; the worker is told.
     pub constraints: Option<Arc<Constraints>>,
     pub reach: Reach,
     pub terms: Terms,
+}
+
+/// What a run is watched by, on the clock that runs while workers can be heard; the engine
+/// fills it in.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Watch {
+    /// The last we heard of this very run.
+    pub last_sign: ListenTime,
+    /// Until then the worker may take it.
+    pub accept_by: ListenTime,
+    /// When it began. A worker that says nothing of that is taken to have begun when it was
+    /// given the job.
+    pub began: Option<ListenTime>,
 }
 
 impl Assignment {
@@ -78,6 +93,18 @@ impl Assignment {
             attempt: self.attempt,
         }
     }
+
+    /// It is offered to its worker from now on.
+    pub(super) fn offer(&mut self, now: Timestamp, heard: ListenTime, accept_within: Duration) {
+        self.accept_by = now + accept_within;
+        self.watch.accept_by = heard + accept_within;
+    }
+
+    /// When it began by the ledger's clock, as far as can be told.
+    pub(super) fn began_at(&self) -> Option<Timestamp> {
+        let given = self.dispatched_at.filter(|_| !self.sdk);
+        self.started_at.or(given)
+    }
 }
 
 /// A job read from the ledger again, with its assignment when it is in flight.
@@ -86,6 +113,8 @@ pub struct ReloadedJob {
     pub known: KnownJob,
     pub state: JobState,
     pub assignment: Option<Assignment>,
+    /// How long nothing was heard of its run before; it counts.
+    pub silent_for: Duration,
 }
 
 /// Where a job stands with us.
@@ -120,6 +149,8 @@ pub(super) struct Job {
     pub armed: Option<Timestamp>,
     /// Since when it waits, for whatever it is.
     pub since: Timestamp,
+    /// When this leader took it over; its tries are counted from then on.
+    pub taken_over: Option<Timestamp>,
     /// Tries to place it that counted.
     pub tries: u32,
     /// Scheduled tries, counted or not: they become rarer.
@@ -133,11 +164,12 @@ pub(super) struct Job {
 impl Job {
     pub fn new(now: Timestamp, known: Arc<KnownJob>, phase: Phase) -> Self {
         Self {
+            since: known.since.unwrap_or(now),
+            taken_over: None,
             known,
             phase,
             place: None,
             armed: None,
-            since: now,
             tries: 0,
             rounds: 0,
             kept: None,
@@ -366,6 +398,7 @@ impl Engine {
         let id = job.known.id.clone();
         self.forget(&id);
         let known = Arc::new(job.known);
+        let heard = self.listening.now();
         let soonest = now + Duration::from_millis(1);
         match (job.state, job.assignment) {
             (JobState::Pending, _) => {
@@ -377,6 +410,9 @@ impl Engine {
                     self.put(now, known.clone(), Phase::Checking);
                     out.push(Effect::Recheck(known));
                 }
+                if let Some(job) = self.jobs.get_mut(&id) {
+                    job.taken_over = Some(now);
+                }
             }
             (JobState::ApprovalRequired, _) => {
                 self.put(now, known, Phase::Held);
@@ -387,6 +423,10 @@ impl Engine {
                 let constraints = assignment.constraints.as_deref();
                 assignment.terms.run_limit = self.run_limit(&known, constraints);
                 assignment.terms.max_attempts = self.max_attempts(&known, constraints);
+                assignment.offer(now, heard, self.settings.accept_within);
+                assignment.watch.last_sign = heard - job.silent_for;
+                let began = assignment.began_at();
+                assignment.watch.began = began.map(|at| self.listening.moment(now, at));
                 let accept_by = assignment.accept_by;
                 let max = assignment.terms.max_attempts;
                 let fragile = known.lost && assignment.attempt.0 >= max;
@@ -407,6 +447,20 @@ impl Engine {
                 | JobState::OutputQuarantined,
                 _,
             ) => {}
+        }
+    }
+
+    /// It is not ours any more, and whoever may have it is told.
+    pub(super) fn gone(&mut self, id: &JobId, out: &mut Vec<Effect>) {
+        if let Some(job) = self.forget(id)
+            && let Phase::Assigned(assignment) = job.phase
+            && (assignment.recovered || assignment.accepted || assignment.dispatched_at.is_some())
+        {
+            out.push(Effect::CancelAtWorker {
+                job: id.clone(),
+                run: assignment.run(),
+                reason: "the ledger does not have the job".to_owned(),
+            });
         }
     }
 

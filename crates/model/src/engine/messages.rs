@@ -39,6 +39,9 @@ pub struct Settings {
     pub count_all_tries: bool,
     /// A worker that leaves this many dispatches in a row untaken is deaf; 0: never.
     pub deaf_after: u32,
+    /// Of the time between two rounds at most this much counts as time in which workers
+    /// could be heard.
+    pub max_gap: Duration,
 }
 
 impl Default for Settings {
@@ -59,6 +62,7 @@ impl Default for Settings {
             remember_results: 100_000,
             count_all_tries: false,
             deaf_after: 3,
+            max_gap: Duration::from_secs(2),
         }
     }
 }
@@ -105,6 +109,27 @@ pub struct ResultReport {
     pub started_at: Option<Timestamp>,
     /// The result was promised but its content is gone.
     pub missing: bool,
+    /// The shell has looked at the job's row, so what is not held now is no run of ours.
+    pub looked_up: bool,
+}
+
+/// A worker came or went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerChange {
+    pub worker: WorkerId,
+    pub incarnation: Incarnation,
+    pub pool: Option<PoolName>,
+    pub change: Change,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    Joined,
+    /// Under a name that was known before: back again, or as a new process.
+    Rejoined,
+    /// It said so.
+    Left,
+    Lost(&'static str),
 }
 
 /// What a heartbeat says.
@@ -155,7 +180,7 @@ pub enum Input {
         job: JobId,
         state: JobState,
     },
-    /// There is no such job in the ledger, so nothing of it went out.
+    /// The ledger does not have the job, or does not take its row: it is let go.
     Gone(JobId),
     Hello(Box<Worker>),
     Beat(Beat),
@@ -192,8 +217,10 @@ pub enum Input {
     Confirmed {
         snapshot: String,
     },
-    /// No sign of life can reach us while the bus is away, so nobody dies of that.
+    /// No sign of life can reach us while the bus is away, so nobody dies of that. An
+    /// engine begins like this.
     BusDown,
+    /// Workers can be heard: the subscriptions stand.
     BusUp,
     /// The configuration of pools, topics and tenants as it is from now on.
     Rules(Arc<Rules>),
@@ -242,6 +269,9 @@ pub enum Effect {
         job: JobId,
         assignment: Assignment,
     },
+    /// A result of a run that is not held here: the row says whose it is. It comes back
+    /// with `looked_up`, after the job if that is in flight as this run.
+    LookUp(ResultReport),
     /// Record a result that changes nothing.
     Stray {
         report: ResultReport,

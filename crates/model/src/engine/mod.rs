@@ -6,11 +6,16 @@
 //! engine moves on as if its effects had happened; when the ledger says otherwise (a
 //! compare-and-set missed), the shell reads the job again and says so with
 //! [`Input::Reloaded`], which replaces whatever was believed.
+//!
+//! There are two clocks: the ledger's for what is due and for deadlines, and one that runs
+//! only while workers can be heard for everything that is counted from a sign of life. How
+//! that one is kept is in `listening.rs`.
 
 mod duplicates;
 mod flight;
 mod inventory;
 mod jobs;
+mod listening;
 mod messages;
 mod placing;
 mod ready;
@@ -24,14 +29,18 @@ mod tests;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet, VecDeque};
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
 use duplicates::Others;
 use flight::InFlight;
 use jobs::Job;
-pub use jobs::{Assignment, KnownJob, Phase, ReloadedJob, Terms};
-pub use messages::{Beat, Census, Effect, Input, Outcome, ResultReport, RunId, Settings};
+pub use jobs::{Assignment, KnownJob, Phase, ReloadedJob, Terms, Watch};
+use listening::Listening;
+pub use messages::{
+    Beat, Census, Change, Effect, Input, Outcome, ResultReport, RunId, Settings, WorkerChange,
+};
 use ready::Ready;
 pub use workers::{cap_incarnation, reach_of, shared_incarnation, topic_incarnation};
 
@@ -57,11 +66,13 @@ pub struct Engine {
     /// Assignments with a time that is not in the ledger yet.
     unmarked: VecDeque<(Timestamp, JobId, DispatchId)>,
     confirmed: Option<(String, Timestamp)>,
-    bus_down_since: Option<Timestamp>,
-    bus_up_at: Timestamp,
+    listening: Listening,
     capacity_changed: bool,
     next_worker_sweep: Timestamp,
-    taken: Remembered,
+    taken: Remembered<DispatchId>,
+    /// Workers that were lost or left, to tell when they are back.
+    departed: Remembered<WorkerId>,
+    changes: Vec<WorkerChange>,
     /// The last time it was asked what to do.
     now: Timestamp,
     /// More was due at that time than is done at once.
@@ -69,15 +80,24 @@ pub struct Engine {
 }
 
 /// A bounded set that forgets the oldest.
-#[derive(Debug, Default)]
-struct Remembered {
-    order: VecDeque<DispatchId>,
-    set: HashSet<DispatchId>,
+#[derive(Debug)]
+struct Remembered<T> {
+    order: VecDeque<T>,
+    set: HashSet<T>,
 }
 
-impl Remembered {
-    fn put(&mut self, id: DispatchId, limit: usize) {
-        if self.set.insert(id) {
+impl<T> Default for Remembered<T> {
+    fn default() -> Self {
+        Self {
+            order: VecDeque::new(),
+            set: HashSet::new(),
+        }
+    }
+}
+
+impl<T: Clone + Eq + Hash> Remembered<T> {
+    fn put(&mut self, id: T, limit: usize) {
+        if self.set.insert(id.clone()) {
             self.order.push_back(id);
             if self.order.len() > limit
                 && let Some(old) = self.order.pop_front()
@@ -105,26 +125,29 @@ impl Engine {
             timers: BinaryHeap::new(),
             unmarked: VecDeque::new(),
             confirmed: None,
-            bus_down_since: None,
-            bus_up_at: Timestamp(0),
+            listening: Listening::default(),
             capacity_changed: false,
             next_worker_sweep: Timestamp(0),
             taken: Remembered::default(),
+            departed: Remembered::default(),
+            changes: Vec::new(),
             now: Timestamp(0),
             behind: false,
         }
     }
 
-    /// What to do about `inputs` at `now`. Never blocks, never fails, same answer every
-    /// time.
+    /// What to do about `inputs` at `now` by the ledger's clock and at `uptime` by a
+    /// monotonic one. Never blocks, never fails, same answer every time.
     pub fn handle(
         &mut self,
         now: Timestamp,
+        uptime: Duration,
         random: Random<'_>,
         inputs: impl IntoIterator<Item = Input>,
     ) -> Vec<Effect> {
         let mut out = Vec::new();
         self.now = now;
+        self.listening.advance(uptime, self.settings.max_gap);
         self.behind = false;
         for input in inputs {
             self.one(now, random, input, &mut out);
@@ -145,9 +168,7 @@ impl Engine {
             } => self.sleep_because(now, *job, now + delay, reason, Some(detail)),
             Input::Reloaded(job) => self.reloaded(now, *job, out),
             Input::Ended { job, state } => self.ended(&job, state, out),
-            Input::Gone(job) => {
-                self.forget(&job);
-            }
+            Input::Gone(job) => self.gone(&job, out),
             Input::Hello(worker) => self.hello(now, *worker, random, out),
             Input::Beat(beat) => self.beat(now, beat, random, out),
             Input::Goodbye {
@@ -180,28 +201,18 @@ impl Engine {
                 }
                 self.confirmed = Some((snapshot, now));
             }
-            Input::BusDown => {
-                self.bus_down_since.get_or_insert(now);
-            }
-            Input::BusUp => self.bus_up(now),
+            Input::BusDown => self.listening.end(),
+            Input::BusUp => self.bus_up(),
             Input::Rules(rules) => self.reconfigure(now, rules, out),
             Input::Tick => {}
         }
     }
 
-    /// The time without the bus is nobody's silence.
-    fn bus_up(&mut self, now: Timestamp) {
-        let Some(since) = self.bus_down_since.take() else {
-            return;
-        };
-        self.bus_up_at = now;
-        self.capacity_changed = true;
-        for worker in self.workers.values_mut() {
-            worker.last_seen = now;
-        }
-        self.others.bus_up(now);
-        for a in self.jobs.values_mut().filter_map(Job::assignment_mut) {
-            a.last_sign = a.last_sign + now.since(since.max(a.last_sign));
+    /// Workers can be heard (again).
+    fn bus_up(&mut self) {
+        if self.listening.begin() {
+            self.capacity_changed = true;
+            self.others.bus_up(self.listening.now());
         }
     }
 
@@ -209,8 +220,7 @@ impl Engine {
     pub fn next_deadline(&self) -> Option<Timestamp> {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let mark = self.unmarked.front().map(|(at, _, _)| *at);
-        let sweeping =
-            self.bus_down_since.is_none() && !(self.workers.is_empty() && self.jobs.is_empty());
+        let sweeping = self.listening.is_on() && !(self.workers.is_empty() && self.jobs.is_empty());
         let sweep = sweeping.then_some(self.next_worker_sweep);
         let soon = self.now + Duration::from_millis(1);
         let rest = self.behind.then_some(soon);
@@ -247,6 +257,11 @@ impl Engine {
 
     pub fn workers(&self) -> impl Iterator<Item = &Worker> {
         self.workers.values()
+    }
+
+    /// Which workers came and went since this was last asked, for the log.
+    pub fn take_changes(&mut self) -> Vec<WorkerChange> {
+        std::mem::take(&mut self.changes)
     }
 
     /// Ids of the workers that hold jobs, known or not.

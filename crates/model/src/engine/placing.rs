@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Assignment, Effect, Engine, KnownJob, Phase, Random, Terms};
+use super::{Assignment, Effect, Engine, KnownJob, Phase, Random, Terms, Watch};
 use crate::ids::{DispatchId, JobId, TenantId, WorkerId};
 use crate::job::{Decision, Verdict};
 use crate::routing::WaitReason;
@@ -31,7 +31,7 @@ impl Engine {
         }
         self.place_fresh(now, random, out);
         // Nothing could be put on the wire while the bus is away.
-        if self.ready.len() == 0 || self.bus_down_since.is_some() {
+        if self.ready.len() == 0 || !self.listening.is_on() {
             return;
         }
         // What has to be asked again holds no slot while it is asked, so bound it.
@@ -106,7 +106,7 @@ impl Engine {
         let room: usize = open
             .map(|w| w.slots().saturating_sub(w.in_flight) as usize)
             .sum();
-        let direct = self.ready.len() == 0 && self.bus_down_since.is_none() && room >= fresh.len();
+        let direct = self.ready.len() == 0 && self.listening.is_on() && room >= fresh.len();
         for id in &fresh {
             if !(direct && self.place_now(now, id, random, out)) {
                 self.enqueue(now, id, random);
@@ -265,7 +265,7 @@ impl Engine {
         bytes[..8].copy_from_slice(&random().to_be_bytes());
         bytes[8..].copy_from_slice(&random().to_be_bytes());
         let dispatch = DispatchId(uuid::Builder::from_random_bytes(bytes).into_uuid());
-        let assignment = Assignment {
+        let mut assignment = Assignment {
             worker: w.id.clone(),
             incarnation: w.incarnation.clone(),
             sdk: w.sdk,
@@ -275,14 +275,17 @@ impl Engine {
             scheduled_at: now,
             dispatched_at: None,
             started_at: None,
-            last_sign: now,
             accepted: false,
             recovered: false,
-            accept_by: now + self.settings.accept_within,
+            accept_by: now,
+            watch: Watch::default(),
             constraints: verdict.constraints.clone(),
             reach: w.reach,
             terms,
         };
+        let heard = self.listening.now();
+        assignment.watch.last_sign = heard;
+        assignment.offer(now, heard, self.settings.accept_within);
         let accept_by = assignment.accept_by;
         self.take_slot(&known.tenant, id, &assignment, fragile);
         if let Some(job) = self.jobs.get_mut(id) {

@@ -24,6 +24,8 @@ impl Engine {
                 if a.dispatched_at.is_none() {
                     // What began was on the wire before, whatever the worker's clock says.
                     a.dispatched_at = Some(a.started_at.unwrap_or(at).min(at));
+                    let began = a.began_at().map(|at| self.listening.moment(now, at));
+                    a.watch.began = a.watch.began.or(began);
                     self.unmarked.push_back((flush_at, id, run.dispatch));
                 }
             }
@@ -58,6 +60,7 @@ impl Engine {
         out: &mut Vec<Effect>,
     ) {
         let again = now + self.settings.retry_delay_publish;
+        let heard = self.listening.now();
         let mut rearm = false;
         let run = self.jobs.get_mut(&id).and_then(Job::assignment_mut);
         let Some(run) = run.filter(|a| a.dispatch == given.dispatch) else {
@@ -76,7 +79,7 @@ impl Engine {
             && a.sdk
         {
             a.recovered = true;
-            a.accept_by = again;
+            a.watch.accept_by = heard + self.settings.retry_delay_publish;
             rearm = true;
         }
         if rearm {
@@ -102,12 +105,14 @@ impl Engine {
         if !is_from(a, worker) || !(named || (dispatch.is_empty() && may_be_vague(a))) {
             return;
         }
-        a.last_sign = now;
+        a.watch.last_sign = self.listening.now();
         a.accepted = true;
         a.recovered = false;
         let first = a.started_at.is_none();
         if first {
-            a.started_at = Some(within(a, at, now));
+            let at = within(a, at, now);
+            a.started_at = Some(at);
+            a.watch.began = Some(self.listening.moment(now, at));
             let dispatch = a.dispatch;
             self.unmarked.push_back((flush_at, id.clone(), dispatch));
         }
@@ -125,35 +130,20 @@ impl Engine {
         random: Random<'_>,
         out: &mut Vec<Effect>,
     ) {
-        // The worker may forget it in any case: taken, repeated or stray.
-        out.push(Effect::Receipt {
-            worker: report.worker.clone(),
-            dispatch: report.dispatch.clone(),
-        });
-        let parsed: Option<DispatchId> = report.dispatch.parse().ok();
-        let Some(job) = self.jobs.get_mut(&report.job) else {
-            if parsed.is_none_or(|d| !self.taken.set.contains(&d)) {
-                let why = "the job is not in flight".to_owned();
-                out.push(Effect::Stray { report, why });
+        let job = self.jobs.get_mut(&report.job);
+        let known = job.as_ref().map(|job| job.known.clone());
+        let (known, a) = match (known, job.and_then(Job::assignment_mut)) {
+            (Some(known), Some(a))
+                if is_from(a, &report.worker) && is_dispatch(a, &report.dispatch) =>
+            {
+                (known, a)
             }
-            return;
-        };
-        let known = job.known.clone();
-        let Some(a) = job.assignment_mut() else {
-            if parsed.is_none_or(|d| !self.taken.set.contains(&d)) {
-                let why = "the job is not in flight".to_owned();
-                out.push(Effect::Stray { report, why });
+            _ => {
+                self.unexpected(report, out);
+                return;
             }
-            return;
         };
-        if !is_from(a, &report.worker) || !is_dispatch(a, &report.dispatch) {
-            let why = format!(
-                "the job is with worker {} as dispatch {}",
-                a.worker, a.dispatch
-            );
-            out.push(Effect::Stray { report, why });
-            return;
-        }
+        out.push(receipt(&report));
         // A result implies that it was dispatched and ran.
         a.accepted = true;
         if report.outcome != Outcome::NotStarted && a.started_at.is_none() {
@@ -230,6 +220,28 @@ impl Engine {
         });
     }
 
+    /// A result of a run that is not held. Its worker keeps it until the ledger has told
+    /// that it is no run under way: we may be the ones who are wrong.
+    fn unexpected(&self, report: ResultReport, out: &mut Vec<Effect>) {
+        let dispatch: Option<DispatchId> = report.dispatch.parse().ok();
+        if dispatch.is_some_and(|d| self.taken.set.contains(&d)) {
+            out.push(receipt(&report));
+        } else if dispatch.is_some() && !report.looked_up {
+            out.push(Effect::LookUp(report));
+        } else {
+            let job = self.jobs.get(&report.job);
+            let why = match job.and_then(Job::assignment) {
+                Some(a) => format!(
+                    "the job is with worker {} as dispatch {}",
+                    a.worker, a.dispatch
+                ),
+                None => "the job is not in flight".to_owned(),
+            };
+            out.push(receipt(&report));
+            out.push(Effect::Stray { report, why });
+        }
+    }
+
     /// Another run if attempts are left, or the end.
     #[expect(clippy::too_many_arguments, reason = "one decision with its reasons")]
     pub(super) fn retry_or_fail(
@@ -303,6 +315,7 @@ impl Engine {
             crate::ids::Attempt(assignment.attempt.0.saturating_sub(1))
         };
         known.not_before = not_before;
+        known.since = Some(now);
         known.lost = lost || (known.lost && !ran);
         out.push(Effect::Requeue {
             job: id.clone(),
@@ -337,6 +350,14 @@ impl Engine {
         let mut on = rule.and_then(|r| r.retry_on).unwrap_or_default();
         on.failed |= job.spec.retry.as_ref().is_some_and(|r| r.on_failed);
         on
+    }
+}
+
+/// The worker may forget the result: it is taken, a repeat, or known to change nothing.
+fn receipt(report: &ResultReport) -> Effect {
+    Effect::Receipt {
+        worker: report.worker.clone(),
+        dispatch: report.dispatch.clone(),
     }
 }
 

@@ -37,7 +37,7 @@ impl Engine {
                 since: a.scheduled_at,
                 accepted: a.accepted,
                 started_at: a.started_at,
-                last_sign: a.last_sign,
+                last_sign: self.now - self.listening.now().since(a.watch.last_sign),
             },
             Phase::Waiting { retry_at, verdict } => {
                 let class = job.place.map_or(0, |p| p.class);
@@ -47,14 +47,16 @@ impl Engine {
                 let reason = reason.unwrap_or(WaitReason::PoolOverloaded);
                 let topic = job.known.spec.topic.as_str();
                 let detail = match reason {
-                    _ if self.bus_down_since.is_some() => {
-                        "the message bus cannot be reached".to_owned()
-                    }
+                    _ if !self.listening.is_on() => "the message bus cannot be reached".to_owned(),
+                    WaitReason::PoolInactive => format!(
+                        "every pool of topic {topic} is inactive (no_pool_mapping){}",
+                        narrowed(&job.known.spec)
+                    ),
                     WaitReason::NoPoolMapping => format!(
                         "no pool is configured for topic {topic} (no_pool_mapping){}",
                         narrowed(&job.known.spec)
                     ),
-                    WaitReason::NoWorkers => format!(
+                    WaitReason::NoWorkers | WaitReason::PoolDraining => format!(
                         "no worker {} can take a job of topic {topic} (no_workers){}{}",
                         in_pools(&pools),
                         self.draining(&pools),
@@ -99,6 +101,7 @@ impl Engine {
                     since,
                     pools: pools.to_vec(),
                     tries: job.tries,
+                    counted_since: job.taken_over,
                     max_tries: self.settings.max_scheduling_retries,
                     next_try_at: *retry_at,
                     lane: self.ready.lane_len(class, tenant) as u64,

@@ -9,6 +9,7 @@ mod fairness;
 mod fleet;
 mod ledger;
 mod limits;
+mod listening;
 mod placing;
 mod pools;
 mod processes;
@@ -27,6 +28,7 @@ use crate::ids::{Attempt, Incarnation, PoolName, TenantId, Topic};
 use crate::job::{Decision, JobSpec, Priority, Verdict};
 use crate::routing::{Care, PoolRouting, Reach, WaitReason};
 use crate::state::JobState;
+use crate::time::ListenTime;
 
 const SNAPSHOT: &str = "policy-1";
 
@@ -34,8 +36,12 @@ const SNAPSHOT: &str = "policy-1";
 struct Rig {
     engine: Engine,
     now: Timestamp,
+    /// How far the ledger's clock was set forward.
+    stepped: Duration,
     seed: u64,
 }
+
+const START: Timestamp = Timestamp(1_000_000_000_000);
 
 impl Rig {
     fn new() -> Self {
@@ -43,16 +49,40 @@ impl Rig {
     }
 
     fn with(settings: Settings) -> Self {
+        // One step of time stands for as many rounds as the shell makes of it.
+        Self::with_gaps(Settings {
+            max_gap: Duration::MAX,
+            ..settings
+        })
+    }
+
+    fn with_gaps(settings: Settings) -> Self {
+        let mut rig = Self::deaf(settings);
+        rig.feed(Input::BusUp);
+        rig
+    }
+
+    /// One that does not hear workers yet.
+    fn deaf(settings: Settings) -> Self {
         Self {
             engine: Engine::new(settings, rules()),
-            now: Timestamp::from_millis(1_000_000_000),
+            now: START,
+            stepped: Duration::ZERO,
             seed: 1,
         }
     }
 
+    /// Sets the ledger's clock forward.
+    fn step(&mut self, by: Duration) -> Vec<Effect> {
+        self.stepped += by;
+        self.pass(by)
+    }
+
     fn feed_all(&mut self, inputs: impl IntoIterator<Item = Input>) -> Vec<Effect> {
         let seed = &mut self.seed;
-        let effects = self.engine.handle(self.now, &mut || splitmix(seed), inputs);
+        let uptime = self.now.since(START + self.stepped);
+        let mut random = || splitmix(seed);
+        let effects = self.engine.handle(self.now, uptime, &mut random, inputs);
         // The shell sleeps until then: a time that has passed would make it spin.
         if let Some(next) = self.engine.next_deadline() {
             assert!(
@@ -189,6 +219,7 @@ fn job(id: &str) -> KnownJob {
         attempt: Attempt(0),
         payload_len: 0,
         lost: false,
+        since: None,
     }
 }
 
@@ -215,7 +246,7 @@ fn worker(id: &str, incarnation_: &str, slots: u32) -> Worker {
         cpu_load: 0.0,
         gpu_utilization: 0.0,
         draining: false,
-        last_seen: Timestamp(0),
+        last_seen: ListenTime::default(),
         in_flight: 0,
         reach: Reach::Direct,
         care: Care::default(),
@@ -260,6 +291,7 @@ fn report(job: &str, a: &Assignment, outcome: Outcome) -> ResultReport {
         error_message: String::new(),
         started_at: None,
         missing: false,
+        looked_up: true,
     }
 }
 
@@ -282,6 +314,7 @@ fn one_short(effect: &Effect) -> String {
             if *ran { "" } else { " uncounted" }
         ),
         Effect::Mark { job, .. } => format!("mark {job}"),
+        Effect::LookUp(report) => format!("look up {}", report.job),
         Effect::Stray { report, .. } => format!("stray {}", report.job),
         Effect::Recheck(job) => format!("recheck {}", job.id),
         Effect::Republish { job, .. } => format!("republish {}", job.id),

@@ -10,7 +10,7 @@ use super::{Assignment, Effect, Engine, Phase, Random};
 use crate::ids::JobId;
 use crate::routing::WaitReason;
 use crate::state::JobState;
-use crate::time::Timestamp;
+use crate::time::{ListenTime, Timestamp};
 
 /// Timers that are kept without asking whether they still count.
 const TIMERS_KEPT: usize = 1024;
@@ -118,9 +118,9 @@ impl Engine {
     ) {
         // What blocked it may be gone in this very moment; then the try is still open.
         // Without the bus nobody shows itself, which is nobody's fault.
-        let reason = match self.bus_down_since {
-            Some(_) => None,
-            None => self.why(id),
+        let reason = match self.listening.is_on() {
+            true => self.why(id),
+            false => None,
         };
         let settings = &self.settings;
         let Some(job) = self.jobs.get_mut(id) else {
@@ -130,7 +130,10 @@ impl Engine {
         let (Some(place), Phase::Waiting { retry_at, .. }) = (job.place, &mut job.phase) else {
             return;
         };
-        let floor = if reason == Some(WaitReason::NoWorkers) {
+        let floor = if matches!(
+            reason,
+            Some(WaitReason::NoWorkers | WaitReason::PoolDraining)
+        ) {
             settings.retry_delay_no_workers
         } else {
             Duration::ZERO
@@ -172,7 +175,7 @@ impl Engine {
     pub(super) fn arm_run_limit(&mut self, id: &JobId) {
         let run = self.jobs.get(id).and_then(|j| j.assignment());
         if let Some(at) = run.and_then(ends_by) {
-            self.arm(Some(at), id);
+            self.arm(Some(self.listening.timer(self.now, at)), id);
         }
     }
 
@@ -198,7 +201,8 @@ impl Engine {
             };
             a.terms.run_limit.map_or(limit, |run| limit.max(run))
         });
-        if self.bus_down_since.is_none() && now.since(a.last_sign) >= limit {
+        let heard = self.listening.now();
+        if self.listening.is_on() && heard.since(a.watch.last_sign) >= limit {
             let reason = format!("no sign of life for {} s", limit.as_secs());
             if visibility.is_some() {
                 self.give_up(now, id, "visibility_timeout", reason, random, out);
@@ -212,11 +216,11 @@ impl Engine {
             self.timed_out(now, id, code, reason, random, out);
             return;
         }
-        let mut again = a.last_sign + limit;
+        let mut again = a.watch.last_sign + limit;
         if let Some(end) = ends_by(a) {
             // A result may still be on its way from before the bus was lost.
-            let end = end.max(self.bus_up_at + RUN_GRACE);
-            if self.bus_down_since.is_none() && end <= now {
+            let end = end.max(self.listening.settled(RUN_GRACE));
+            if self.listening.is_on() && end <= heard {
                 let run = a.terms.run_limit.unwrap_or_default();
                 let reason = format!("it ran for longer than {} s", run.as_secs_f64());
                 self.timed_out(now, id, "timeout", reason, random, out);
@@ -227,24 +231,25 @@ impl Engine {
         if !a.accepted && a.sdk {
             let ttl = self.settings.worker_ttl;
             let unheard = self.settings.accept_within + ANSWER_GRACE + ttl;
-            if a.recovered && a.accept_by <= now || a.accept_by + ANSWER_GRACE <= now {
+            let accept_by = a.watch.accept_by;
+            if a.recovered && accept_by <= heard || accept_by + ANSWER_GRACE <= heard {
                 if a.recovered && self.workers.contains_key(&a.worker) && a.dispatched_at.is_none()
                 {
                     // Its publish failed: the same dispatch goes out again.
                     a.recovered = false;
-                    a.accept_by = now + self.settings.accept_within;
+                    a.offer(now, heard, self.settings.accept_within);
                     let assignment = a.clone();
-                    again = again.min(assignment.accept_by);
+                    again = again.min(a.watch.accept_by);
                     out.push(Effect::Republish {
                         job: known,
                         assignment,
                     });
-                } else if self.bus_down_since.is_none() && now.since(a.last_sign) >= unheard {
+                } else if self.listening.silence(a.watch.last_sign) >= unheard {
                     // It is there, but neither took it nor answers what it has: as good
                     // as gone, for this run.
                     let reason = "its worker does not hear".to_owned();
                     let worker = a.worker.clone();
-                    self.missed(now, &worker);
+                    self.missed(&worker);
                     self.retry_or_fail(now, id, true, "worker_lost", reason, random, out);
                     return;
                 } else {
@@ -252,22 +257,23 @@ impl Engine {
                     out.push(Effect::AskInventory {
                         worker: a.worker.clone(),
                     });
-                    again = again.min(now + self.settings.retry_delay_publish);
-                    if self.bus_down_since.is_none() {
-                        self.strike(now, id);
+                    again = again.min(heard + self.settings.retry_delay_publish);
+                    if self.listening.is_on() {
+                        self.strike(id);
                     }
                 }
             } else if a.recovered {
-                again = again.min(a.accept_by);
+                again = again.min(accept_by);
             } else {
-                again = again.min(a.accept_by + ANSWER_GRACE);
+                again = again.min(accept_by + ANSWER_GRACE);
             }
         }
         // Never at once: what could be done now has been done.
-        let soonest = match self.bus_down_since {
-            Some(_) => now + LOOK_AGAIN,
-            None => now + Duration::from_millis(1),
+        let soonest = match self.listening.is_on() {
+            true => now + Duration::from_millis(1),
+            false => now + LOOK_AGAIN,
         };
+        let again = self.listening.timer(now, again);
         self.arm(Some(again.max(soonest)), id);
     }
 
@@ -363,13 +369,7 @@ impl Engine {
     }
 }
 
-/// When a run that has begun must have ended. A worker that says nothing of its beginning
-/// is taken to have begun when it was given the job.
-fn ends_by(a: &Assignment) -> Option<Timestamp> {
-    let began = if a.sdk {
-        a.started_at
-    } else {
-        a.started_at.or(a.dispatched_at)
-    };
-    Some(began? + a.terms.run_limit? + RUN_GRACE)
+/// When a run that has begun must have ended.
+fn ends_by(a: &Assignment) -> Option<ListenTime> {
+    Some(a.watch.began? + a.terms.run_limit? + RUN_GRACE)
 }

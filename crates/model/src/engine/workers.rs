@@ -2,15 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Beat, Effect, Engine, Job, Random};
+use super::{Beat, Change, Effect, Engine, Job, Random, WorkerChange};
 use crate::ids::{DispatchId, Incarnation, JobId, WorkerId};
 use crate::routing::{Care, Reach, Worker};
-use crate::time::Timestamp;
+use crate::time::{ListenTime, Timestamp};
 
 /// A worker may take a dispatch up to its accept-by, and an answer that does not list it
 /// may have been on its way since before: only this much later it counts. It also covers
-/// the difference between the worker's clock and ours.
+/// what the worker cannot know of the time a dispatch was under way.
 pub(super) const ANSWER_GRACE: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// Workers remembered that were lost or left.
+const MAX_DEPARTED: usize = 10_000;
 
 /// Topics remembered that a worker did not take.
 const MAX_REFUSED: usize = 1000;
@@ -30,7 +33,7 @@ impl Engine {
         random: Random<'_>,
         out: &mut Vec<Effect>,
     ) {
-        worker.last_seen = now;
+        worker.last_seen = self.listening.now();
         worker.care = Care::default();
         let known = self.workers.get(&worker.id);
         match worker.reach {
@@ -53,6 +56,7 @@ impl Engine {
                 }
             }
         }
+        self.note_arrival(&worker);
         self.register(worker);
     }
 
@@ -75,12 +79,12 @@ impl Engine {
             // to an earlier leader: its heartbeat must do.
             self.hello(now, of_beat(now, &beat), random, out);
         }
-        let accept_within = self.settings.accept_within;
+        let heard = self.listening.now();
         let Some(w) = self.workers.get_mut(&beat.worker) else {
             return;
         };
         let was_open = w.is_open();
-        w.last_seen = now;
+        w.last_seen = heard;
         w.cpu_load = beat.cpu_load;
         w.gpu_utilization = beat.gpu_utilization;
         w.max_parallel = beat.max_parallel;
@@ -92,7 +96,10 @@ impl Engine {
         }
         // What is ours is in our own count already: listed by dispatch id, or, by a worker
         // that cannot list, counted along, perhaps with one that has just ended.
-        let ended = w.care.last_end.is_some_and(|at| now.since(at) <= CROSSING);
+        let ended = w
+            .care
+            .last_end
+            .is_some_and(|at| heard.since(at) <= CROSSING);
         let ours = if w.sdk {
             u32::try_from(beat.active.len()).unwrap_or(u32::MAX)
         } else {
@@ -100,13 +107,13 @@ impl Engine {
         };
         w.reported_active = beat.active_jobs.saturating_sub(ours);
         let idle_before = w.care.idle_at;
-        w.care.idle_at = (beat.active_jobs == 0).then_some(now);
+        w.care.idle_at = (beat.active_jobs == 0).then_some(heard);
         let (sdk, held) = (w.sdk, w.in_flight);
         if !was_open && w.is_open() {
             self.capacity_changed = true;
         }
         if sdk {
-            self.signs_of_life(now, &beat.worker, beat.active.iter());
+            self.signs_of_life(&beat.worker, beat.active.iter());
         } else if held > 0 && beat.active_jobs >= held {
             // It cannot say which, but it has as many as we gave it.
             let all: Vec<DispatchId> = self
@@ -114,7 +121,7 @@ impl Engine {
                 .of_worker(&beat.worker)
                 .map(|(d, _)| *d)
                 .collect();
-            self.signs_of_life(now, &beat.worker, all.iter());
+            self.signs_of_life(&beat.worker, all.iter());
         } else if held > 0
             && beat.active_jobs == 0
             && let Some(before) = idle_before
@@ -122,7 +129,7 @@ impl Engine {
             // What was sent while it was not connected is gone; it had time to begin, and
             // has said twice that it has nothing.
             let reason = "its worker does not have it";
-            let gone = self.held_where(&beat.worker, |a| a.scheduled_at + accept_within <= before);
+            let gone = self.held_where(&beat.worker, |a| a.watch.accept_by <= before);
             for id in gone {
                 self.refused(&beat.worker, &id);
                 self.retry_or_fail(now, &id, true, "worker_lost", reason.into(), random, out);
@@ -146,16 +153,16 @@ impl Engine {
     /// Runs that a worker says it has.
     pub(super) fn signs_of_life<'a>(
         &mut self,
-        now: Timestamp,
         worker: &WorkerId,
         active: impl Iterator<Item = &'a DispatchId>,
     ) {
+        let heard = self.listening.now();
         let mut any = false;
         for dispatch in active {
             if let Some(id) = self.in_flight.job(worker, dispatch)
                 && let Some(a) = self.jobs.get_mut(id).and_then(Job::assignment_mut)
             {
-                a.last_sign = now;
+                a.watch.last_sign = heard;
                 a.accepted = true;
                 any = true;
             }
@@ -177,9 +184,9 @@ impl Engine {
 
     /// It did not take what it was given in time, though it is there. Several in a row
     /// mean that it speaks but does not hear; it is tried again with one later.
-    pub(super) fn missed(&mut self, now: Timestamp, worker: &WorkerId) {
+    pub(super) fn missed(&mut self, worker: &WorkerId) {
         let after = self.settings.deaf_after;
-        let until = now + self.settings.worker_ttl;
+        let until = self.listening.now() + self.settings.worker_ttl;
         if let Some(w) = self.workers.get_mut(worker) {
             w.care.missed = w.care.missed.saturating_add(1);
             if after > 0 && w.care.missed >= after {
@@ -203,7 +210,7 @@ impl Engine {
         }
         let known = self.workers.get(worker);
         if known.is_some_and(|w| incarnation.is_none_or(|i| *i == w.incarnation)) {
-            self.workers.remove(worker);
+            self.depart(worker, Change::Left);
             self.succeed(worker, out);
         } else if known.is_some() && incarnation.is_none() {
             return;
@@ -241,14 +248,47 @@ impl Engine {
         }
     }
 
-    /// Workers that have been silent for longer than their time, while the bus was up.
+    /// Takes a worker off the registry, and notes it for the log.
+    fn depart(&mut self, id: &WorkerId, change: Change) {
+        if let Some(w) = self.workers.remove(id) {
+            self.departed.put(id.clone(), MAX_DEPARTED);
+            self.changes.push(WorkerChange {
+                worker: w.id,
+                incarnation: w.incarnation,
+                pool: w.pool,
+                change,
+            });
+        }
+    }
+
+    /// Notes for the log that a worker is new here, or a new process. Those that never
+    /// say a word come and go with the configuration.
+    fn note_arrival(&mut self, worker: &Worker) {
+        let known = self.workers.get(&worker.id).map(|w| &w.incarnation);
+        if worker.reach == Reach::Unregistered || known == Some(&worker.incarnation) {
+            return;
+        }
+        let back = known.is_some() || self.departed.set.contains(&worker.id);
+        self.changes.push(WorkerChange {
+            worker: worker.id.clone(),
+            incarnation: worker.incarnation.clone(),
+            pool: worker.pool.clone(),
+            change: if back {
+                Change::Rejoined
+            } else {
+                Change::Joined
+            },
+        });
+    }
+
+    /// Workers that have been silent for longer than their time, while we listened.
     pub(super) fn sweep_workers(
         &mut self,
         now: Timestamp,
         random: Random<'_>,
         out: &mut Vec<Effect>,
     ) {
-        if now < self.next_worker_sweep || self.bus_down_since.is_some() {
+        if now < self.next_worker_sweep || !self.listening.is_on() {
             return;
         }
         self.next_worker_sweep = now + std::time::Duration::from_secs(1);
@@ -256,18 +296,19 @@ impl Engine {
         let silent: Vec<(WorkerId, Incarnation)> = self
             .workers
             .values()
-            .filter(|w| w.reach != Reach::Unregistered && now.since(w.last_seen) > ttl)
+            .filter(|w| w.reach != Reach::Unregistered && self.listening.silence(w.last_seen) > ttl)
             .map(|w| (w.id.clone(), w.incarnation.clone()))
             .collect();
         for (id, incarnation) in silent {
-            self.workers.remove(&id);
+            self.depart(&id, Change::Lost("no heartbeat"));
             let held = self.held_where(&id, |a| a.incarnation == incarnation);
             self.lose(now, held, &id, "its worker fell silent", random, out);
             self.succeed(&id, out);
         }
         self.sweep_others(now, random, out);
+        let heard = self.listening.now();
         for w in self.workers.values_mut() {
-            if w.care.deaf_until.is_some_and(|at| at <= now) {
+            if w.care.deaf_until.is_some_and(|at| at <= heard) {
                 // One more miss and it is deaf again.
                 w.care.deaf_until = None;
                 w.care.missed = self.settings.deaf_after.saturating_sub(1);
@@ -283,7 +324,7 @@ impl Engine {
                 let served = here.as_ref() == Some(&a.incarnation)
                     || self.others.is_heard(&worker, &a.incarnation);
                 let anybody = a.reach == Reach::Unregistered;
-                !served && !anybody && now.since(a.last_sign) > ttl
+                !served && !anybody && self.listening.silence(a.watch.last_sign) > ttl
             });
             let reason = "its worker did not come back";
             self.lose(now, orphaned, &worker, reason, random, out);
@@ -339,7 +380,7 @@ fn of_beat(now: Timestamp, beat: &Beat) -> Worker {
         cpu_load: beat.cpu_load,
         gpu_utilization: beat.gpu_utilization,
         draining: false,
-        last_seen: now,
+        last_seen: ListenTime::default(),
         in_flight: 0,
         reach: beat.reach,
         care: Care::default(),

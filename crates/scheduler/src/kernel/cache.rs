@@ -180,6 +180,7 @@ mod tests {
             attempt: Attempt(0),
             payload_len: 0,
             lost: false,
+            since: None,
         }
     }
 

@@ -233,6 +233,14 @@ impl Fake {
         Ok(self.bus.send(subject, packet, None).await?)
     }
 
+    /// A control message of a scheduler whose clock says `at_ms`.
+    pub async fn control_at(&self, at_ms: i64, control: own::WorkerControl) -> anyhow::Result<()> {
+        let subject = subjects::worker_control(&worker_id()?);
+        let payload = Payload::WorkerControl(control);
+        let packet = packet::seal("fake", "trace", Timestamp(at_ms * 1_000), payload);
+        Ok(self.bus.send(subject, packet, None).await?)
+    }
+
     pub async fn receipt(&self, order: &Order) -> anyhow::Result<()> {
         self.receipts(vec![order.id.to_string()]).await
     }

@@ -130,6 +130,45 @@ async fn what_is_stale_is_dropped() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The worker's clock is ahead of the scheduler's, or behind it: what counts is how long a
+/// dispatch was under way.
+#[tokio::test]
+async fn a_worker_whose_clock_is_off_takes_what_is_fresh_and_drops_what_is_late()
+-> anyhow::Result<()> {
+    for skew in [-20_000, 20_000] {
+        let mut fake = Fake::start().await?;
+        let count = Arc::default();
+        let worker = fake.worker(echo(&count)).await?;
+        // The scheduler answers a hello; here it also asks for one, to see that it was heard.
+        let control = own::WorkerControl {
+            epoch: EPOCH,
+            rehello: true,
+            ..Default::default()
+        };
+        fake.control_at(now_ms() + skew, control).await?;
+        fake.hello().await?;
+        let sent = |age_ms: i64| {
+            let sent_at_ms = now_ms() + skew - age_ms;
+            let mut order = fake.order("job.echo", "1");
+            order.detail.sent_at_ms = sent_at_ms;
+            order.detail.accept_within_ms = 10_000;
+            order.detail.accept_by_ms = sent_at_ms + 10_000;
+            order.detail.deadline_in_ms = 60_000;
+            order.detail.deadline_ms = sent_at_ms + 60_000;
+            order
+        };
+        let late = sent(15_000);
+        fake.dispatch(&late).await?;
+        let fresh = sent(0);
+        fake.dispatch(&fresh).await?;
+        let result = fake.result_of(&fresh).await?;
+        assert_eq!(status(&result), JobStatus::Succeeded, "{skew}");
+        let stats = worker.stats.snapshot();
+        assert_eq!((stats.dropped_late, stats.accepted), (1, 1), "{skew}");
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_leaders_control_message_makes_older_leaders_stale() -> anyhow::Result<()> {
     let mut fake = Fake::start().await?;

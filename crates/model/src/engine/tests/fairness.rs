@@ -131,7 +131,12 @@ proptest! {
             Err(WaitReason::PoolOverloaded) => {
                 prop_assert!(!fit.is_empty() && open.is_empty());
             }
-            Err(WaitReason::NoWorkers | WaitReason::NoPoolMapping) => prop_assert!(fit.is_empty()),
+            Err(
+                WaitReason::NoWorkers
+                | WaitReason::NoPoolMapping
+                | WaitReason::PoolDraining
+                | WaitReason::PoolInactive,
+            ) => prop_assert!(fit.is_empty()),
             Err(other) => prop_assert!(false, "{other:?}"),
         }
     }

@@ -67,9 +67,9 @@ fn one_that_hears_again_is_used_again() {
 fn after_a_while_a_deaf_worker_is_tried_with_one() {
     let mut rig = Rig::new();
     rig.hello("w", 1);
-    rig.engine.missed(rig.now, &worker_id("w"));
-    rig.engine.missed(rig.now, &worker_id("w"));
-    rig.engine.missed(rig.now, &worker_id("w"));
+    rig.engine.missed(&worker_id("w"));
+    rig.engine.missed(&worker_id("w"));
+    rig.engine.missed(&worker_id("w"));
     assert_eq!(short(&rig.allow(job("a"))), nothing());
     let mut seen = Vec::new();
     for _ in 0..32 {
@@ -213,6 +213,7 @@ fn a_goodbye_of_a_worker_nobody_knows_frees_its_jobs() {
         known: job("a"),
         state: JobState::Scheduled,
         assignment: Some(a.clone()),
+        silent_for: Duration::ZERO,
     })));
     let goodbye = |incarnation_: &str| Input::Goodbye {
         worker: worker_id("w"),

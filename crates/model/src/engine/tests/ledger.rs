@@ -56,18 +56,18 @@ impl Row {
         known
     }
 
-    pub fn reloaded(&self, now: Timestamp, recovered: bool) -> ReloadedJob {
+    pub fn reloaded(&self, recovered: bool) -> ReloadedJob {
         let assignment = self.run.clone().map(|mut a| {
-            a.last_sign = now;
             a.accepted = a.started_at.is_some();
             a.recovered = recovered;
-            a.accept_by = now + secs(10);
+            a.watch = Watch::default();
             a
         });
         ReloadedJob {
             known: self.known(),
             state: self.state,
             assignment,
+            silent_for: Duration::ZERO,
         }
     }
 
@@ -88,7 +88,8 @@ impl Ledger {
                     Effect::Assign { job, .. } => (2, &job.id),
                     Effect::Refuse { job, .. } => (3, &job.id),
                     Effect::Mark { job, .. } => (4, job),
-                    Effect::Stray { .. }
+                    Effect::LookUp(_)
+                    | Effect::Stray { .. }
                     | Effect::Recheck(_)
                     | Effect::Republish { .. }
                     | Effect::CancelAtWorker { .. }
@@ -132,7 +133,8 @@ impl Ledger {
                 self.mark(job, assignment);
                 true
             }
-            Effect::Stray { .. }
+            Effect::LookUp(_)
+            | Effect::Stray { .. }
             | Effect::Recheck(_)
             | Effect::Republish { .. }
             | Effect::CancelAtWorker { .. }

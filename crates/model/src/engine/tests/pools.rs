@@ -164,3 +164,47 @@ fn labels_of_placement_constraint_and_node_narrow() {
         assert_eq!(rig.assigned(known).worker.as_str(), "w-eu", "{key}");
     }
 }
+
+#[test]
+fn a_closed_pool_uses_up_no_tries() {
+    for (status, code) in [
+        (PoolStatus::Draining, "no_workers"),
+        (PoolStatus::Inactive, "no_pool_mapping"),
+    ] {
+        let mut rig = two_pools(|r| edit(r, "a", |p| p.status = status));
+        let start = rig.now;
+        rig.allow(on("job.a.x", "1"));
+        // Ten hours, far beyond the 50 tries.
+        while rig.now < start + secs(36_000) {
+            for id in ["w-a", "w-b"] {
+                rig.beat(id, &[]);
+            }
+            let effects = rig.live(secs(20));
+            assert!(effects.is_empty(), "{status:?}: {effects:?}");
+        }
+        let standing = rig.engine.standing(&job_id("1"));
+        let crate::explain::Standing::Waiting { reason, tries, .. } = standing else {
+            panic!("{standing:?}")
+        };
+        assert_eq!((reason.as_str(), tries), (code, 0));
+        // Open again, it runs.
+        let mut open = (*rig.engine.rules).clone();
+        edit(&mut open, "a", |p| p.status = PoolStatus::Active);
+        let effects = rig.feed(Input::Rules(Arc::new(open)));
+        assert_eq!(short(&effects), ["recheck 1"]);
+    }
+}
+
+#[test]
+fn one_draining_pool_of_several_keeps_a_job_from_being_given_up() {
+    let mut rig = two_pools(|r| edit(r, "a", |p| p.status = PoolStatus::Draining));
+    rig.feed(Input::Goodbye {
+        worker: worker_id("w-b"),
+        incarnation: None,
+    });
+    rig.allow(on("job.ab", "1"));
+    rig.allow(on("job.b", "2"));
+    let seen: Vec<_> = rig.live(secs(7_200)).into_iter().map(|(_, e)| e).collect();
+    assert_eq!(short(&seen), ["refuse 2 FAILED no_workers"]);
+    assert!(rig.engine.knows(&job_id("1")));
+}

@@ -184,6 +184,7 @@ impl World {
             error_message: String::new(),
             started_at: None,
             missing: false,
+            looked_up: false,
         };
         let times = 1 + u64::from(self.unlucky(20));
         for _ in 0..times {

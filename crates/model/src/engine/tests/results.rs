@@ -283,3 +283,67 @@ fn a_run_that_goes_out_after_its_end_is_cancelled_again() {
     rig.result("a", &b, Outcome::Succeeded);
     assert_eq!(short(&rig.feed(published(&b, now))), nothing());
 }
+
+#[test]
+fn a_result_that_is_not_expected_is_looked_up_before_its_worker_may_forget_it() {
+    let (_, a) = one_running();
+    let mut rig = Rig::new();
+    rig.hello("w", 1);
+    let mut said = report("a", &a, Outcome::Succeeded);
+    said.looked_up = false;
+    let effects = rig.feed(Input::Result(said.clone()));
+    assert_eq!(short(&effects), ["look up a"], "no receipt");
+    // The row is in flight as this very run: it is taken.
+    said.looked_up = true;
+    let row = Input::Reloaded(Box::new(ReloadedJob {
+        known: job("a"),
+        state: JobState::Running,
+        assignment: Some(a.clone()),
+        silent_for: Duration::ZERO,
+    }));
+    let effects = rig.feed_all([row, Input::Result(said.clone())]);
+    assert_eq!(short(&effects), ["receipt w", "finish a SUCCEEDED "]);
+    // A repeat of what was taken costs no second look.
+    said.looked_up = false;
+    assert_eq!(short(&rig.feed(Input::Result(said))), ["receipt w"]);
+}
+
+#[test]
+fn what_is_no_run_of_ours_is_recorded_after_the_look() {
+    let (mut rig, a) = one_running();
+    let mut other = a.clone();
+    other.dispatch = DispatchId(uuid::Uuid::from_u128(7));
+    let mut said = report("a", &other, Outcome::Succeeded);
+    said.looked_up = false;
+    assert_eq!(short(&rig.feed(Input::Result(said.clone()))), ["look up a"]);
+    said.looked_up = true;
+    assert_eq!(
+        short(&rig.feed(Input::Result(said.clone()))),
+        ["receipt w", "stray a"]
+    );
+    // What names no dispatch at all can be no row's.
+    said.looked_up = false;
+    said.dispatch = "rubbish".to_owned();
+    assert_eq!(
+        short(&rig.feed(Input::Result(said))),
+        ["receipt w", "stray a"]
+    );
+    assert!(rig.engine.knows(&job_id("a")));
+}
+
+#[test]
+fn a_job_that_is_let_go_is_cancelled_only_where_it_may_be() {
+    let (mut rig, a) = one_running();
+    assert_eq!(short(&rig.feed(Input::Gone(job_id("a")))), nothing());
+    let b = rig.assigned(job("b"));
+    rig.feed(Input::Published {
+        job: job_id("b"),
+        run: b.run(),
+        at: rig.now,
+    });
+    assert_eq!(
+        short(&rig.feed(Input::Gone(job_id("b")))),
+        ["cancel b at w"]
+    );
+    assert_eq!(rig.worker("w").in_flight, 0, "{}", a.worker);
+}

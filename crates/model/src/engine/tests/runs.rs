@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn one_running() -> (Rig, Assignment) {
+pub fn one_running() -> (Rig, Assignment) {
     let mut rig = Rig::new();
     rig.hello("w", 1);
     let a = rig.assigned(job("a"));
@@ -25,7 +25,7 @@ fn failed(a: &Assignment) -> Input {
     }
 }
 
-fn started(a: &Assignment) -> Input {
+pub fn started(a: &Assignment) -> Input {
     Input::Started {
         job: job_id("a"),
         dispatch: a.dispatch.to_string(),
@@ -227,6 +227,7 @@ fn reloaded(known: KnownJob, state: JobState, assignment: Option<Assignment>) ->
         known,
         state,
         assignment,
+        silent_for: Duration::ZERO,
     }))
 }
 

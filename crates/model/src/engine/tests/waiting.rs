@@ -109,7 +109,7 @@ fn a_scheduled_try_looks_at_a_blocked_class_again() {
     // Something that gives capacity without saying so.
     rig.engine.workers.insert(worker_id("w"), {
         let mut w = worker("w", "one", 1);
-        w.last_seen = rig.now;
+        w.last_seen = rig.engine.listening.now();
         w
     });
     let effects = rig.live(secs(2));
@@ -146,4 +146,35 @@ fn a_deadline_ends_the_sleep() {
         short(&rig.pass(secs(3))),
         ["refuse a TIMEOUT deadline_exceeded"]
     );
+}
+
+#[test]
+fn what_was_taken_over_waits_since_the_ledger_says_so() {
+    let mut rig = Rig::new();
+    let mut known = job("a");
+    let since = rig.now - secs(700);
+    known.since = Some(since);
+    rig.feed(Input::Reloaded(Box::new(ReloadedJob {
+        known: known.clone(),
+        state: JobState::Pending,
+        assignment: None,
+        silent_for: Duration::ZERO,
+    })));
+    let taken_over = rig.now;
+    rig.allow(known);
+    rig.live(secs(10));
+    let standing = rig.engine.standing(&job_id("a"));
+    let crate::explain::Standing::Waiting {
+        since: said,
+        tries,
+        counted_since,
+        ..
+    } = &standing
+    else {
+        panic!("{standing:?}")
+    };
+    assert_eq!((*said, *counted_since), (since, Some(taken_over)));
+    assert!(*tries > 0);
+    let text = standing.sentence(rig.now);
+    assert!(text.contains("counted anew by this leader"), "{text}");
 }

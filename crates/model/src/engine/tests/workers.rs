@@ -253,12 +253,11 @@ fn take_over(a: &Assignment, state: JobState) -> Rig {
     let mut assignment = a.clone();
     assignment.recovered = true;
     assignment.accepted = state == JobState::Running;
-    assignment.accept_by = rig.now + secs(10);
-    assignment.last_sign = rig.now;
     rig.feed(Input::Reloaded(Box::new(ReloadedJob {
         known: job("a"),
         state,
         assignment: Some(assignment),
+        silent_for: Duration::ZERO,
     })));
     rig
 }
@@ -333,6 +332,7 @@ fn after_a_take_over_a_worker_that_never_shows_itself_has_lost_its_jobs() {
         known: job("a"),
         state: JobState::Dispatched,
         assignment: Some(assignment),
+        silent_for: Duration::ZERO,
     })));
     let seen: Vec<_> = rig
         .live(secs(40))

@@ -94,11 +94,19 @@ pub struct World {
     wire: BTreeMap<(Timestamp, u64), Mail>,
 }
 
+/// Time goes in steps here that stand for many rounds.
+fn world_settings() -> Settings {
+    Settings {
+        max_gap: Duration::MAX,
+        ..Settings::default()
+    }
+}
+
 impl World {
     pub fn new(seed: u64) -> Self {
         let mut world = Self {
-            engine: Engine::new(Settings::default(), world_rules(0)),
-            now: Timestamp::from_millis(1_000_000_000),
+            engine: Engine::new(world_settings(), world_rules(0)),
+            now: START,
             ledger: Ledger::default(),
             rules: world_rules(0),
             processes: Vec::new(),
@@ -113,6 +121,7 @@ impl World {
             count: 0,
             wire: BTreeMap::new(),
         };
+        world.recover(vec![Input::BusUp]);
         for i in 0..4 {
             let slots = u32::try_from(world.between(1, 3)).unwrap();
             world.processes.push(Process {
@@ -382,7 +391,9 @@ impl World {
     /// Decide, commit, publish: what the shell does.
     pub fn round(&mut self, inputs: Vec<Input>) {
         let seed = &mut self.seed;
-        let effects = self.engine.handle(self.now, &mut || splitmix(seed), inputs);
+        let uptime = self.now.since(START);
+        let mut random = || splitmix(seed);
+        let effects = self.engine.handle(self.now, uptime, &mut random, inputs);
         if self.unlucky(1) && self.unlucky(30) {
             return self.take_over();
         }
@@ -427,7 +438,7 @@ impl World {
                     state: row.state,
                 });
             } else {
-                let reloaded = row.reloaded(self.now, false);
+                let reloaded = row.reloaded(false);
                 follow_up.push(Input::Reloaded(Box::new(reloaded)));
                 if row.state == JobState::ApprovalRequired {
                     let id = id.clone();
@@ -443,11 +454,28 @@ impl World {
             self.publish(job, assignment);
         }
         for effect in effects {
-            self.outward(effect);
+            if let Effect::LookUp(report) = effect {
+                follow_up.extend(self.look_up(report));
+            } else {
+                self.outward(effect);
+            }
         }
         if !follow_up.is_empty() {
             self.round(follow_up);
         }
+    }
+
+    /// The row first, when it is of the run that the result is of.
+    fn look_up(&self, mut report: ResultReport) -> Vec<Input> {
+        let row = self.ledger.rows.get(&report.job);
+        let run = row.and_then(|r| r.run.as_ref().filter(|_| r.state.is_in_flight()));
+        let ours = run.is_some_and(|a| a.dispatch.to_string() == report.dispatch);
+        let job = row.filter(|_| ours);
+        report.looked_up = true;
+        job.map(|r| Input::Reloaded(Box::new(r.reloaded(false))))
+            .into_iter()
+            .chain([Input::Result(report)])
+            .collect()
     }
 
     fn outward(&mut self, effect: Effect) {
@@ -470,6 +498,7 @@ impl World {
             | Effect::Requeue { .. }
             | Effect::Mark { .. }
             | Effect::Stray { .. }
+            | Effect::LookUp(_)
             | Effect::DuplicateWorker { .. } => {}
         }
     }
@@ -514,17 +543,17 @@ impl World {
         self.term += 1;
         self.ledger.latest = None;
         let known: Vec<Worker> = self.engine.workers().cloned().collect();
-        self.engine = Engine::new(Settings::default(), self.rules.clone());
+        self.engine = Engine::new(world_settings(), self.rules.clone());
         if self.unlucky(60) {
             let hellos = known.into_iter().map(|w| Input::Hello(Box::new(w)));
             self.recover(hellos.collect());
         }
         let rows = self.ledger.rows.values().filter(|r| !r.state.is_final());
-        let jobs = rows.map(|r| Input::Reloaded(Box::new(r.reloaded(self.now, true))));
+        let jobs = rows.map(|r| Input::Reloaded(Box::new(r.reloaded(true))));
         let jobs = jobs.collect();
         self.recover(jobs);
-        if !self.bus_up {
-            self.recover(vec![Input::BusDown]);
+        if self.bus_up {
+            self.recover(vec![Input::BusUp]);
         }
         let holders: BTreeSet<WorkerId> = self.engine.holders().into_iter().collect();
         for worker in holders {
@@ -534,7 +563,9 @@ impl World {
 
     fn recover(&mut self, inputs: Vec<Input>) {
         let seed = &mut self.seed;
-        let effects = self.engine.handle(self.now, &mut || splitmix(seed), inputs);
+        let uptime = self.now.since(START);
+        let mut random = || splitmix(seed);
+        let effects = self.engine.handle(self.now, uptime, &mut random, inputs);
         for effect in effects {
             // The shell commits nothing here, so nothing else may come of it.
             assert!(

@@ -156,5 +156,6 @@ pub fn job(topic: &str) -> KnownJob {
         attempt: Attempt(0),
         payload_len: 0,
         lost: false,
+        since: None,
     }
 }
