@@ -90,3 +90,49 @@ async fn an_input_changed_in_redis_does_not_run_though_the_dispatch_is_signed() 
     ensure!(log.contains("input_mismatch"), "{log}");
     Ok(())
 }
+
+#[tokio::test]
+async fn a_result_changed_in_redis_is_not_taken_for_the_run_s() -> Result<()> {
+    let stack = Stack::start().await?;
+    let client = client(&stack)?;
+    // The worker is known from now on.
+    runs(&stack).await?;
+    let input = json!({"pad": "x".repeat(300_000)});
+    let request = SubmitRequest::new("job.echo").payload(&input)?;
+    // The result is left in Redis while nobody is there to copy it.
+    stack.worker(0).stop()?;
+    let id = client.submit(&request).await?.job_id;
+    eventually(WAIT, "the dispatch to be published", || async {
+        let state = client.get(&id).await?.state.to_string();
+        Ok(Seen::when(state == "DISPATCHED", state))
+    })
+    .await?;
+    stack.scheduler(0).stop()?;
+    stack.worker(0).cont()?;
+    let pattern = format!("res:{id}*");
+    let script = "return table.concat(redis.call('KEYS', ARGV[1]), ' ')";
+    let staged: String = eventually(WAIT, "the result to be staged", || async {
+        let words = ["EVAL", script, "0", pattern.as_str()];
+        let found = stack.redis().command(&words).await?.unwrap_or_default();
+        Ok(match found.is_empty() {
+            true => Seen::NotYet("nothing".to_owned()),
+            false => Seen::Done(found),
+        })
+    })
+    .await?;
+    let rows = stack
+        .postgres()
+        .query("SELECT job_id, dispatch_id::text FROM job_state ORDER BY job_id DESC LIMIT 1")
+        .await?;
+    let dispatch = rows[0][1].clone().context("no dispatch")?;
+    ensure!(staged == format!("res:{id}:{dispatch}"), "{staged}");
+    stack
+        .redis()
+        .command(&["SET", &staged, "\"another's\""])
+        .await?;
+    stack.scheduler(0).cont()?;
+    let job = client.wait(&id, WAIT).await?;
+    ensure!(job.state.to_string() == "SUCCEEDED", "{job:?}");
+    ensure!(job.result.is_none() && job.result_missing, "{job:?}");
+    Ok(())
+}
