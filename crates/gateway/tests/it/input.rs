@@ -223,3 +223,22 @@ async fn a_payload_is_stored_and_shown_byte_for_byte() -> anyhow::Result<()> {
     );
     gateway.stop().await
 }
+
+/// What the policy must read of a job is bounded as a whole; the payload is not part of it.
+#[tokio::test]
+async fn a_job_is_bounded_as_a_whole_and_its_largest_part_named() -> anyhow::Result<()> {
+    let gateway = Running::start().await?;
+    let labels = |bytes: usize| -> serde_json::Map<String, serde_json::Value> {
+        (0..64)
+            .map(|i| (format!("label{i}"), "x".repeat(bytes).into()))
+            .collect()
+    };
+    let payload = "x".repeat(100_000);
+    let fits = serde_json::json!({"topic": "job.a", "labels": labels(1_000), "payload": payload});
+    assert_eq!(gateway.submit(&fits.to_string()).await?.status, 202);
+    let over = serde_json::json!({"topic": "job.a", "labels": labels(1_024)});
+    let refused = gateway.submit(&over.to_string()).await?;
+    assert_problem(&refused, 400, Some("labels"));
+    assert!(refused.text.contains("65536"), "{}", refused.text);
+    gateway.stop().await
+}

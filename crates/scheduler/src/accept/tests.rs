@@ -116,3 +116,22 @@ fn limits_hold_here_too() {
         Some("a")
     );
 }
+
+/// Such a packet is refused for good, and so dead-lettered.
+#[test]
+fn a_job_on_the_bus_is_bounded_as_a_whole() {
+    let many = |bytes: usize| {
+        (0..64)
+            .map(|i| (format!("label{i}"), "x".repeat(bytes)))
+            .collect()
+    };
+    let with = |labels, env| cap::JobRequest {
+        topic: "job.a".into(),
+        labels: many(labels),
+        env: many(env),
+        ..cap::JobRequest::default()
+    };
+    assert!(spec(&with(500, 400)).unwrap().validate().is_ok());
+    let wrong = spec(&with(700, 600)).unwrap().validate().unwrap_err();
+    assert_eq!(wrong.field, "labels");
+}
