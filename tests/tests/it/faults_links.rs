@@ -62,6 +62,7 @@ async fn the_leader_is_cut_off_from_nats() -> Result<()> {
     let link = stack.scheduler(0).to_nats()?;
     link.cut();
     shows(&stack, 0, "cordum_bus_connected 0").await?;
+    outlast_worker_ttl().await;
     link.heal().await?;
     load.all_final(&stack, BOUND).await?;
     load.check(&stack, Workers::Undisturbed).await

@@ -232,6 +232,7 @@ async fn leader(gateway: &Running) -> anyhow::Result<tokio::task::JoinHandle<()>
                         since: Timestamp::from_millis(1),
                         pools: Vec::new(),
                         tries: 1,
+                        counted_since: None,
                         max_tries: 50,
                         next_try_at: Timestamp::from_millis(2),
                         lane: 1,
