@@ -13,7 +13,10 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 /// What the variables of the Compose file are set to here.
-const SECRETS: &[(&str, &str)] = &[("POSTGRES_PASSWORD", "pw1"), ("AIRLOCK_API_KEY", "key1")];
+const SECRETS: &[(&str, &str)] = &[
+    ("POSTGRES_PASSWORD", "pw1"),
+    ("AIRLOCK_API_KEY", "key1-of-enough-characters"),
+];
 
 /// The ports the servers' images listen on.
 const SERVERS: &[(&str, u16)] = &[("postgres", 5432), ("redis", 6379), ("nats", 4222)];
