@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use airlock_ledger::{Full, Ledger, LedgerError, NewJob, Submitted};
+use airlock_ledger::{Clash, Full, Ledger, LedgerError, NewJob, Submitted};
 use airlock_model::{JobId, JobState};
 use airlock_proto::ahead::{Id, number};
 use airlock_service::{Context, OnFailure};
@@ -38,8 +38,9 @@ pub enum Outcome {
         state: JobState,
         trace_id: String,
     },
-    /// The idempotency key was used for another request.
-    Conflict,
+    /// The idempotency key or the id was used for another request: by this job, if the
+    /// tenant may know of it.
+    Conflict { job_id: Option<JobId>, by: Clash },
     /// The ledger cannot hold this job.
     Refused,
     /// The ledger gave no answer; the job may have been accepted.
@@ -57,7 +58,7 @@ impl Outcome {
         match self {
             Self::Accepted { .. } => "accepted",
             Self::Existing { .. } => "existing",
-            Self::Conflict => "conflict",
+            Self::Conflict { .. } => "conflict",
             Self::Refused => "refused",
             Self::Unknown => "unknown",
             Self::Busy => "busy",
@@ -280,7 +281,7 @@ pub(crate) fn outcome(job: &NewJob, found: Submitted) -> Outcome {
             state,
             trace_id,
         },
-        Submitted::Conflict { .. } => Outcome::Conflict,
+        Submitted::Conflict { job_id, by } => Outcome::Conflict { job_id, by },
     }
 }
 

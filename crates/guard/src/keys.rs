@@ -76,6 +76,12 @@ impl Keys {
         format!("{}:scheduler:job:{job}", self.prefix)
     }
 
+    /// The ledger whose leader uses this Redis under this prefix; the life time of a claim
+    /// ([`CLAIM_TTL`](crate::CLAIM_TTL)).
+    pub fn ledger(&self) -> String {
+        format!("{}:ledger", self.prefix)
+    }
+
     /// One reconciler; [`periodic_ttl`].
     pub fn reconciler(&self) -> String {
         format!("{}:reconciler:default", self.prefix)
@@ -235,6 +241,7 @@ mod tests {
             keys.processed(&message),
             keys.inflight(&message),
             keys.job_lock(&job),
+            keys.ledger(),
             keys.reconciler(),
             keys.replayer(),
             keys.workflow_reconciler(),
@@ -306,6 +313,7 @@ mod tests {
             "cordum:bus:processed:CORDUM_SYS:sched:42",
             "cordum:bus:inflight:CORDUM_SYS:sched:42",
             "cordum:scheduler:job:j1",
+            "cordum:ledger",
             "cordum:reconciler:default",
             "cordum:replayer:pending",
             "cordum:workflow-engine:reconciler:default",

@@ -3,6 +3,7 @@
 //! What must stay true: after one failure nobody asks Redis until a ping in the
 //! background succeeded, so a hung Redis costs one bounded wait and not one per call.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -81,6 +82,8 @@ pub(crate) struct Inner {
     mode: watch::Sender<Mode>,
     local: Mutex<LocalLocks>,
     tasks: Mutex<Vec<AbortHandle>>,
+    /// Another ledger has claimed this Redis; see `owner`.
+    pub foreign: AtomicBool,
 }
 
 impl Drop for Inner {
@@ -125,6 +128,7 @@ impl Guard {
                 }),
                 local: Mutex::default(),
                 tasks: Mutex::default(),
+                foreign: AtomicBool::new(false),
             }),
         };
         let healer = tokio::spawn(heal(Arc::downgrade(&guard.inner), guard.mode()));
@@ -192,13 +196,18 @@ impl Guard {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a script on the way of a job; `None` in local mode.
+    /// Runs a script on the way of a job; `None` in local mode, and while this Redis is
+    /// another ledger's.
     pub(crate) async fn hot<T: FromValue>(
         &self,
         script: &Script,
         keys: Vec<String>,
         args: Vec<Value>,
     ) -> Option<T> {
+        if self.is_foreign() {
+            counters::add(&self.inner.counters.answered_locally, 1);
+            return None;
+        }
         let call = script.evalsha_with_reload(&self.inner.client, keys, args);
         self.ask(self.inner.config.hot_timeout, call).await.ok()
     }

@@ -82,6 +82,14 @@ redis.call('DEL', KEYS[1])
 return 1
 ";
 
+/// KEYS: whose Redis it is. ARGV: our ledger, ttl. Answers whose it is then.
+const CLAIM: &str = r"
+local holder = redis.call('GET', KEYS[1])
+if holder and holder ~= ARGV[1] then return holder end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return ARGV[1]
+";
+
 /// KEYS: a counter. ARGV: ttl. The life time begins with the first count.
 const COUNT: &str = r"
 local n = redis.call('INCR', KEYS[1])
@@ -213,6 +221,7 @@ pub(crate) struct Scripts {
     pub renew: Script,
     pub snapshot: Script,
     pub count: Script,
+    pub claim: Script,
     pub breaker_admit: Script,
     pub breaker_look: Script,
     pub breaker_succeeded: Script,
@@ -228,6 +237,7 @@ impl Default for Scripts {
             renew: Script::from_lua(RENEW),
             snapshot: Script::from_lua(SNAPSHOT),
             count: Script::from_lua(COUNT),
+            claim: Script::from_lua(CLAIM),
             breaker_admit: Script::from_lua(BREAKER_ADMIT),
             breaker_look: Script::from_lua(BREAKER_LOOK),
             breaker_succeeded: Script::from_lua(BREAKER_SUCCEEDED),

@@ -11,10 +11,10 @@
 //! What must stay true: an entry that was not published is published. Those of which the
 //! numbers do not tell are published again, which readers are used to.
 
-use airlock_model::{Epoch, Shard};
+use airlock_model::Shard;
 
-use crate::Ledger;
-use crate::error::LedgerError;
+use crate::LeaderLedger;
+use crate::error::{Doing, LedgerError};
 
 /// Entries renumbered in one statement.
 const PAGE: i64 = 5_000;
@@ -70,16 +70,14 @@ impl Log {
             of_shard,
         } = self;
         format!(
-            "WITH fence AS MATERIALIZED (
-                SELECT 1 FROM leadership WHERE shard = $1 AND epoch = $2 FOR SHARE
-             ), at AS MATERIALIZED (
+            "WITH at AS MATERIALIZED (
                 SELECT coalesce(max(xid), 0) AS xid, coalesce(max({id}), 0) AS id, {NEXT} AS next
                 FROM {cursor} WHERE {of_shard}
              ), judged AS (
                 SELECT l.xid, l.{id} AS id, at.next,
                        (l.xid, l.{id}) <= (at.xid, at.id)
                        AND NOT (l.xid < at.next AND l.{id} > at.id) AS published
-                FROM (SELECT xid, {id} FROM {table} WHERE {of_shard} AND xid > 1) AS l, at, fence
+                FROM (SELECT xid, {id} FROM {table} WHERE {of_shard} AND xid > 1) AS l, at
              ), page AS MATERIALIZED (
                 SELECT xid, id, published FROM judged
                 WHERE published OR xid >= next LIMIT {PAGE}
@@ -97,28 +95,25 @@ impl Log {
             ..
         } = self;
         format!(
-            "WITH fence AS MATERIALIZED (
-                SELECT 1 FROM leadership WHERE shard = $1 AND epoch = $2 FOR SHARE
-             )
-             UPDATE {cursor} SET xid = 0, {id} = {} FROM fence WHERE {of_shard}",
+            "UPDATE {cursor} SET xid = 0, {id} = {} WHERE {of_shard}",
             i64::MAX
         )
     }
 }
 
-impl Ledger {
+impl LeaderLedger {
     /// Makes the cursors fit the transactions of this cluster. To be called by a new
     /// leader before it reads or trims the logs. Says how many entries got new numbers.
-    pub async fn recover_cursors(&self, shard: Shard, epoch: Epoch) -> Result<u64, LedgerError> {
+    pub async fn recover_cursors(&self) -> Result<u64, LedgerError> {
         let mut renumbered = 0;
         for log in [CHANGES, AUDIT] {
-            if shard != Shard(0) && log.cursor == AUDIT.cursor {
+            if self.shard != Shard(0) && log.cursor == AUDIT.cursor {
                 continue;
             }
             let foreign: bool = self
                 .bounded("comparing a cursor with the cluster", async {
                     sqlx::query_scalar(sqlx::AssertSqlSafe(log.is_foreign()))
-                        .bind(shard.0 as i16)
+                        .bind(self.shard.0 as i16)
                         .fetch_one(&self.pool)
                         .await
                 })
@@ -127,32 +122,27 @@ impl Ledger {
                 continue;
             }
             loop {
-                let rows = self.fit_cursor(log.renumber(), shard, epoch).await?;
+                let rows = self.fit(log.renumber()).await?;
                 renumbered += rows;
                 if rows == 0 {
                     break;
                 }
             }
-            self.fit_cursor(log.set_back(), shard, epoch).await?;
+            self.fit(log.set_back()).await?;
         }
         Ok(renumbered)
     }
 
-    async fn fit_cursor(
-        &self,
-        sql: String,
-        shard: Shard,
-        epoch: Epoch,
-    ) -> Result<u64, LedgerError> {
-        let done = self
-            .bounded("fitting a cursor to the cluster", async {
-                sqlx::query(sqlx::AssertSqlSafe(sql))
-                    .bind(shard.0 as i16)
-                    .bind(epoch.0 as i64)
-                    .execute(&self.pool)
-                    .await
-            })
-            .await?;
-        Ok(done.rows_affected())
+    async fn fit(&self, sql: String) -> Result<u64, LedgerError> {
+        let doing = "fitting a cursor to the cluster";
+        self.fenced(doing, async |conn| {
+            let done = sqlx::query(sqlx::AssertSqlSafe(sql))
+                .bind(self.shard.0 as i16)
+                .execute(conn)
+                .await
+                .doing(doing)?;
+            Ok(done.rows_affected())
+        })
+        .await
     }
 }

@@ -83,7 +83,7 @@ pub use retention::{Sweep, Swept, id_floor};
 pub use second::{Retried, retry_key};
 pub use settings::Fact;
 pub use stale::StaleAfter;
-pub use submit::{NewJob, Submitted};
+pub use submit::{Clash, NewJob, Submitted};
 pub use velocity::StrictCount;
 
 use error::Doing;

@@ -42,8 +42,16 @@ pub enum Submitted {
         trace_id: String,
         waits: bool,
     },
-    /// The key or id was used before for another request.
-    Conflict { job_id: JobId },
+    /// The id or key was used before for another request: by this job, if it is one of
+    /// the same tenant's.
+    Conflict { job_id: Option<JobId>, by: Clash },
+}
+
+/// What of a request was used before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Clash {
+    Id,
+    IdempotencyKey,
 }
 
 /// A hundred years. An interval that Postgres cannot hold would fail a whole batch.
@@ -288,9 +296,11 @@ struct Existing {
 }
 
 fn found<'a>(job: &NewJob, existing: &'a [Existing]) -> Option<&'a Existing> {
-    existing.iter().find(|e| {
-        e.job_id == job.job_id.as_str()
-            || (e.tenant == job.tenant.as_str() && e.key.is_some() && e.key == job.idempotency_key)
+    let same_id = existing.iter().find(|e| e.job_id == job.job_id.as_str());
+    same_id.or_else(|| {
+        existing.iter().find(|e| {
+            e.tenant == job.tenant.as_str() && e.key.is_some() && e.key == job.idempotency_key
+        })
     })
 }
 
@@ -305,9 +315,12 @@ fn judge(job: &NewJob, existing: &[Existing]) -> Result<Submitted, LedgerError> 
     let job_id = JobId::new(&e.job_id).map_err(|e| LedgerError::Corrupt(e.to_string()))?;
     if e.tenant != job.tenant.as_str() || e.hash != job.hash.0 {
         // Another tenant's id is a conflict like any other: nothing of it is told.
-        return Ok(Submitted::Conflict {
-            job_id: job.job_id.clone(),
-        });
+        let by = match job_id == job.job_id {
+            true => Clash::Id,
+            false => Clash::IdempotencyKey,
+        };
+        let job_id = (e.tenant == job.tenant.as_str()).then_some(job_id);
+        return Ok(Submitted::Conflict { job_id, by });
     }
     let state = JobState::from_code(e.state)
         .ok_or_else(|| LedgerError::Corrupt(format!("state {} of job {job_id}", e.state)))?;

@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use airlock_guard::keys;
-use airlock_ledger::{Failure, LoadedJob, NewJob, Submitted};
+use airlock_ledger::{Clash, Failure, LoadedJob, NewJob, Submitted};
 use airlock_model::hash::job_hash;
 use airlock_model::job::{Compensation, limits};
 use airlock_model::{Credential, JobId};
@@ -118,10 +118,11 @@ async fn commit(term: &Term, jobs: &[NewJob]) -> (Vec<Result<(), Refused>>, Vec<
             }
             Submitted::Existing { .. } => Ok(()),
             // Another request under an id that is known is a wake-up, never a replacement.
-            Submitted::Conflict { job_id } if job_id == job.job_id => Ok(()),
-            Submitted::Conflict { .. } => {
-                Err(invalid("meta.idempotency_key belongs to another request"))
-            }
+            Submitted::Conflict { by: Clash::Id, .. } => Ok(()),
+            Submitted::Conflict {
+                by: Clash::IdempotencyKey,
+                job_id,
+            } => Err(conflict(&job.job_id, job_id.as_ref())),
         });
     }
     let inline = term.config.scheduler.inline_bytes;
@@ -133,6 +134,15 @@ async fn commit(term: &Term, jobs: &[NewJob]) -> (Vec<Result<(), Refused>>, Vec<
             (jobs.iter().map(|_| later()).collect(), Vec::new())
         }
     }
+}
+
+/// A key that was used for another request: whoever sent this one will look for it.
+fn conflict(job: &JobId, holder: Option<&JobId>) -> Refused {
+    let holder = holder.map_or("another job", JobId::as_str);
+    invalid(format!(
+        "job {job} was not accepted: its meta.idempotency_key was used before, for another \
+         request, by {holder}"
+    ))
 }
 
 /// A job as far as the packet alone tells it.

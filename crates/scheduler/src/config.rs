@@ -133,6 +133,9 @@ pub struct SchedulerConfig {
     pub unregistered_topics: Vec<String>,
     /// Jobs given out at once on each of those topics.
     pub unregistered_slots: u32,
+    /// Bus messages that cannot be handled are kept as dead letters, so many an hour;
+    /// beyond that they are only counted.
+    pub bad_messages_per_hour: u32,
 }
 
 impl Default for SchedulerConfig {
@@ -173,6 +176,7 @@ impl Default for SchedulerConfig {
             shared_worker_ids: vec!["cap-runtime".to_owned(), "cap-worker".to_owned()],
             unregistered_topics: Vec::new(),
             unregistered_slots: 16,
+            bad_messages_per_hour: 1000,
         }
     }
 }

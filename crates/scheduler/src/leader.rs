@@ -19,18 +19,19 @@ use crate::ahead::Ahead;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::core::{Core, ask_inventory, reloaded};
+use crate::dead_messages::Letters;
 use crate::kernel::Kernel;
 use crate::metrics::{Begun, Metrics};
 use crate::payload_cache::PayloadCache;
 use crate::reports::{self, Reports};
 use crate::signatures::Signatures;
 use crate::succession::Claims;
-use crate::term::{Letters, Term, random};
+use crate::term::{Term, random};
 use crate::waiting::{LaneMetrics, Placement};
 use crate::worker_log::WorkerLog;
 use crate::{
-    Stores, ahead, approvals, audit, duplicates, explain, intake, listen, reconciler, replayer,
-    results, retention, snapshot, upkeep, waiting,
+    Stores, ahead, approvals, audit, belonging, duplicates, explain, intake, listen, reconciler,
+    replayer, results, retention, snapshot, upkeep, waiting,
 };
 
 /// Open jobs read at once on take-over.
@@ -80,7 +81,11 @@ pub async fn lead(
         clock: clock.clone(),
         metrics: metrics.clone(),
         health: ctx.health.clone(),
-        letters: Letters(ledger),
+        letters: Letters::new(
+            ledger,
+            metrics.clone(),
+            config.scheduler.bad_messages_per_hour,
+        ),
         reports: Reports::default(),
         open_jobs: OpenJobs::new(OpenLimits {
             per_tenant: config.scheduler.max_open_jobs_per_tenant,
@@ -102,7 +107,8 @@ pub async fn lead(
     });
     let inbox = stores.bus.new_inbox();
     let mut engine = Engine::new(config.scheduler.engine(), placement.rules());
-    let renumbered = stores.ledger.recover_cursors(shard, epoch).await?;
+    belonging::claim(&term, &ctx.health).await;
+    let renumbered = term.ledger.recover_cursors().await?;
     if renumbered > 0 {
         tracing::warn!(
             entries = renumbered,
@@ -144,6 +150,7 @@ pub async fn lead(
     parts.spawn(upkeep::tail(term.clone()));
     parts.spawn(upkeep::confirm(term.clone()));
     parts.spawn(upkeep::clock(term.clone()));
+    parts.spawn(belonging::watch(term.clone(), ctx.health.clone()));
     parts.spawn(upkeep::snapshots(term.clone()));
     parts.spawn(approvals::look_after(term.clone()));
     parts.spawn(audit::tell(term.clone()));

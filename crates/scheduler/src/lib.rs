@@ -10,9 +10,11 @@ mod accept;
 mod ahead;
 mod approvals;
 mod audit;
+mod belonging;
 mod clock;
 mod config;
 mod core;
+mod dead_messages;
 #[cfg(test)]
 mod defaults;
 mod dispatch;

@@ -98,6 +98,7 @@ pub struct Metrics {
     pub active_goroutines: Gauge,
     pub signatures_doubtful: Counter,
     pub signatures_refused: Counter,
+    pub bad_messages: Family<ByWhat, Counter>,
 }
 
 impl Metrics {
@@ -145,6 +146,7 @@ impl Metrics {
             active_goroutines: Gauge::default(),
             signatures_doubtful: Counter::default(),
             signatures_refused: Counter::default(),
+            bad_messages: Family::default(),
         };
         let name = |n: &str| format!("cordum_scheduler_{n}");
         registry.with_registry(|r| {
@@ -282,6 +284,11 @@ impl Metrics {
                 m.signatures_refused.clone(),
             );
             r.register(
+                name("bad_messages"),
+                "Bus messages that cannot be handled: kept as dead letters, or dropped",
+                m.bad_messages.clone(),
+            );
+            r.register(
                 name("active_goroutines"),
                 "Live tasks of this process",
                 m.active_goroutines.clone(),
@@ -333,6 +340,17 @@ impl Metrics {
             self.retention_removed
                 .get_or_create_owned(&ByWhat { what })
                 .inc_by(rows);
+        }
+    }
+
+    /// So many bus messages could not be handled.
+    pub fn dead_messages(&self, kept: usize, dropped: usize) {
+        for (what, messages) in [("kept", kept), ("dropped", dropped)] {
+            if messages > 0 {
+                self.bad_messages
+                    .get_or_create_owned(&ByWhat { what })
+                    .inc_by(messages as u64);
+            }
         }
     }
 

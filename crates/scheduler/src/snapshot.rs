@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use airlock_model::engine::{Engine, Input, reach_of};
 use airlock_model::routing::{Care, Reach, Worker};
-use airlock_model::{Incarnation, ListenTime, PoolName, WorkerId};
+use airlock_model::{Incarnation, LedgerId, ListenTime, PoolName, WorkerId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +13,9 @@ use crate::term::Term;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Snapshot {
+    /// Whose workers they are; absent in what earlier versions wrote.
+    #[serde(default)]
+    ledger_id: Option<LedgerId>,
     workers: Vec<Entry>,
 }
 
@@ -35,6 +38,7 @@ struct Entry {
 /// Writes the snapshot in the background; the next one comes soon.
 pub fn write(term: &std::sync::Arc<Term>, engine: &Engine) {
     let snapshot = Snapshot {
+        ledger_id: Some(term.ledger_id.clone()),
         workers: engine
             .workers()
             // Configuration says who those are, not the past.
@@ -82,6 +86,13 @@ pub async fn read(term: &Term) -> Vec<Input> {
         }
     };
     match serde_json::from_slice::<Snapshot>(&bytes) {
+        Ok(Snapshot {
+            ledger_id: Some(other),
+            ..
+        }) if other != term.ledger_id => {
+            tracing::warn!(ledger = %other, "the worker snapshot is another ledger's: workers are learned from their heartbeats");
+            Vec::new()
+        }
         Ok(snapshot) => snapshot
             .workers
             .into_iter()

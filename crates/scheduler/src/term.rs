@@ -4,18 +4,15 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use airlock_bus::{
-    BoxError, Bus, DeadLetters, DeadMessage, Delivery, MessageKey, Outcome, Settler,
-};
+use airlock_bus::{Bus, Delivery, MessageKey, Outcome, Settler};
 use airlock_guard::{Guard, JobLocks};
-use airlock_ledger::{ChangePosition, LeaderLedger, LoadedJob, NewDeadLetter, OpenJobs};
+use airlock_ledger::{ChangePosition, LeaderLedger, LoadedJob, OpenJobs};
 use airlock_model::engine::{Input, KnownJob};
 use airlock_model::explain::{Lane, Standing};
 use airlock_model::{Epoch, JobId, LedgerId, Shard, Topic};
 use airlock_proto::ahead::Id;
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_service::Health;
-use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -24,6 +21,7 @@ use tokio_util::task::TaskTracker;
 use crate::ahead::Ahead;
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::dead_messages::Letters;
 use crate::kernel::Kernel;
 use crate::metrics::Metrics;
 use crate::reports::Reports;
@@ -225,30 +223,5 @@ pub fn random() -> u64 {
         Err(_) => std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
             .map_or(0, |d| d.as_nanos() as u64),
-    }
-}
-
-/// Dead messages go to the ledger.
-#[derive(Clone)]
-pub struct Letters(pub LeaderLedger);
-
-#[async_trait]
-impl DeadLetters for Letters {
-    async fn put(&self, letters: Vec<DeadMessage>) -> Result<(), BoxError> {
-        let letters: Vec<NewDeadLetter> = letters
-            .into_iter()
-            .map(|m| {
-                tracing::warn!(subject = %m.subject, reason = %m.reason, "a bus message goes to the dead letters");
-                NewDeadLetter {
-                    reason_code: "bad_message".to_owned(),
-                    reason: m.reason,
-                    subject: Some(m.subject),
-                    packet: Some(m.payload),
-                    attempts: u32::try_from(m.deliveries).unwrap_or(u32::MAX),
-                    ..NewDeadLetter::default()
-                }
-            })
-            .collect();
-        Ok(self.0.put_letters(&letters).await?)
     }
 }

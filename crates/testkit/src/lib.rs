@@ -48,7 +48,7 @@ pub use http::{HttpReply, http_get};
 pub use locate::Program;
 pub use nats::{Nats, StoreSnapshot};
 pub use port::{PortLease, free_port};
-pub use postgres::{Postgres, PostgresBuilder, Row, Session};
+pub use postgres::{DataSnapshot, Postgres, PostgresBuilder, Row, Session};
 pub use proc_table::is_alive;
 pub use process::{Process, ProcessBuilder};
 pub use proxy::{Direction, Proxy};

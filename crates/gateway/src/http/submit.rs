@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use airlock_ledger::{Full, NewJob};
+use airlock_ledger::{Clash, Full, NewJob};
 use airlock_model::hash::job_hash;
 use airlock_model::{Credential, JobId, JobState, Shard, TenantId};
 use axum::Json;
@@ -152,9 +152,17 @@ pub(super) fn settle(
                 replayed: true,
             });
         }
-        Outcome::Conflict => {
-            Problem::conflict("the idempotency key was used before, for another request")
-                .about("idempotency_key")
+        Outcome::Conflict { job_id, by } => {
+            let (what, field) = match by {
+                Clash::IdempotencyKey => ("the idempotency key", "idempotency_key"),
+                Clash::Id => ("the job id", "job_id"),
+            };
+            let detail = format!("{what} was used before, for another request");
+            let problem = Problem::conflict(detail).about(field);
+            match job_id {
+                Some(job_id) => problem.of_job(job_id),
+                None => problem,
+            }
         }
         Outcome::Refused => Problem::unstorable("the ledger cannot hold this job as it is"),
         Outcome::Unknown => Problem::unavailable(

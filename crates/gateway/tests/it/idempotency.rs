@@ -33,10 +33,11 @@ async fn a_key_stands_for_one_request_of_one_tenant() -> anyhow::Result<()> {
     assert_problem(&reply(request).await?, 400, Some("idempotency_key"));
 
     let other = r#"{"topic": "job.echo", "payload": {"n": 2}, "idempotency_key": "k-1"}"#;
-    assert_problem(
-        &gateway.post("/api/v1/jobs", ACME, other).await?,
-        409,
-        Some("idempotency_key"),
+    let conflict = gateway.post("/api/v1/jobs", ACME, other).await?;
+    assert_problem(&conflict, 409, Some("idempotency_key"));
+    assert_eq!(
+        conflict.json["job_id"], first.json["job_id"],
+        "whose key it is"
     );
 
     // Another tenant's key is another key.

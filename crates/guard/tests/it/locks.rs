@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use airlock_guard::{Guard, GuardConfig};
-use airlock_model::ids::Epoch;
+use airlock_model::ids::{Epoch, LedgerId};
 use airlock_testkit::{Redis, Seen, eventually};
 
 use crate::{BOUND, config, connect, job, key, shared, ttl};
@@ -213,5 +213,39 @@ async fn replicas_count_together() -> anyhow::Result<()> {
     assert_eq!(one.count(&name, ttl_given).await, Some(1));
     assert_eq!(other.count(&name, ttl_given).await, Some(2));
     assert!((1..=30_000).contains(&ttl(&redis, &name).await?));
+    Ok(())
+}
+
+fn ledger(name: &str) -> LedgerId {
+    LedgerId::new(name).expect("a ledger id")
+}
+
+#[tokio::test]
+async fn of_a_redis_that_another_ledger_has_claimed_no_lock_is_used() -> anyhow::Result<()> {
+    let redis = Redis::start().await?;
+    let (theirs, ours) = (connect(&redis).await?, connect(&redis).await?);
+    let (them, us) = (ledger("them"), ledger("us"));
+    assert_eq!(theirs.claim(&them).await?, None);
+    assert_eq!(theirs.claim(&them).await?, None, "renewed");
+    let left = ttl(&redis, "cordum:ledger").await?;
+    assert!((20_000..=30_000).contains(&left), "{left} ms");
+    assert_eq!(ours.claim(&us).await?.as_deref(), Some("them"));
+
+    let name = ours.keys().replayer();
+    let minute = Duration::from_secs(60);
+    assert!(
+        theirs
+            .periodic_lock(name.clone(), minute, Epoch(9))
+            .tick()
+            .await
+    );
+    let lock = ours.periodic_lock(name.clone(), minute, Epoch(1));
+    assert!(lock.tick().await, "theirs keeps nobody of ours waiting");
+    lock.release().await;
+    assert!(redis.command(&["GET", &name]).await?.is_some(), "and stays");
+
+    redis.command(&["DEL", "cordum:ledger"]).await?;
+    assert_eq!(ours.claim(&us).await?, None, "left behind: ours now");
+    assert!(!lock.tick().await, "shared again");
     Ok(())
 }

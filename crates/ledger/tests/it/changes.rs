@@ -130,11 +130,13 @@ async fn after_a_logical_restore_what_was_not_published_is_and_nothing_else() ->
     brought_from_elsewhere(&bed).await?;
     let stale = bed.raise().await?;
     let epoch = bed.raise().await?;
-    bed.ledger.recover_cursors(SHARD, stale).await?;
+    let refused = bed.ledger.as_leader(SHARD, stale).recover_cursors().await;
+    assert!(refused.is_err(), "{refused:?}");
     let cursor = bed.ledger.change_cursor(SHARD).await?;
     assert_eq!(cursor.xid, 5_000_000, "a leader that was replaced");
 
-    assert_eq!(bed.ledger.recover_cursors(SHARD, epoch).await?, 6);
+    let leader = bed.ledger.as_leader(SHARD, epoch);
+    assert_eq!(leader.recover_cursors().await?, 6);
     let from = bed.ledger.change_cursor(SHARD).await?;
     let seen = bed.ledger.changes(SHARD, from, 10).await?;
     assert_eq!(names(&seen), ["quick", "slow", "here"]);
@@ -160,7 +162,7 @@ async fn after_a_logical_restore_what_was_not_published_is_and_nothing_else() ->
     let from = bed.ledger.change_cursor(SHARD).await?;
     let seen = bed.ledger.changes(SHARD, from, 10).await?;
     assert_eq!(names(&seen), ["slow", "here"]);
-    assert_eq!(bed.ledger.recover_cursors(SHARD, epoch).await?, 0);
+    assert_eq!(leader.recover_cursors().await?, 0);
     Ok(())
 }
 
@@ -175,7 +177,8 @@ async fn a_cursor_of_this_cluster_stays_where_it_is() -> anyhow::Result<()> {
         .as_leader(SHARD, epoch)
         .advance_cursor(at)
         .await?;
-    assert_eq!(bed.ledger.recover_cursors(SHARD, epoch).await?, 0);
+    let leader = bed.ledger.as_leader(SHARD, epoch);
+    assert_eq!(leader.recover_cursors().await?, 0);
     assert_eq!(bed.ledger.change_cursor(SHARD).await?, at);
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Accepting jobs.
 
-use airlock_ledger::Submitted;
+use airlock_ledger::{Clash, Submitted};
 use airlock_model::job::Budget;
 use airlock_model::{Due, JobState, Timestamp};
 
@@ -47,7 +47,11 @@ async fn a_key_stands_for_one_request() -> anyhow::Result<()> {
     };
     assert_eq!(again, [existing]);
     let other = bed.ledger.submit(&[keyed("j3", "k", b"two")]).await?;
-    assert_eq!(other, [Submitted::Conflict { job_id: id("j3") }]);
+    let conflict = Submitted::Conflict {
+        job_id: Some(id("j1")),
+        by: Clash::IdempotencyKey,
+    };
+    assert_eq!(other, [conflict], "the job that has the key is named");
     // Another tenant's equal key is another key.
     let mut theirs = job_with("j4", "globex", Some(b"two"), |_| {});
     theirs.idempotency_key = Some("k".to_owned());
@@ -87,7 +91,8 @@ async fn one_batch_may_hold_the_same_key_or_id_twice() -> anyhow::Result<()> {
     assert_eq!(
         done[4],
         Submitted::Conflict {
-            job_id: id("twice")
+            job_id: Some(id("twice")),
+            by: Clash::Id,
         }
     );
     assert!(matches!(done[5], Submitted::Accepted { .. }), "{done:?}");
@@ -105,9 +110,10 @@ async fn an_id_is_used_once_and_tells_other_tenants_nothing() -> anyhow::Result<
     assert!(matches!(&same[..], [Submitted::Existing { job_id, .. }] if *job_id == id("j1")));
     let changed = job_with("j1", "acme", Some(b"x"), |_| {});
     let theirs = job_with("j1", "globex", None, |_| {});
-    for other in [changed, theirs] {
+    for (other, job_id) in [(changed, Some(id("j1"))), (theirs, None)] {
         let done = bed.ledger.submit(&[other]).await?;
-        assert_eq!(done, [Submitted::Conflict { job_id: id("j1") }]);
+        let by = Clash::Id;
+        assert_eq!(done, [Submitted::Conflict { job_id, by }]);
     }
     let theirs = bed.ledger.job(Some(&tenant("globex")), &id("j1")).await?;
     assert!(theirs.is_none());

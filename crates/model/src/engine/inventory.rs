@@ -73,6 +73,29 @@ impl Engine {
         }
     }
 
+    /// A run that was taken over from an earlier leader and that its worker does not list:
+    /// what it has is asked again, because the first question or its answer may be lost.
+    pub(super) fn ask_about_missing(
+        &mut self,
+        worker: &WorkerId,
+        active: &[DispatchId],
+        out: &mut Vec<Effect>,
+    ) {
+        let recovered = self.held_where(worker, |a| a.recovered && a.accepted);
+        if recovered.is_empty() {
+            return;
+        }
+        let active: HashSet<&DispatchId> = active.iter().collect();
+        let missing = |id| {
+            let run = self.jobs.get(id).and_then(Job::assignment);
+            run.is_some_and(|a| !active.contains(&a.dispatch))
+        };
+        if recovered.iter().any(missing) {
+            let worker = worker.clone();
+            out.push(Effect::AskInventory { worker });
+        }
+    }
+
     /// Holds it against the worker, once, that a run was not accepted in time.
     pub(super) fn strike(&mut self, id: &crate::ids::JobId) {
         let run = self.jobs.get_mut(id).and_then(Job::assignment_mut);

@@ -112,6 +112,9 @@ impl Engine {
         if !was_open && w.is_open() {
             self.capacity_changed = true;
         }
+        if sdk && held > 0 {
+            self.ask_about_missing(&beat.worker, &beat.active, out);
+        }
         if sdk {
             self.signs_of_life(&beat.worker, beat.active.iter());
         } else if held > 0 && beat.active_jobs >= held {

@@ -32,8 +32,11 @@ const SUPERUSER: &str = "postgres";
 pub struct Postgres {
     // Ends before its data is removed.
     server: Server,
-    _data: DataDir,
+    data: DataDir,
 }
+
+/// The data folder of an earlier moment.
+pub struct DataSnapshot(DataDir);
 
 /// How an instance is to be set up.
 pub struct PostgresBuilder {
@@ -84,10 +87,7 @@ impl PostgresBuilder {
                 .map(drop)
         })
         .await?;
-        Ok(Postgres {
-            server,
-            _data: data,
-        })
+        Ok(Postgres { server, data })
     }
 
     fn flags(&self, port: u16) -> Vec<String> {
@@ -150,6 +150,51 @@ impl Postgres {
         self.query_as_superuser(&format!("CREATE DATABASE \"{name}\" OWNER {ROLE}"))
             .await?;
         Ok(self.url_of(name))
+    }
+
+    /// Copies the data folder as it is now, holding the server still meanwhile: what a
+    /// file-level backup of a running server has after its recovery.
+    pub fn snapshot(&self) -> anyhow::Result<DataSnapshot> {
+        self.stop()?;
+        let copied = template::copy_of(&self.data.0);
+        self.cont()?;
+        let copy = DataDir(copied?);
+        watchdog::add_dir(&copy.0)?;
+        // It names a process that runs, and not this copy's.
+        std::fs::remove_file(copy.0.join("postmaster.pid"))?;
+        Ok(DataSnapshot(copy))
+    }
+
+    /// Kills the server and starts it with the data of an earlier moment.
+    pub async fn rewind(&self, to: &DataSnapshot) -> anyhow::Result<()> {
+        self.kill()?;
+        release_segment(&self.data.0);
+        template::refill(&self.data.0, &to.0.0)?;
+        self.restart().await
+    }
+
+    /// Kills the server and puts a new, empty cluster in its place.
+    pub async fn replace(&self) -> anyhow::Result<()> {
+        let fresh = DataDir(template::new_instance()?.data);
+        self.kill()?;
+        release_segment(&self.data.0);
+        template::refill(&self.data.0, &fresh.0)?;
+        self.restart().await
+    }
+
+    /// Dumps the database `airlock` with `pg_dump`, to a file.
+    pub fn dump(&self) -> anyhow::Result<PathBuf> {
+        let file = self.dir().unique("dump", ".sql");
+        let to = format!("--file={}", file.display());
+        template::client("pg_dump", &[&to, "--no-owner", &self.url()])?;
+        Ok(file)
+    }
+
+    /// Restores a dump into the database `airlock` with `psql`.
+    pub fn restore(&self, dump: &Path) -> anyhow::Result<()> {
+        let from = format!("--file={}", dump.display());
+        let strict = "--set=ON_ERROR_STOP=1";
+        template::client("psql", &["--quiet", strict, &from, &self.url()])
     }
 
     /// Runs SQL in the database `airlock` as `airlock`.

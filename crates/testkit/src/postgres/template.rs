@@ -34,16 +34,52 @@ pub(super) fn new_instance() -> anyhow::Result<Instance> {
     let temp = user::reachable_temp(run_as);
     let template = template(&folder, &temp, run_as)?;
 
-    let data = fresh_folder(&temp, "airlock-postgres-", run_as)?;
-    let mut copy = command(Path::new("cp"), run_as, &data);
-    copy.arg("-R").arg(template.join(".")).arg(&data);
-    run(&mut copy, "").context("copying the template")?;
-    std::fs::set_permissions(&data, PermissionsExt::from_mode(0o700))?;
+    let data = copy_of(&template)?;
     Ok(Instance {
         program: folder.join("postgres"),
         data,
         run_as,
     })
+}
+
+/// A new folder that the server can use, with the contents of another.
+pub(super) fn copy_of(from: &Path) -> anyhow::Result<PathBuf> {
+    let run_as = user::run_as()?;
+    let temp = user::reachable_temp(run_as);
+    let data = fresh_folder(&temp, "airlock-postgres-", run_as)?;
+    fill(&data, from)?;
+    Ok(data)
+}
+
+/// Replaces what is in a data folder by the contents of another.
+pub(super) fn refill(data: &Path, from: &Path) -> anyhow::Result<()> {
+    for entry in std::fs::read_dir(data)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            std::fs::remove_dir_all(entry.path())?;
+        } else {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    fill(data, from)
+}
+
+fn fill(data: &Path, from: &Path) -> anyhow::Result<()> {
+    let mut copy = command(Path::new("cp"), user::run_as()?, data);
+    copy.arg("-R").arg(from.join(".")).arg(data);
+    run(&mut copy, "").with_context(|| format!("copying {}", from.display()))?;
+    Ok(std::fs::set_permissions(
+        data,
+        PermissionsExt::from_mode(0o700),
+    )?)
+}
+
+/// Runs a client program of the server's.
+pub(super) fn client(program: &str, args: &[&str]) -> anyhow::Result<()> {
+    let folder = Program::Postgres.locate()?;
+    let mut command = command(&folder.join(program), None, &std::env::temp_dir());
+    run(command.args(args), "")?;
+    Ok(())
 }
 
 fn template(folder: &Path, temp: &Path, run_as: Option<RunAs>) -> anyhow::Result<PathBuf> {

@@ -289,6 +289,18 @@ fn after_a_take_over_what_ran_and_is_not_listed_is_lost() {
 }
 
 #[test]
+fn after_a_take_over_a_run_that_no_heartbeat_lists_is_asked_about_until_answered() {
+    let (_, a) = one_running();
+    let mut rig = take_over(&a, JobState::Running);
+    for _ in 0..2 {
+        assert_eq!(short(&rig.beat("w", &[])), ["inventory w"]);
+    }
+    assert_eq!(short(&rig.beat("w", &[a.dispatch])), nothing());
+    let effects = rig.feed(inventory("one", &[], &[]));
+    assert_eq!(short(&effects), ["requeue a lost", "recheck a"]);
+}
+
+#[test]
 fn after_a_take_over_a_new_process_has_lost_what_the_old_one_held() {
     let (_, mut a) = one_running();
     a.incarnation = incarnation("zero");
