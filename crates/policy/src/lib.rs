@@ -32,6 +32,7 @@ pub mod replay;
 mod request;
 mod rule;
 pub mod scan;
+mod shape;
 pub mod signature;
 mod tenants;
 mod terms;

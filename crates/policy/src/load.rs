@@ -1,9 +1,9 @@
 //! From the texts of the files to a [`Policy`], or to everything that is wrong with
 //! them.
 //!
-//! Files are taken whole or not at all. Mistakes of meaning are collected, so that one
-//! look at the error is enough to mend them; a mistake of form ends the reading of
-//! that file at once, because nothing after it can be trusted.
+//! Files are taken whole or not at all. Mistakes are collected, so that one look at the
+//! error is enough to mend them: those of form by `shape.rs`, those of meaning by the
+//! compiler, which looks at files that have no mistake of form.
 
 use serde::de::DeserializeOwned;
 use serde_saphyr::options::{DuplicateKeyPolicy, MergeKeyPolicy};
@@ -14,6 +14,9 @@ use crate::compile::{Part, compile};
 use crate::document::Document;
 use crate::hint::suggest;
 use crate::problem::{LoadError, Problem, Problems, limits};
+use crate::shape;
+
+pub(crate) const NO_SUCH_FIELD: &str = "there is no such field";
 
 /// The text of a file, and what it is called in errors.
 #[derive(Debug, Clone, Copy)]
@@ -52,13 +55,32 @@ impl Policy {
                     source: *source,
                     document,
                 }),
-                Err(problem) => problems.push(problem),
+                Err(first) => {
+                    for problem in all_of(first, shape::mistakes(source.text)) {
+                        problems.push(problem);
+                    }
+                }
             }
         }
         let policy = compile(&parts, &mut problems)?;
         let warnings = problems.into_result()?;
         Ok(Self { warnings, ..policy })
     }
+}
+
+/// The mistake at which reading stopped, among all that the schema tells about.
+fn all_of(first: Problem, mut all: Vec<Problem>) -> Vec<Problem> {
+    if all.is_empty() {
+        return vec![first];
+    }
+    let place = (first.line, first.column);
+    let same = all.iter_mut().find(|p| (p.line, p.column) == place);
+    // The reader knows best which fields there are.
+    let unknown = |p: &&mut Problem| p.message == first.message && p.message == NO_SUCH_FIELD;
+    if let Some(known) = same.filter(unknown) {
+        known.hint = first.hint;
+    }
+    all
 }
 
 /// Reads one file of any kind, strictly.
@@ -94,9 +116,7 @@ fn from_yaml(error: &YamlError) -> Problem {
             Some(instead) => {
                 Problem::at(place, field, "this field of Cordum is not supported").hint(instead)
             }
-            None => {
-                Problem::at(place, field, "there is no such field").hint(suggest(field, expected))
-            }
+            None => Problem::at(place, field, NO_SUCH_FIELD).hint(suggest(field, expected)),
         },
         YamlError::SerdeUnknownVariant {
             variant, expected, ..

@@ -21,7 +21,7 @@ fn with_rule(lines: &str) -> String {
 #[test]
 fn an_unknown_field_is_named_with_its_place_and_what_was_meant() {
     let p = problem(&with_rule("    match: {topic: [a]}\n    decision: allow\n"));
-    assert_eq!((p.line, p.field.as_str()), (4, "topic"));
+    assert_eq!((p.line, p.field.as_str()), (4, "rules[0].match.topic"));
     assert!(p.column > 1, "{p:?}");
     assert_eq!(p.hint.as_deref(), Some("did you mean topics?"));
     let p = problem("version: 1\ndefault_decison: deny\nrules: []\n");
@@ -37,12 +37,12 @@ fn an_unknown_decision_is_named_with_its_place_and_what_was_meant() {
         ))
     };
     let p = problem(&rule("alow"));
-    assert_eq!((p.line, p.field.as_str()), (5, "decision"));
+    assert_eq!((p.line, p.field.as_str()), (5, "rules[0].decision"));
     assert_eq!(p.hint.as_deref(), Some("did you mean allow?"));
     let p = problem(&rule("approval"));
     assert_eq!(p.hint.as_deref(), Some("did you mean require_approval?"));
     let p = problem("version: 1\ninput_policy: {fail_mode: shut}\nrules: []\n");
-    assert_eq!((p.line, p.field.as_str()), (2, "fail_mode"));
+    assert_eq!((p.line, p.field.as_str()), (2, "input_policy.fail_mode"));
 }
 
 #[test]

@@ -467,3 +467,40 @@ fn a_policy_that_enforces_nothing_is_a_warning() {
         found[0]
     );
 }
+
+#[test]
+fn all_mistakes_of_form_are_named_at_once() {
+    let error = load(
+        "version: 1
+default_decision: maybe
+defualt_tenant: x
+input_policy: {fail_mode: shut}
+tenants: [acme]
+rules:
+  - id: a
+    match: {risktags: [x], topics: job.a}
+    desicion: deny
+  - id: b
+    match: {topics: ['*']}
+    decision: alow
+    velocity: {max_requests: -1}
+    enforce: 7
+",
+    )
+    .unwrap_err();
+    let said: Vec<String> = error.problems.iter().map(ToString::to_string).collect();
+    let wanted = [
+        "safety.yaml:2:19: default_decision: unknown word \"maybe\" (one of: allow, deny)",
+        "safety.yaml:3:1: defualt_tenant: there is no such field (did you mean default_tenant?)",
+        "safety.yaml:4:27: input_policy.fail_mode: unknown word \"shut\" (one of: closed, open)",
+        "safety.yaml:5:10: tenants: this must be a mapping of names to values",
+        "safety.yaml:8:13: rules[0].match.risktags: there is no such field (did you mean risk_tags?)",
+        "safety.yaml:8:36: rules[0].match.topics: this must be a list",
+        "safety.yaml:9:5: rules[0].desicion: there is no such field (did you mean decision?)",
+        "safety.yaml:12:15: rules[1].decision: unknown word \"alow\" (did you mean allow?)",
+        "safety.yaml:13:15: rules[1].velocity.window_seconds: this field is missing",
+        "safety.yaml:13:30: rules[1].velocity.max_requests: this must be a whole number that is not negative",
+        "safety.yaml:14:14: rules[1].enforce: this must be true or false",
+    ];
+    assert_eq!(said, wanted);
+}
