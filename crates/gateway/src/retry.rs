@@ -25,7 +25,8 @@ fn may_pass(error: &LedgerError) -> bool {
         | LedgerError::StaleEpoch { .. }
         | LedgerError::NotOver
         | LedgerError::ChangedMigration { .. }
-        | LedgerError::TooNew { .. } => match error.failure() {
+        | LedgerError::TooNew { .. }
+        | LedgerError::Blocked { .. } => match error.failure() {
             Failure::Retryable | Failure::Ambiguous => true,
             Failure::Fatal => false,
         },

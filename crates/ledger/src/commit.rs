@@ -136,6 +136,30 @@ impl Commit {
         self.letters.extend(other.letters);
     }
 
+    /// Takes out everything about these jobs.
+    pub fn take_out(&mut self, jobs: &HashSet<JobId>) -> Commit {
+        fn split<T>(items: &mut Vec<T>, out: impl Fn(&T) -> bool) -> Vec<T> {
+            let (taken, kept) = std::mem::take(items).into_iter().partition(out);
+            *items = kept;
+            taken
+        }
+        let named = |l: &NewDeadLetter| {
+            let id = l.job_id.as_deref();
+            id.is_some_and(|id| jobs.iter().any(|job| job.as_str() == id))
+        };
+        Commit {
+            after: Vec::new(),
+            assign: split(&mut self.assign, |x| jobs.contains(&x.job_id)),
+            refuse: split(&mut self.refuse, |x| jobs.contains(&x.job_id)),
+            finish: split(&mut self.finish, |x| jobs.contains(&x.job_id)),
+            requeue: split(&mut self.requeue, |x| jobs.contains(&x.job_id)),
+            mark: split(&mut self.mark, |x| jobs.contains(&x.job_id)),
+            stray: Vec::new(),
+            letters: split(&mut self.letters, named),
+            given_up: self.given_up,
+        }
+    }
+
     /// One commit per item, for finding the one the database refuses. The letter of a job's
     /// end goes with it: one without the other would be a letter of an open job.
     pub fn singles(mut self) -> Vec<Commit> {
@@ -235,7 +259,7 @@ impl Commit {
         (!end.is_empty()).then_some(end)
     }
 
-    /// The job a single-item commit is about.
+    /// The jobs it moves.
     pub fn job_ids(&self) -> Vec<JobId> {
         let mut ids: Vec<JobId> = Vec::new();
         ids.extend(self.assign.iter().map(|x| x.job_id.clone()));

@@ -25,6 +25,11 @@ pub enum LedgerError {
     ChangedMigration { version: i32 },
     #[error("the ledger is at version {found}, newer than this program's {known}")]
     TooNew { found: i32, known: i32 },
+    #[error(
+        "the ledger could not be migrated: {by} held it up for {seconds} s; end that session, or \
+         wait: it is tried again"
+    )]
+    Blocked { by: String, seconds: u64 },
 }
 
 /// What a failed write means.
@@ -63,7 +68,7 @@ impl LedgerError {
                 _ => Failure::Ambiguous,
             },
             Self::Timeout { .. } => Failure::Ambiguous,
-            Self::NotOver => Failure::Retryable,
+            Self::NotOver | Self::Blocked { .. } => Failure::Retryable,
             Self::StaleEpoch { .. }
             | Self::Corrupt(_)
             | Self::ChangedMigration { .. }
@@ -88,7 +93,19 @@ impl LedgerError {
             | Self::NotOver
             | Self::Corrupt(_)
             | Self::ChangedMigration { .. }
-            | Self::TooNew { .. } => false,
+            | Self::TooNew { .. }
+            | Self::Blocked { .. } => false,
+        }
+    }
+
+    /// Whether a lock that somebody else holds was waited for in vain. Nothing was written.
+    pub fn is_lock_timeout(&self) -> bool {
+        match self {
+            Self::Database {
+                source: sqlx::Error::Database(e),
+                ..
+            } => e.code().as_deref() == Some("55P03"),
+            _ => false,
         }
     }
 
@@ -108,7 +125,8 @@ impl LedgerError {
             | Self::NotOver
             | Self::Corrupt(_)
             | Self::ChangedMigration { .. }
-            | Self::TooNew { .. } => false,
+            | Self::TooNew { .. }
+            | Self::Blocked { .. } => false,
         }
     }
 }

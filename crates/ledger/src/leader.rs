@@ -33,8 +33,13 @@ pub struct LeaderWriter {
     shard: Shard,
     epoch: Epoch,
     op_timeout: Duration,
+    row_wait: Duration,
     broken: bool,
 }
+
+/// How long a round waits for a row that somebody else holds, while the others of the round
+/// wait with it.
+const ROW_WAIT: Duration = Duration::from_millis(200);
 
 /// By hand, because the driver's options show their password.
 impl std::fmt::Debug for LeaderWriter {
@@ -219,7 +224,7 @@ impl Ledger {
         shard: Shard,
         epoch: Epoch,
     ) -> Result<LeaderWriter, LedgerError> {
-        let (conn, joint) = begin(&self.options, self.op_timeout).await?;
+        let (conn, joint) = begin(&self.options, self.op_timeout, ROW_WAIT).await?;
         Ok(LeaderWriter {
             conn,
             joint,
@@ -227,6 +232,7 @@ impl Ledger {
             shard,
             epoch,
             op_timeout: self.op_timeout,
+            row_wait: ROW_WAIT,
             broken: false,
         })
     }
@@ -237,9 +243,12 @@ impl Ledger {
 async fn begin(
     options: &PgConnectOptions,
     limit: Duration,
+    row_wait: Duration,
 ) -> Result<(PgConnection, bool), LedgerError> {
     const DOING: &str = "preparing a leader's connection";
-    let mut conn = open(options, limit).await?;
+    let row_wait = format!("{}ms", row_wait.as_millis());
+    let options = options.clone().options([("lock_timeout", row_wait)]);
+    let mut conn = open(&options, limit).await?;
     let function = sqlx::AssertSqlSafe(assign_after());
     let made = sqlx::raw_sql(function).execute(&mut conn);
     let joint = match tokio::time::timeout(limit, made).await {
@@ -256,15 +265,52 @@ impl LeaderWriter {
         self.epoch
     }
 
+    /// The same with another time to wait for rows that somebody else holds.
+    pub async fn with_row_wait(mut self, wait: Duration) -> Result<Self, LedgerError> {
+        (self.conn, self.joint) = begin(&self.options, self.op_timeout, wait).await?;
+        self.row_wait = wait;
+        Ok(self)
+    }
+
     /// Writes all of `commit` or nothing. After an error the connection is replaced
     /// before the next attempt, because its transaction may still be open.
     pub async fn commit(&mut self, commit: &Commit) -> Result<Written, LedgerError> {
+        let done = self.attempt(async |writer| writer.transaction(commit).await);
+        done.await
+    }
+
+    /// Writes what is about jobs whose rows are free, and says which are not: those are
+    /// left out, and nobody is waited for.
+    pub async fn commit_free(
+        &mut self,
+        commit: &Commit,
+    ) -> Result<(Written, HashSet<JobId>), LedgerError> {
+        let done = self.attempt(async |writer| {
+            writer.begin_fenced().await?;
+            let locked = locked(&mut writer.conn, &commit.job_ids()).await?;
+            let mut free = commit.clone();
+            free.take_out(&locked);
+            Ok((writer.write(&free).await?, locked))
+        });
+        done.await
+    }
+
+    /// Which of these jobs' rows somebody else holds.
+    pub async fn locked(&mut self, jobs: &[JobId]) -> Result<HashSet<JobId>, LedgerError> {
+        let done = self.attempt(async |writer| locked(&mut writer.conn, jobs).await);
+        done.await
+    }
+
+    async fn attempt<T>(
+        &mut self,
+        work: impl AsyncFnOnce(&mut Self) -> Result<T, LedgerError>,
+    ) -> Result<T, LedgerError> {
         if self.broken {
-            (self.conn, self.joint) = begin(&self.options, self.op_timeout).await?;
+            (self.conn, self.joint) = begin(&self.options, self.op_timeout, self.row_wait).await?;
             self.broken = false;
         }
         let limit = self.op_timeout;
-        let done = match tokio::time::timeout(limit, self.transaction(commit)).await {
+        let done = match tokio::time::timeout(limit, work(self)).await {
             Ok(done) => done,
             Err(_) => Err(LedgerError::timeout("committing as the leader", limit)),
         };
@@ -280,10 +326,7 @@ impl LeaderWriter {
 
     async fn transaction(&mut self, c: &Commit) -> Result<Written, LedgerError> {
         let (shard, epoch) = (self.shard.0 as i16, self.epoch.0 as i64);
-        let stale = LedgerError::StaleEpoch {
-            shard: self.shard.0,
-            epoch: self.epoch.0,
-        };
+        let stale = self.stale();
         let tx = &mut self.conn;
         let alone =
             c.assign.len() == c.len() && c.assign.iter().all(|x| x.verdict.approved.is_none());
@@ -303,16 +346,35 @@ impl LeaderWriter {
             wait.await
                 .map_err(|e| waited(e, "waiting for a submission"))?;
         }
-        // One round trip for all. An error anywhere leaves the transaction to the end of
-        // this connection, which is never used again then.
+        self.begin_fenced().await?;
+        self.write(c).await
+    }
+
+    fn stale(&self) -> LedgerError {
+        LedgerError::StaleEpoch {
+            shard: self.shard.0,
+            epoch: self.epoch.0,
+        }
+    }
+
+    /// One round trip for all. An error anywhere leaves the transaction to the end of this
+    /// connection, which is never used again then.
+    async fn begin_fenced(&mut self) -> Result<(), LedgerError> {
         let begin = format!("BEGIN; {}", fence(self.shard, self.epoch));
         let fence = sqlx::raw_sql(sqlx::AssertSqlSafe(begin))
-            .fetch_optional(&mut *tx)
+            .fetch_optional(&mut self.conn)
             .await
             .doing("beginning a leader's transaction")?;
-        if fence.is_none() {
-            return Err(stale);
+        match fence {
+            Some(_) => Ok(()),
+            None => Err(self.stale()),
         }
+    }
+
+    /// Makes the moves in the transaction that was begun, and commits it.
+    async fn write(&mut self, c: &Commit) -> Result<Written, LedgerError> {
+        let (shard, epoch) = (self.shard.0 as i16, self.epoch.0 as i64);
+        let tx = &mut self.conn;
         let mut w = Written::default();
         if !c.finish.is_empty() {
             w.finished = finish(tx, shard, epoch, &c.finish).await?;
@@ -358,6 +420,30 @@ impl LeaderWriter {
             .doing("committing as the leader")?;
         Ok(w)
     }
+}
+
+/// Those whose rows somebody else holds; the others are held by this transaction now.
+async fn locked(tx: &mut PgConnection, jobs: &[JobId]) -> Result<HashSet<JobId>, LedgerError> {
+    const DOING: &str = "looking for rows that somebody holds";
+    let jobs: Vec<&str> = jobs.iter().map(JobId::as_str).collect();
+    let free: Vec<String> = sqlx::query_scalar(
+        "SELECT job_id FROM job_state WHERE job_id = ANY($1)
+         ORDER BY job_id FOR NO KEY UPDATE SKIP LOCKED",
+    )
+    .bind(&jobs)
+    .fetch_all(&mut *tx)
+    .await
+    .doing(DOING)?;
+    let known = sqlx::query_scalar("SELECT job_id FROM job_state WHERE job_id = ANY($1)")
+        .bind(&jobs)
+        .fetch_all(&mut *tx)
+        .await
+        .doing(DOING)?;
+    let free = ids(free)?;
+    Ok(ids(known)?
+        .into_iter()
+        .filter(|id| !free.contains(id))
+        .collect())
 }
 
 /// A job whose end was not written, because somebody else was first, gets no letter.

@@ -4,7 +4,7 @@ use airlock_ledger::{CancelRequest, Change, ChangePosition, Commit};
 use airlock_model::{JobState, Shard};
 use sqlx::Connection;
 
-use crate::bed::{Bed, One, SHARD, finish, id};
+use crate::bed::{BOUND, Bed, One, SHARD, by, finish, id};
 
 fn names(changes: &[Change]) -> Vec<&str> {
     changes
@@ -230,7 +230,8 @@ async fn an_open_transaction_that_writes_elsewhere_holds_nothing_up() -> anyhow:
 #[tokio::test]
 async fn a_writer_that_has_not_logged_yet_is_waited_for() -> anyhow::Result<()> {
     let bed = Bed::start().await?;
-    let mut writer = bed.scheduled(&["j1", "j2"]).await?;
+    let writer = bed.scheduled(&["j1", "j2"]).await?;
+    let mut writer = writer.with_row_wait(BOUND).await?;
     let mut session = bed.session().await?;
     let mut hold = session.begin().await?;
     sqlx::query("SELECT 1 FROM dead_letter FOR UPDATE")
@@ -254,7 +255,7 @@ async fn a_writer_that_has_not_logged_yet_is_waited_for() -> anyhow::Result<()> 
     let cancel = CancelRequest {
         job_id: &job_id,
         tenant: None,
-        by: crate::bed::by("ops"),
+        by: by("ops"),
         reason: "",
     };
     bed.ledger.cancel(cancel).await?;

@@ -1,6 +1,6 @@
 //! The leader's moves, and the compare-and-set that refuses what came too late.
 
-use airlock_ledger::{Commit, Finish, NewDeadLetter, StrayResult};
+use airlock_ledger::{Commit, Failure, Finish, NewDeadLetter, StrayResult};
 use airlock_model::{Decision, JobState};
 use bytes::Bytes;
 
@@ -375,5 +375,66 @@ async fn a_worker_s_bytes_cost_a_field_and_a_refused_row_ends_with_one_letter() 
         .put_letter_once(letter("bad", "ledger_refused"))
         .await?;
     assert_eq!(bed.number("SELECT count(*) FROM dead_letter").await?, 2);
+    Ok(())
+}
+
+/// A row that somebody else holds is left out and named; the others of the transaction are
+/// written, without waiting for it.
+#[tokio::test]
+async fn a_locked_row_is_left_out_and_the_others_are_written() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    let mut writer = bed.scheduled(&["free", "held", "again"]).await?;
+    let mut session = bed.session().await?;
+    sqlx::raw_sql("BEGIN; SELECT 1 FROM job_state WHERE job_id = 'held' FOR UPDATE")
+        .execute(&mut session)
+        .await?;
+    let letter = |name: &str| NewDeadLetter {
+        job_id: Some(name.to_owned()),
+        reason_code: "x".to_owned(),
+        ..NewDeadLetter::default()
+    };
+    let commit = Commit {
+        finish: vec![
+            finish("free", 1, JobState::Failed),
+            finish("held", 2, JobState::Failed),
+        ],
+        requeue: vec![requeue("again", 3, true)],
+        letters: vec![letter("free"), letter("held")],
+        ..Commit::default()
+    };
+    let error = writer.commit(&commit).await.expect_err("a locked row");
+    assert!(error.is_lock_timeout(), "{error}");
+    let (written, locked) = writer.commit_free(&commit).await?;
+    assert_eq!(locked, [id("held")].into());
+    assert_eq!(written.finished, [id("free")].into());
+    assert_eq!(written.requeued, [id("again")].into());
+    assert_eq!(bed.state("free").await?, JobState::Failed);
+    assert_eq!(bed.state("held").await?, JobState::Scheduled);
+    assert_eq!(bed.number("SELECT count(*) FROM dead_letter").await?, 1);
+    assert_eq!(writer.locked(&[id("free"), id("held")]).await?, locked);
+    sqlx::raw_sql("ROLLBACK").execute(&mut session).await?;
+    assert!(writer.locked(&[id("held"), id("nobody")]).await?.is_empty());
+    let (written, locked) = writer.commit_free(&commit).await?;
+    assert_eq!(written.finished, [id("held")].into());
+    assert!(locked.is_empty());
+    assert_eq!(bed.number("SELECT count(*) FROM dead_letter").await?, 2);
+    Ok(())
+}
+
+/// What trying again cannot cure is told apart from what it can.
+#[tokio::test]
+async fn a_missing_table_or_right_is_fatal() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    let mut writer = bed.scheduled(&["j"]).await?;
+    bed.postgres
+        .query("ALTER TABLE job_attempt RENAME TO elsewhere")
+        .await?;
+    let commit = One::requeue(requeue("j", 1, true));
+    let error = writer.commit(&commit).await.expect_err("no such table");
+    assert_eq!(error.failure(), Failure::Fatal);
+    assert!(
+        !error.is_data_error() && !error.is_lock_timeout(),
+        "{error}"
+    );
     Ok(())
 }

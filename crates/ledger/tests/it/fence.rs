@@ -42,7 +42,7 @@ async fn an_older_term_writes_nothing() -> anyhow::Result<()> {
 #[tokio::test]
 async fn raising_the_epoch_waits_for_a_write_under_way() -> anyhow::Result<()> {
     let bed = Bed::start().await?;
-    let mut old = bed.scheduled(&["j1"]).await?;
+    let mut old = bed.scheduled(&["j1"]).await?.with_row_wait(BOUND).await?;
     // Whoever holds the job's row keeps the old leader inside its transaction, past
     // the check of its epoch.
     let mut session = bed.session().await?;

@@ -78,3 +78,47 @@ async fn passwords_never_show() -> anyhow::Result<()> {
     assert!(!shown.contains("hunter2"), "{shown}");
     Ok(())
 }
+
+/// A program of the version before starts and works while the ledger has what a newer one
+/// only added; not when it was changed under it.
+#[tokio::test]
+async fn a_newer_ledger_that_only_has_more_is_no_obstacle() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    let known = bed
+        .number("SELECT max(version) FROM airlock_migration")
+        .await?;
+    let add = |min: i64| {
+        format!(
+            "INSERT INTO airlock_migration (version, checksum, min_reader)
+             VALUES ({}, 'x', {min})",
+            known + 10 + min
+        )
+    };
+    bed.postgres.query(&add(known)).await?;
+    bed.ledger.migrate().await?;
+    bed.accept(&["j"]).await?;
+    bed.postgres.query(&add(known + 1)).await?;
+    let newer = bed.ledger.migrate().await.expect_err("a breaking one");
+    assert!(matches!(newer, LedgerError::TooNew { .. }), "{newer}");
+    Ok(())
+}
+
+/// A migration that meets a session which uses its table, or another that migrates, gives
+/// up after a while and says why; and one without anything to do waits for nobody.
+#[tokio::test]
+async fn a_migration_waits_for_a_while_and_says_for_whom() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    let mut session = bed.session().await?;
+    sqlx::raw_sql("SELECT pg_advisory_lock(4713424295070755617); BEGIN; LOCK TABLE job_state")
+        .execute(&mut session)
+        .await?;
+    bed.ledger.migrate().await?;
+    bed.postgres
+        .query("DELETE FROM airlock_migration WHERE version = 6")
+        .await?;
+    let error = bed.ledger.migrate().await.expect_err("it is held up");
+    assert!(matches!(error, LedgerError::Blocked { .. }), "{error}");
+    assert_eq!(error.failure(), Failure::Retryable);
+    assert!(error.to_string().contains("another program"), "{error}");
+    Ok(())
+}
