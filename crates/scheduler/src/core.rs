@@ -10,9 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use airlock_bus::{Outgoing, subjects};
-use airlock_ledger::{
-    Failure, LeaderWriter, LedgerError, LoadedJob, NewDeadLetter, StrayResult, Written,
-};
+use airlock_ledger::{LeaderWriter, LoadedJob, NewDeadLetter, StrayResult, Written};
 use airlock_model::engine::{
     Assignment, Engine, Input, ReloadedJob, ResultReport, Terms, Watch, reach_of,
 };
@@ -23,10 +21,12 @@ use airlock_proto::{cap, own, packet};
 use tokio::sync::mpsc;
 
 use crate::ahead;
+use crate::aside::Aside;
 use crate::dispatch::{self, Dispatch, Sending};
 use crate::duplicates;
 use crate::intake;
 use crate::metrics::{Begun, by_topic};
+use crate::next::Next;
 use crate::order::{Order, ROUND};
 use crate::payload_cache::PayloadCache;
 use crate::plan::Plan;
@@ -56,6 +56,8 @@ pub struct Core {
     /// Transactions of gateways that the next round's waits for.
     pub told: Vec<Told>,
     pub worker_log: WorkerLog,
+    /// Moves of jobs whose rows somebody else holds.
+    pub aside: Aside,
 }
 
 impl Core {
@@ -76,6 +78,8 @@ impl Core {
                     .max(Duration::from_millis(1));
                 wait.min(Duration::from_secs(1))
             });
+            let wake = wake.unwrap_or(Duration::from_secs(1));
+            let wake = self.aside.due_in(now).map_or(wake, |at| wake.min(at));
             let mut batch = Vec::new();
             let mut dones = Vec::new();
             tokio::select! {
@@ -88,7 +92,7 @@ impl Core {
                 Some(result) = results.recv(), if held.is_none() => {
                     self.take_in(result, &mut batch, &mut dones);
                 }
-                () = tokio::time::sleep(wake.unwrap_or(Duration::from_secs(1))) => {}
+                () = tokio::time::sleep(wake) => {}
                 () = tokio::time::sleep(held.unwrap_or_default()), if held.is_some() => continue,
             }
             while batch.len() < ROUND
@@ -107,6 +111,10 @@ impl Core {
             }
             self.term.ahead.busy(true);
             self.round(batch, dones).await?;
+            if self.aside.due_in(Instant::now()) == Some(Duration::ZERO) {
+                self.take_up_again().await?;
+            }
+            self.term.rounds.good();
             self.term.ahead.busy(false);
             // Who is not in the snapshot is unknown to the next leader until heard of, so
             // newcomers are noted at once: in steps of a tenth, for a crowd of them.
@@ -123,7 +131,7 @@ impl Core {
         match message {
             ToCore::Batch(b) => self.take_in(b, inputs, dones),
             ToCore::Loose { mut ids, answer } => {
-                ids.retain(|id| !self.engine.holds(id));
+                ids.retain(|id| !self.engine.holds(id) && !self.aside.contains(id));
                 let _ = answer.send(ids);
             }
             ToCore::Adopt(jobs) => inputs.extend(self.adopt(jobs)),
@@ -152,7 +160,7 @@ impl Core {
     fn adopt(&self, jobs: Vec<LoadedJob>) -> Vec<Input> {
         let now = self.term.clock.now();
         jobs.into_iter()
-            .filter(|job| !self.engine.holds(&job.job_id))
+            .filter(|job| !self.engine.holds(&job.job_id) && !self.aside.contains(&job.job_id))
             .map(|job| {
                 let mut job = reloaded(job, now, true);
                 reconciler::age(&mut job, &self.term.config.scheduler);
@@ -179,15 +187,43 @@ impl Core {
         self.contents
             .retain(|key, _| plan.look_up.iter().any(|report| report.key == *key));
         plan.commit.after = told.iter().map(|t| number(t.id)).collect();
+        let (followup, later) = self.carry_out(plan, &mut told, dones).await?;
+        if !followup.is_empty() || !self.late.is_empty() {
+            Box::pin(self.round(followup, later)).await?;
+        }
+        for told in told {
+            let known = told.jobs.iter().all(|id| self.engine.holds(id));
+            ahead::settle(&self.term, &told, known);
+        }
+        Ok(())
+    }
+
+    /// Commits a plan and hands on what was written. What the engine has to hear of it, and
+    /// the messages that are settled after that.
+    async fn carry_out(
+        &mut self,
+        mut plan: Plan,
+        told: &mut [Told],
+        mut dones: Vec<Done>,
+    ) -> anyhow::Result<(Vec<Input>, Vec<Done>)> {
         let mut followup = Vec::new();
+        if !self.aside.is_empty() {
+            let ids = plan.commit.job_ids();
+            let behind = ids.into_iter().filter(|id| self.aside.contains(id));
+            let behind = behind.collect();
+            self.set_aside(&mut plan, behind, &mut dones, &mut followup);
+        }
         let written = if plan.commit.is_empty() {
             Written::default()
         } else {
             let written = self.commit(&mut plan).await?;
-            for told in &mut told {
-                told.jobs
-                    .retain(|id| !written.moved(id) && !plan.refused.contains(id));
+            let locked = std::mem::take(&mut plan.locked);
+            for told in &mut *told {
+                told.jobs.retain(|id| {
+                    !written.moved(id) && !plan.refused.contains(id) && !locked.contains(id)
+                });
             }
+            self.set_aside(&mut plan, locked, &mut dones, &mut followup);
             // Nothing can be done about them until the ledger takes their rows: they are
             // let go, and the replayer tries again when it comes by.
             followup.extend(plan.refused.drain(..).map(Input::Gone));
@@ -223,43 +259,121 @@ impl Core {
         if !look_up.is_empty() {
             followup.extend(self.look_up(look_up).await?);
         }
-        if !followup.is_empty() || !self.late.is_empty() {
-            Box::pin(self.round(followup, later)).await?;
+        Ok((followup, later))
+    }
+
+    /// Takes out of the plan what is about these jobs, whose rows somebody else holds. The
+    /// engine lets go of those it decided about; they are read again later.
+    fn set_aside(
+        &mut self,
+        plan: &mut Plan,
+        jobs: HashSet<JobId>,
+        dones: &mut Vec<Done>,
+        followup: &mut Vec<Input>,
+    ) {
+        for job in jobs {
+            let (fact, undone) = plan.take_out(&job);
+            if undone {
+                self.payloads.take(&job);
+                followup.push(Input::Gone(job.clone()));
+            }
+            if !self.aside.contains(&job) {
+                tracing::warn!(%job, "its row in the ledger is locked; it waits, the others go on");
+            }
+            self.aside.put(job, fact, undone);
         }
-        for told in told {
-            let known = told.jobs.iter().all(|id| self.engine.holds(id));
-            ahead::settle(&self.term, &told, known);
+        self.aside.hold(dones);
+    }
+
+    /// Looks which of the rows are free, writes what was kept for them and reads again what
+    /// was undone.
+    async fn take_up_again(&mut self) -> anyhow::Result<()> {
+        let jobs = self.aside.jobs();
+        let locked = match self.writer.locked(&jobs).await {
+            Ok(locked) => locked,
+            Err(error) if Next::of(&error) == Next::StepDown => return Err(error.into()),
+            Err(error) => {
+                tracing::warn!(%error, "looking for rows that somebody holds");
+                self.aside.later();
+                return Ok(());
+            }
+        };
+        let free: Vec<JobId> = jobs.into_iter().filter(|j| !locked.contains(j)).collect();
+        if free.is_empty() {
+            self.aside.later();
+            return Ok(());
         }
-        Ok(())
+        let mut followup = Vec::new();
+        let mut undone = Vec::new();
+        for job in free {
+            let mut kept = self.aside.take(&job);
+            while let Some(fact) = kept.facts.pop_front() {
+                followup.extend(self.carry_out(fact, &mut [], Vec::new()).await?.0);
+                if self.aside.contains(&job) {
+                    // Somebody was quicker: the rest goes behind it again.
+                    break;
+                }
+            }
+            if self.aside.contains(&job) {
+                self.aside.put(job, kept.facts, kept.undone);
+            } else if kept.undone {
+                undone.push(job);
+            }
+        }
+        for row in self.rows(&undone).await? {
+            followup.push(if row.state.is_final() {
+                Input::Ended {
+                    job: row.job_id,
+                    state: row.state,
+                }
+            } else {
+                let now = self.term.clock.now();
+                Input::Reloaded(Box::new(reloaded(row, now, false)))
+            });
+        }
+        let dones = self.aside.settled();
+        self.round(followup, dones).await
     }
 
     /// Commits until it is known to be committed, or we may not lead any more.
     async fn commit(&mut self, plan: &mut Plan) -> anyhow::Result<Written> {
         let mut wait = COMMIT_RETRY.0;
+        let mut around = false;
         loop {
-            match self.writer.commit(&plan.commit).await {
-                Ok(written) => {
+            let done = match around {
+                true => self.writer.commit_free(&plan.commit).await,
+                false => {
+                    let done = self.writer.commit(&plan.commit).await;
+                    done.map(|written| (written, HashSet::new()))
+                }
+            };
+            let error = match done {
+                Ok((written, locked)) => {
                     self.term.metrics.commits.inc();
                     self.term.metrics.committed.inc_by(plan.commit.len() as u64);
+                    plan.locked = locked;
                     return Ok(written);
                 }
-                Err(error @ LedgerError::StaleEpoch { .. }) => return Err(error.into()),
-                Err(LedgerError::NotOver) => {
+                Err(error) => error,
+            };
+            match Next::of(&error) {
+                Next::StepDown => return Err(error.into()),
+                Next::Unwait => {
                     // What is not there now is let go of; the stream will bring it.
                     self.term.ahead.pause();
                     plan.commit.after.clear();
                 }
-                Err(error) if error.is_data_error() => {
+                Next::Divide => {
                     tracing::error!(%error, rows = plan.commit.len(), "the ledger refuses a row; looking for it");
                     return self.commit_singly(plan).await;
                 }
-                Err(error) => {
+                Next::Around if !around => around = true,
+                // The same moves again. What an unheard commit already did, compare-and-set
+                // does not do twice.
+                Next::Around | Next::Again => {
                     plan.doubtful = true;
-                    // Retryable or ambiguous: the same moves again. What an unheard
-                    // commit already did, compare-and-set does not do twice.
                     let failure = error.failure();
                     tracing::warn!(%error, ?failure, retry_ms = wait.as_millis() as u64, "a commit failed");
-                    debug_assert!(failure != Failure::Fatal || !error.is_data_error());
                     tokio::select! {
                         () = self.term.over.cancelled() => anyhow::bail!("the term ended during a commit"),
                         () = tokio::time::sleep(wait) => {}
@@ -282,7 +396,7 @@ impl Core {
             let done = loop {
                 match self.writer.commit(&part.commit).await {
                     Ok(done) => break Some(done),
-                    Err(error @ LedgerError::StaleEpoch { .. }) => return Err(error.into()),
+                    Err(error) if Next::of(&error) == Next::StepDown => return Err(error.into()),
                     Err(error) if error.is_data_error() => {
                         for id in &ids {
                             tracing::error!(job = %id, %error, "the ledger refuses this job's row");
@@ -352,9 +466,13 @@ impl Core {
 
     /// The jobs as the ledger has them, as soon as it can be asked.
     async fn rows(&self, ids: &[JobId]) -> anyhow::Result<Vec<LoadedJob>> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
         loop {
             match self.term.ledger.load(ids, 0).await {
                 Ok(rows) => return Ok(rows),
+                Err(error) if Next::of(&error) == Next::StepDown => return Err(error.into()),
                 Err(error) => {
                     tracing::warn!(%error, jobs = ids.len(), "reading jobs again");
                     tokio::select! {

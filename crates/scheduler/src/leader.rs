@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::ahead::Ahead;
+use crate::aside::Aside;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::core::{Core, ask_inventory, reloaded};
@@ -24,6 +25,7 @@ use crate::kernel::Kernel;
 use crate::metrics::{Begun, Metrics};
 use crate::payload_cache::PayloadCache;
 use crate::reports::{self, Reports};
+use crate::rounds::{self, Rounds};
 use crate::signatures::Signatures;
 use crate::succession::Claims;
 use crate::term::{Term, random};
@@ -91,6 +93,7 @@ pub async fn lead(
             per_tenant: config.scheduler.max_open_jobs_per_tenant,
             in_all: config.scheduler.max_open_jobs,
         }),
+        rounds: Rounds::default(),
         signatures: Signatures::load(&config.bus, metrics)?,
         ahead: Ahead::new(Key::new(&stores.ledger.bus_key().await?)),
         sender: match &config.bus.sender_id {
@@ -131,11 +134,13 @@ pub async fn lead(
         begun: Begun::default(),
         told: Vec::new(),
         worker_log: WorkerLog::default(),
+        aside: Aside::default(),
     };
     let mut parts = tokio::task::JoinSet::new();
     parts.spawn(listen::listen(term.clone(), inbox.clone()));
     parts.spawn(ahead::listen(term.clone()));
     parts.spawn(core.run(from_all, finished));
+    parts.spawn(rounds::watch(term.clone(), ctx.health.clone()));
     for job in pending {
         let _ = term.to_decide.send(job);
     }

@@ -1,6 +1,6 @@
 //! From the engine's effects to one transaction and what follows it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use airlock_ledger::{
@@ -34,6 +34,8 @@ pub struct Plan {
     pub refused: Vec<JobId>,
     /// Jobs that were ended because the ledger did not take what else there was to write.
     pub given_up: Vec<JobId>,
+    /// Jobs whose rows somebody else holds: nothing about them was written.
+    pub locked: HashSet<JobId>,
     /// What is known of the beginnings of runs, for the metrics.
     pub runs: Vec<Run>,
     /// A try of the commit may have gone through unheard.
@@ -268,6 +270,50 @@ impl Plan {
                 self.duplicates.push((worker, processes));
             }
         }
+    }
+
+    /// Takes one job's moves out. Decisions are undone: whether there were any. What
+    /// became of a run is a plan of its own, with its receipts and its event.
+    pub fn take_out(&mut self, job: &JobId) -> (Option<Plan>, bool) {
+        let mut taken = self.commit.take_out(&HashSet::from([job.clone()]));
+        let undone = !taken.assign.is_empty() || !taken.refuse.is_empty();
+        taken.assign.clear();
+        if !taken.refuse.is_empty() {
+            taken.refuse.clear();
+            taken.letters.clear();
+        }
+        self.assigned.remove(job);
+        let (mut ended, rest) = std::mem::take(&mut self.ended)
+            .into_iter()
+            .partition::<Vec<_>, _>(|e| e.job.id == *job);
+        self.ended = rest;
+        if taken.finish.is_empty() {
+            ended.clear();
+        }
+        if taken.is_empty() {
+            return (None, undone);
+        }
+        let finished = taken.finish.iter().map(|x| x.dispatch_id);
+        let runs: HashSet<String> = finished
+            .chain(taken.requeue.iter().map(|x| x.dispatch_id))
+            .map(|dispatch| dispatch.to_string())
+            .collect();
+        let mut receipts: BTreeMap<WorkerId, Vec<String>> = BTreeMap::new();
+        for (worker, dispatches) in &mut self.receipts {
+            let mine: Vec<String> = dispatches.extract_if(.., |d| runs.contains(d)).collect();
+            if !mine.is_empty() {
+                receipts.insert(worker.clone(), mine);
+            }
+        }
+        self.receipts.retain(|_, dispatches| !dispatches.is_empty());
+        let fact = Plan {
+            commit: taken,
+            ended,
+            receipts,
+            doubtful: self.doubtful,
+            ..Plan::default()
+        };
+        (Some(fact), undone)
     }
 
     /// A worker's result for this job, as it is recorded when the job had already ended

@@ -25,6 +25,7 @@ use crate::dead_messages::Letters;
 use crate::kernel::Kernel;
 use crate::metrics::Metrics;
 use crate::reports::Reports;
+use crate::rounds::Rounds;
 use crate::signatures::Signatures;
 use crate::succession::Claims;
 
@@ -128,6 +129,8 @@ pub struct Term {
     pub open_jobs: OpenJobs,
     pub signatures: Signatures,
     pub ahead: Ahead,
+    /// When the last good one was.
+    pub rounds: Rounds,
     /// The sender of our packets to workers.
     pub sender: String,
     /// Spans are made only when something collects them.

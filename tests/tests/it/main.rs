@@ -18,6 +18,7 @@ mod faults_stores;
 mod gate;
 mod layout;
 mod load;
+mod locked;
 mod metrics;
 mod outage;
 mod placement;
