@@ -13,10 +13,10 @@ const MIGRATIONS: &[(i32, &str)] = &[
     (4, include_str!("../migrations/0004_audit_order.sql")),
     (5, include_str!("../migrations/0005_reports.sql")),
     (6, include_str!("../migrations/0006_failed_tasks.sql")),
-    (13, include_str!("../migrations/0013_authors.sql")),
-    (15, include_str!("../migrations/0015_open_dead_letters.sql")),
-    (16, include_str!("../migrations/0016_strict_velocity.sql")),
-    (17, include_str!("../migrations/0017_kernel_status.sql")),
+    (7, include_str!("../migrations/0007_authors.sql")),
+    (8, include_str!("../migrations/0008_open_dead_letters.sql")),
+    (9, include_str!("../migrations/0009_strict_velocity.sql")),
+    (10, include_str!("../migrations/0010_kernel_status.sql")),
 ];
 
 /// Migrations that programs from before cannot work with. All others only add what those

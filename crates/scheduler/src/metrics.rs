@@ -295,6 +295,7 @@ impl Metrics {
             );
         });
         m.found_stale([]);
+        m.dead_messages(0, 0);
         for outcome in ["expired", "denied", "superseded", "released", "withdrawn"] {
             drop(m.approvals.get_or_create(&ByOutcome { outcome }));
         }
@@ -346,11 +347,9 @@ impl Metrics {
     /// So many bus messages could not be handled.
     pub fn dead_messages(&self, kept: usize, dropped: usize) {
         for (what, messages) in [("kept", kept), ("dropped", dropped)] {
-            if messages > 0 {
-                self.bad_messages
-                    .get_or_create_owned(&ByWhat { what })
-                    .inc_by(messages as u64);
-            }
+            self.bad_messages
+                .get_or_create_owned(&ByWhat { what })
+                .inc_by(messages as u64);
         }
     }
 
