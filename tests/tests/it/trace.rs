@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use airlock_client::SubmitRequest;
 use airlock_testkit::{Seen, Stack, eventually};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
     TraceService, TraceServiceServer,
 };
@@ -103,15 +103,16 @@ async fn a_job_is_one_trace_through_every_service() -> Result<()> {
         })
     })
     .await?;
+    // A lone job may be judged twice, before its commit is seen and after: whichever
+    // judgement came first is the one that its run hangs from.
     let parent_of = |child: &str, parent: &str| -> Result<()> {
         let child = named(&spans, child).context("the child")?;
-        let parent = named(&spans, parent).context("the parent")?;
-        assert_eq!(
-            hex(&child.parent_span_id),
-            hex(&parent.span_id),
-            "{} hangs from {}",
+        let mut parents = spans.iter().filter(|span| span.name == parent);
+        ensure!(
+            parents.any(|span| span.span_id == child.parent_span_id),
+            "{} hangs from no {parent}: {}",
             child.name,
-            parent.name
+            hex(&child.parent_span_id)
         );
         Ok(())
     };
