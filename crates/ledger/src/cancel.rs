@@ -35,7 +35,8 @@ WITH target AS (
     FOR UPDATE OF s
 ), done AS (
     UPDATE job_state s SET state = 13, open = false, finished_at = clock_timestamp(),
-        reason_code = 'cancelled', reason = $3
+        reason_code = 'cancelled', reason = $3,
+        run_end = CASE WHEN t.state IN (2, 3, 4) THEN 5 ELSE s.run_end END
     FROM target t WHERE s.job_id = t.job_id AND t.state < 10
     RETURNING s.job_id, s.shard
 ), gone AS (

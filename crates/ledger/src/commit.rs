@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use airlock_model::{
-    Attempt, DispatchId, Incarnation, JobId, JobState, Timestamp, Verdict, WorkerId,
+    Attempt, DispatchId, Incarnation, JobId, JobState, RunEnd, Timestamp, Verdict, WorkerId,
 };
 use bytes::Bytes;
 
@@ -41,6 +41,7 @@ pub struct Refuse {
 pub struct Finish {
     pub job_id: JobId,
     pub dispatch_id: DispatchId,
+    pub end: RunEnd,
     pub to: JobState,
     pub dispatched_at: Option<Timestamp>,
     pub running_at: Option<Timestamp>,
@@ -57,12 +58,11 @@ pub struct Finish {
 pub struct Requeue {
     pub job_id: JobId,
     pub dispatch_id: DispatchId,
-    /// Whether the run may have begun; one that surely did not is not counted.
-    pub ran: bool,
+    /// One that surely never began is not counted.
+    pub end: RunEnd,
     pub dispatched_at: Option<Timestamp>,
     pub running_at: Option<Timestamp>,
     pub not_before: Option<Timestamp>,
-    pub outcome: &'static str,
     pub reason: String,
     pub at: Timestamp,
 }
@@ -225,16 +225,23 @@ impl Commit {
             reason: reason.to_owned(),
             at,
         }));
-        let finish = self.finish.iter().map(|x| (&x.job_id, x.dispatch_id));
-        let requeue = self.requeue.iter().map(|x| (&x.job_id, x.dispatch_id));
-        let mark = self.mark.iter().map(|x| (&x.job_id, x.dispatch_id));
+        // How a run ended stays known.
+        let finish = self
+            .finish
+            .iter()
+            .map(|x| (&x.job_id, x.dispatch_id, x.end));
+        let requeue = self.requeue.iter();
+        let requeue = requeue.map(|x| (&x.job_id, x.dispatch_id, x.end));
+        let mark = self.mark.iter();
+        let mark = mark.map(|x| (&x.job_id, x.dispatch_id, RunEnd::Abandoned));
         end.finish.extend(
             finish
                 .chain(requeue)
                 .chain(mark)
-                .map(|(id, dispatch_id)| Finish {
+                .map(|(id, dispatch_id, end)| Finish {
                     job_id: id.clone(),
                     dispatch_id,
+                    end,
                     to: JobState::Failed,
                     dispatched_at: None,
                     running_at: None,

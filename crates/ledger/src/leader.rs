@@ -150,12 +150,13 @@ UPDATE job_state s SET state = u.state, open = false, epoch = $2,
     dispatched_at = coalesce(u.dispatched_at, s.dispatched_at, u.running_at),
     running_at = coalesce(u.running_at, s.running_at), finished_at = u.at,
     reason_code = u.reason_code, reason = u.reason, result = u.result,
-    result_ptr = u.result_ptr, result_missing = u.result_missing
+    result_ptr = u.result_ptr, result_missing = u.result_missing, run_end = u.run_end
 FROM unnest($3::text[], $4::uuid[], $5::smallint[], $6::timestamptz[], $7::timestamptz[],
-            $8::timestamptz[], $9::text[], $10::text[], $11::bytea[], $12::text[], $13::bool[])
+            $8::timestamptz[], $9::text[], $10::text[], $11::bytea[], $12::text[], $13::bool[],
+            $14::smallint[])
      WITH ORDINALITY
   AS u(job_id, dispatch_id, state, dispatched_at, running_at, at, reason_code, reason, result,
-       result_ptr, result_missing, number)
+       result_ptr, result_missing, run_end, number)
 WHERE s.job_id = u.job_id AND s.shard = $1 AND s.dispatch_id = u.dispatch_id
   AND s.state IN (2, 3, 4)
 RETURNING u.number
@@ -168,21 +169,23 @@ const REQUEUE: &str = r#"
 WITH u AS (
     SELECT * FROM unnest($3::text[], $4::uuid[], $5::bool[], $6::timestamptz[],
                          $7::timestamptz[], $8::timestamptz[], $9::text[], $10::text[],
-                         $11::timestamptz[])
-      AS u(job_id, dispatch_id, ran, dispatched_at, running_at, not_before, outcome, reason, at)
+                         $11::timestamptz[], $12::smallint[])
+      AS u(job_id, dispatch_id, ran, dispatched_at, running_at, not_before, outcome, reason, at,
+           run_end)
 ), run AS (
     SELECT s.job_id, s.dispatch_id, s.attempt, s.worker_id, s.incarnation, s.epoch,
            s.scheduled_at, coalesce(u.dispatched_at, s.dispatched_at, u.running_at) AS dispatched_at,
            coalesce(u.running_at, s.running_at) AS running_at, u.ran, u.not_before, u.outcome,
-           u.reason, u.at
+           u.reason, u.at, u.run_end
     FROM u JOIN job_state s ON s.job_id = u.job_id AND s.dispatch_id = u.dispatch_id
     WHERE s.shard = $1 AND s.state IN (2, 3, 4)
     FOR UPDATE OF s
 ), past AS (
     INSERT INTO job_attempt (job_id, dispatch_id, attempt, worker_id, incarnation, epoch,
-                             scheduled_at, dispatched_at, running_at, ended_at, outcome, reason)
+                             scheduled_at, dispatched_at, running_at, ended_at, outcome, reason,
+                             run_end)
     SELECT job_id, dispatch_id, attempt, worker_id, incarnation, epoch, scheduled_at,
-           dispatched_at, running_at, at, outcome, reason
+           dispatched_at, running_at, at, outcome, reason, run_end
     FROM run
     ON CONFLICT DO NOTHING
 )
@@ -190,7 +193,8 @@ UPDATE job_state s SET state = 1, epoch = $2,
     attempt = CASE WHEN run.ran THEN s.attempt ELSE s.attempt - 1 END,
     dispatch_id = NULL, worker_id = NULL, incarnation = NULL, scheduled_at = NULL,
     dispatched_at = NULL, running_at = NULL, not_before = run.not_before,
-    reason_code = run.outcome, reason = run.reason
+    reason_code = run.outcome, reason = run.reason,
+    run_end = CASE WHEN run.ran THEN run.run_end ELSE s.run_end END
 FROM run
 WHERE s.job_id = run.job_id
 RETURNING s.job_id"#;
@@ -621,6 +625,7 @@ async fn finish(
         .bind(col(&v, |x| x.result.as_deref()))
         .bind(col(&v, |x| x.result_ptr.as_deref()))
         .bind(col(&v, |x| x.result_missing))
+        .bind(col(&v, |x| x.end.code()))
         .fetch_one(&mut *tx)
         .await
         .doing("finishing jobs")?;
@@ -639,13 +644,14 @@ async fn requeue(
         .bind(epoch)
         .bind(col(&v, |x| x.job_id.as_str()))
         .bind(col(&v, |x| x.dispatch_id.0))
-        .bind(col(&v, |x| x.ran))
+        .bind(col(&v, |x| x.end.may_have_begun()))
         .bind(col(&v, |x| Ts::opt(x.dispatched_at)))
         .bind(col(&v, |x| Ts::opt(x.running_at)))
         .bind(col(&v, |x| Ts::opt(x.not_before)))
-        .bind(col(&v, |x| x.outcome))
+        .bind(col(&v, |x| x.end.as_str()))
         .bind(col(&v, |x| clean(&x.reason)))
         .bind(col(&v, |x| Ts(x.at)))
+        .bind(col(&v, |x| x.end.code()))
         .fetch_all(&mut *tx)
         .await
         .doing("re-queueing jobs")?;

@@ -17,6 +17,7 @@ const MIGRATIONS: &[(i32, &str)] = &[
     (8, include_str!("../migrations/0008_open_dead_letters.sql")),
     (9, include_str!("../migrations/0009_strict_velocity.sql")),
     (10, include_str!("../migrations/0010_kernel_status.sql")),
+    (11, include_str!("../migrations/0011_run_ends.sql")),
 ];
 
 /// Migrations that programs from before cannot work with. All others only add what those

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use airlock_model::{
-    Attempt, Constraints, DispatchId, Incarnation, JobId, JobSpec, JobState, Shard, TenantId,
-    Timestamp, WorkerId,
+    Attempt, Constraints, DispatchId, Incarnation, JobId, JobSpec, JobState, RunEnd, Shard,
+    TenantId, Timestamp, WorkerId,
 };
 use bytes::Bytes;
 use sqlx::Row;
@@ -47,6 +47,8 @@ pub struct LoadedJob {
     pub finished_at: Option<Timestamp>,
     pub reason_code: Option<String>,
     pub reason: Option<String>,
+    /// How the last run ended that may have begun.
+    pub run_end: Option<RunEnd>,
     /// What the decision on the run under way imposes on it.
     pub constraints: Option<Arc<Constraints>>,
     /// The rule that decided.
@@ -95,6 +97,7 @@ impl LoadedJob {
             finished_at: None,
             reason_code: None,
             reason: None,
+            run_end: None,
             constraints: None,
             rule_id: None,
             since: job.at,
@@ -132,7 +135,7 @@ macro_rules! select {
              CASE WHEN s.state = 1 AND s.reason_code IS NOT NULL THEN (SELECT max(p.ended_at) \
              FROM job_attempt p WHERE p.job_id = s.job_id) END, \
              CASE WHEN s.state = 1 AND s.held_at IS NOT NULL THEN (SELECT max(h.decided_at) \
-             FROM approval h WHERE h.job_id = s.job_id) END) \
+             FROM approval h WHERE h.job_id = s.job_id) END), s.run_end \
              FROM job_state s JOIN job_request r USING (job_id) ",
             $rest
         )
@@ -360,6 +363,15 @@ fn readable(rows: &[PgRow]) -> Vec<LoadedJob> {
     jobs
 }
 
+/// A version from before the number was kept wrote the code alone; of a retry that is how
+/// the run before it ended.
+fn run_end_of(number: Option<i16>, reason_code: Option<&str>) -> Option<RunEnd> {
+    match number {
+        Some(number) => RunEnd::from_code(number),
+        None => RunEnd::from_reason_code(reason_code?),
+    }
+}
+
 fn read(row: &PgRow) -> Result<LoadedJob, LedgerError> {
     let ts = |i: usize| -> Result<Option<Timestamp>, LedgerError> {
         Ok(row
@@ -376,6 +388,8 @@ fn read(row: &PgRow) -> Result<LoadedJob, LedgerError> {
     let attempt: i32 = row.try_get(9).map_err(corrupt)?;
     let dispatch: Option<Uuid> = row.try_get(13).map_err(corrupt)?;
     let constraints: Option<Vec<u8>> = row.try_get(22).map_err(corrupt)?;
+    let reason_code = maybe(20)?;
+    let run_end: Option<i16> = row.try_get(26).map_err(corrupt)?;
     Ok(LoadedJob {
         job_id: JobId::new(text(0)?).map_err(corrupt)?,
         tenant: TenantId::new(text(1)?).map_err(corrupt)?,
@@ -401,7 +415,8 @@ fn read(row: &PgRow) -> Result<LoadedJob, LedgerError> {
         dispatched_at: ts(17)?,
         running_at: ts(18)?,
         finished_at: ts(19)?,
-        reason_code: maybe(20)?,
+        run_end: run_end_of(run_end, reason_code.as_deref()),
+        reason_code,
         reason: maybe(21)?,
         rule_id: maybe(23)?,
         since: ts(25)?.unwrap_or_default(),

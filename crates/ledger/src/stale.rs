@@ -1,7 +1,7 @@
 //! What the reconciler looks for: open jobs that should have moved on, and rows that
 //! cannot be read and must not stop the others.
 
-use airlock_model::{JobId, JobState, Shard};
+use airlock_model::{JobId, JobState, RunEnd, Shard};
 
 use crate::error::{Doing, LedgerError};
 use crate::{LeaderLedger, Ledger};
@@ -32,7 +32,8 @@ WITH target AS MATERIALIZED (
     ORDER BY s.job_id FOR UPDATE OF s
 ), done AS (
     UPDATE job_state s SET state = $4, open = false, epoch = $2,
-        finished_at = clock_timestamp(), reason_code = $5, reason = $6
+        finished_at = clock_timestamp(), reason_code = $5, reason = $6,
+        run_end = CASE WHEN t.state IN (2, 3, 4) THEN $7 ELSE s.run_end END
     FROM target t WHERE s.job_id = t.job_id
     RETURNING s.job_id, t.state AS was, t.attempt
 ), due AS (
@@ -119,6 +120,7 @@ impl LeaderLedger {
                     .bind(JobState::Failed.code())
                     .bind(reason_code)
                     .bind(reason.replace('\0', "\u{fffd}"))
+                    .bind(RunEnd::Abandoned.code())
                     .fetch_one(tx)
                     .await
                     .doing(DOING)

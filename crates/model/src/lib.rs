@@ -15,6 +15,7 @@ pub mod ids;
 pub mod job;
 pub mod routing;
 pub mod rules;
+pub mod run_end;
 pub mod state;
 pub mod terms;
 pub mod text;
@@ -26,6 +27,7 @@ pub use ids::{
     Topic, WorkerId,
 };
 pub use job::{Decision, Due, JobSpec, Priority, Verdict};
+pub use run_end::RunEnd;
 pub use state::{JobEvent, JobState};
 pub use terms::{ApprovalTerms, Constraints};
 pub use time::{ListenTime, Millis, Timestamp};

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use crate::ids::{PoolName, TenantId, Topic};
+use crate::run_end::RunEnd;
 
 /// A pattern in which `*` matches any characters, dots included.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -189,6 +190,28 @@ impl Default for RetryOn {
             failed_retryable: true,
             timeout: false,
             worker_lost: true,
+        }
+    }
+}
+
+impl RetryOn {
+    /// Whether another run follows one that ended like this. What never began is always
+    /// tried again, and so is what its own visibility timeout took from its worker.
+    pub const fn follows(self, end: RunEnd) -> bool {
+        match end {
+            RunEnd::Failed => self.failed,
+            RunEnd::FailedRetryable => self.failed_retryable,
+            RunEnd::TimedOut | RunEnd::DispatchTimeout | RunEnd::RunningTimeout => self.timeout,
+            RunEnd::WorkerLost | RunEnd::RunLost => self.worker_lost,
+            RunEnd::NotStarted
+            | RunEnd::NotAccepted
+            | RunEnd::DispatchFailed
+            | RunEnd::VisibilityTimeout => true,
+            RunEnd::Succeeded
+            | RunEnd::FailedFatal
+            | RunEnd::Cancelled
+            | RunEnd::DeadlineExceeded
+            | RunEnd::Abandoned => false,
         }
     }
 }

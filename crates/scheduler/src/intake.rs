@@ -11,7 +11,7 @@ use std::sync::Arc;
 use airlock_bus::{Consumer, Delivery, Outcome, Settler};
 use airlock_ledger::{LedgerError, LoadedJob};
 use airlock_model::engine::{Input, KnownJob};
-use airlock_model::{JobId, JobState};
+use airlock_model::{JobId, JobState, RunEnd};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{packet, trace};
 use bytes::Bytes;
@@ -295,7 +295,7 @@ pub fn known(job: LoadedJob) -> KnownJob {
         not_before: job.not_before.max(job.due_at),
         attempt: job.attempt,
         payload_len: job.payload_len,
-        lost: job.reason_code.as_deref() == Some("worker_lost"),
+        lost: job.run_end.is_some_and(RunEnd::is_lost),
         since: Some(job.since),
     }
 }
@@ -335,7 +335,34 @@ pub async fn take_up(term: &Term, ids: &[JobId]) -> Result<usize, LedgerError> {
 
 #[cfg(test)]
 mod tests {
+    use airlock_ledger::Accepted;
+    use airlock_model::{JobSpec, TenantId, Timestamp, Topic};
+
     use super::*;
+
+    /// A leader that takes over counts as lost what the one before it did.
+    #[test]
+    fn whatever_way_a_run_was_lost_its_job_is_known_to_have_lost_one() {
+        let row = |run_end| {
+            let topic = Topic::new("job.a").expect("a topic");
+            let mut row = LoadedJob::accepted(Accepted {
+                job_id: JobId::new("a").expect("an id"),
+                tenant: TenantId::new("acme").expect("a tenant"),
+                spec: JobSpec::new(topic),
+                payload: None,
+                payload_len: 0,
+                trace_id: String::new(),
+                traceparent: String::new(),
+                at: Timestamp(0),
+            });
+            row.run_end = run_end;
+            row
+        };
+        for end in RunEnd::ALL {
+            assert_eq!(known(row(Some(end))).lost, end.is_lost(), "{end}");
+        }
+        assert!(!known(row(None)).lost);
+    }
 
     #[test]
     fn groups_hold_neighbours_up_to_the_limit_and_split_nothing() {

@@ -173,6 +173,7 @@ impl Plan {
             Effect::Finish {
                 job,
                 assignment,
+                end,
                 to,
                 code,
                 reason,
@@ -187,6 +188,7 @@ impl Plan {
                 self.commit.finish.push(Finish {
                     job_id: job.id.clone(),
                     dispatch_id: assignment.dispatch,
+                    end,
                     to,
                     dispatched_at: assignment.dispatched_at,
                     running_at: assignment.started_at,
@@ -215,20 +217,18 @@ impl Plan {
             Effect::Requeue {
                 job,
                 assignment,
-                ran,
+                end,
                 not_before,
-                outcome,
                 reason,
             } => {
                 self.run(&assignment, true);
                 self.commit.requeue.push(Requeue {
                     job_id: job,
                     dispatch_id: assignment.dispatch,
-                    ran,
+                    end,
                     dispatched_at: assignment.dispatched_at,
                     running_at: assignment.started_at,
                     not_before,
-                    outcome,
                     reason,
                     at: now,
                 });

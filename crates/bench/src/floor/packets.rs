@@ -5,7 +5,8 @@ use airlock_bus::{Delivery, Outgoing, subjects};
 use airlock_ledger::{Assign, Finish, NewJob};
 use airlock_model::hash::job_hash;
 use airlock_model::{
-    Attempt, Decision, DispatchId, JobId, JobSpec, JobState, TenantId, Timestamp, Topic, Verdict,
+    Attempt, Decision, DispatchId, JobId, JobSpec, JobState, RunEnd, TenantId, Timestamp, Topic,
+    Verdict,
 };
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::cap::{DispatchIdentity, JobRequest, JobResult, JobStatus};
@@ -198,6 +199,7 @@ pub fn finish(delivery: &Delivery) -> anyhow::Result<Vec<Finish>> {
     Ok(vec![Finish {
         job_id: JobId::new(&result.job_id)?,
         dispatch_id: identity.dispatch_id.parse()?,
+        end: RunEnd::Succeeded,
         to: JobState::Succeeded,
         dispatched_at: Some(started),
         running_at: Some(started),

@@ -9,8 +9,8 @@ use airlock_ledger::{
 use airlock_model::hash::job_hash;
 use airlock_model::state::TRANSITIONS;
 use airlock_model::{
-    Attempt, Decision, DispatchId, Epoch, Incarnation, JobId, JobSpec, JobState, Shard, TenantId,
-    Timestamp, Topic, Verdict, WorkerId,
+    Attempt, Decision, DispatchId, Epoch, Incarnation, JobId, JobSpec, JobState, RunEnd, Shard,
+    TenantId, Timestamp, Topic, Verdict, WorkerId,
 };
 use airlock_testkit::{Postgres, Seen, eventually};
 use bytes::Bytes;
@@ -238,10 +238,18 @@ pub fn refuse(name: &str, to: JobState, decision: Option<Decision>) -> Refuse {
     }
 }
 
+/// A run's end that ends its job there.
+fn end_of(to: JobState) -> RunEnd {
+    let mut ends = RunEnd::ALL.into_iter();
+    ends.find(|end| end.final_state() == to)
+        .unwrap_or(RunEnd::Succeeded)
+}
+
 pub fn finish(name: &str, n: u128, to: JobState) -> Finish {
     Finish {
         job_id: id(name),
         dispatch_id: dispatch(n),
+        end: end_of(to),
         to,
         dispatched_at: Some(t(11)),
         running_at: Some(t(12)),
@@ -258,11 +266,13 @@ pub fn requeue(name: &str, n: u128, ran: bool) -> Requeue {
     Requeue {
         job_id: id(name),
         dispatch_id: dispatch(n),
-        ran,
+        end: match ran {
+            true => RunEnd::WorkerLost,
+            false => RunEnd::DispatchFailed,
+        },
         dispatched_at: None,
         running_at: None,
         not_before: Some(t(99)),
-        outcome: "worker_lost",
         reason: "w1 is gone".to_owned(),
         at: t(40),
     }

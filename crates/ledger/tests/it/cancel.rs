@@ -5,7 +5,7 @@ use airlock_model::{Due, JobState};
 
 use crate::bed::{Bed, One, SHARD, assign, finish, id, job_with, moved, requeue, tenant};
 
-async fn cancel(bed: &Bed, name: &str, of: Option<&str>) -> anyhow::Result<CancelOutcome> {
+pub async fn cancel(bed: &Bed, name: &str, of: Option<&str>) -> anyhow::Result<CancelOutcome> {
     let of = of.map(tenant);
     let request = CancelRequest {
         job_id: &id(name),

@@ -16,6 +16,7 @@ mod recover;
 mod reports;
 mod requeue;
 mod retention;
+mod run_ends;
 mod second;
 mod stale;
 mod submit;

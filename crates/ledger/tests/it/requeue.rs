@@ -34,7 +34,11 @@ async fn a_run_that_began_counts_and_one_that_did_not_does_not() -> anyhow::Resu
             (job.not_before, &job.worker, job.dispatch_id),
             (Some(t(99)), &None, None)
         );
-        assert_eq!(job.reason_code.as_deref(), Some("worker_lost"));
+        let code = match attempt {
+            1 => "worker_lost",
+            _ => "dispatch_failed",
+        };
+        assert_eq!(job.reason_code.as_deref(), Some(code));
     }
     // A second word on the same run, and its late result, change nothing.
     for late in [

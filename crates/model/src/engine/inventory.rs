@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use super::workers::ANSWER_GRACE;
 use super::{Effect, Engine, Job, Random};
 use crate::ids::{DispatchId, Incarnation, WorkerId};
+use crate::run_end::RunEnd;
 use crate::time::Timestamp;
 
 impl Engine {
@@ -59,16 +60,13 @@ impl Engine {
                     assignment,
                 });
             } else {
-                let ran = a.accepted;
-                let (outcome, reason) = if ran {
-                    ("lost", "its worker no longer has it")
+                let (end, reason) = if a.accepted {
+                    (RunEnd::RunLost, "its worker no longer has it")
                 } else {
-                    ("not_accepted", "its worker never took it")
-                };
-                if !ran {
                     self.strike(&id);
-                }
-                self.retry_or_fail(now, &id, ran, outcome, reason.to_owned(), random, out);
+                    (RunEnd::NotAccepted, "its worker never took it")
+                };
+                self.retry_or_fail(now, &id, end, reason.to_owned(), random, out);
             }
         }
     }

@@ -10,6 +10,7 @@ use crate::ids::{Attempt, DispatchId, Incarnation, JobId, PoolName, WorkerId};
 use crate::job::Verdict;
 use crate::routing::{Reach, WaitReason, Worker};
 use crate::rules::Rules;
+use crate::run_end::RunEnd;
 use crate::state::JobState;
 use crate::time::Timestamp;
 
@@ -248,7 +249,9 @@ pub enum Effect {
     Finish {
         job: Arc<KnownJob>,
         assignment: Assignment,
+        end: RunEnd,
         to: JobState,
+        /// The worker's own code where it gave one, so `end` is what decides.
         code: String,
         reason: String,
         /// The report it came with, if a worker's.
@@ -259,9 +262,8 @@ pub enum Effect {
     Requeue {
         job: JobId,
         assignment: Assignment,
-        ran: bool,
+        end: RunEnd,
         not_before: Option<Timestamp>,
-        outcome: &'static str,
         reason: String,
     },
     /// Commit DISPATCHED or RUNNING.

@@ -1,13 +1,13 @@
 //! The wire's and the workers' word on runs: published, started, ended.
 
+use std::time::Duration;
+
 use super::{Assignment, Effect, Engine, Job, Outcome, Phase, Random, ResultReport, RunId};
 use crate::ids::{DispatchId, JobId, WorkerId};
 use crate::routing::{Reach, WaitReason};
 use crate::rules::RetryOn;
-use crate::state::JobState;
+use crate::run_end::RunEnd;
 use crate::time::Timestamp;
-
-const DISPATCH_FAILED: &str = "dispatch_failed";
 
 impl Engine {
     pub(super) fn published(
@@ -72,7 +72,7 @@ impl Engine {
         let run = Some(run).filter(|a| !a.accepted);
         if sure && run.as_ref().is_some_and(|a| a.dispatched_at.is_none()) {
             let reason = "it could not be put on the wire".to_owned();
-            self.retry_or_fail(now, &id, false, DISPATCH_FAILED, reason, random, out);
+            self.retry_or_fail(now, &id, RunEnd::DispatchFailed, reason, random, out);
             return;
         }
         if let Some(a) = run
@@ -158,61 +158,29 @@ impl Engine {
         } else {
             report.error_message.clone()
         };
-        let code = |fallback: &str| {
-            if report.error_code.is_empty() {
-                fallback.to_owned()
-            } else {
-                report.error_code.clone()
-            }
-        };
         self.hears(&report.worker);
-        let retry_on = self.retry_on(&known);
-        let again = match report.outcome {
-            Outcome::Failed if retry_on.failed => Some("failed"),
-            Outcome::FailedRetryable if retry_on.failed_retryable => Some("failed_retryable"),
-            Outcome::TimedOut if retry_on.timeout => Some("timeout"),
-            Outcome::NotStarted => {
-                // It would hand the next one back as well, until it says otherwise.
-                if let Some(w) = self.workers.get_mut(&report.worker) {
-                    w.draining = true;
-                }
-                let reason = "handed back by a draining worker".to_owned();
-                self.retry_or_fail(now, &report.job, false, "not_started", reason, random, out);
-                return;
+        let end = RunEnd::from(report.outcome);
+        if end == RunEnd::NotStarted {
+            // It would hand the next one back as well, until it says otherwise.
+            if let Some(w) = self.workers.get_mut(&report.worker) {
+                w.draining = true;
             }
-            Outcome::Succeeded
-            | Outcome::Failed
-            | Outcome::FailedRetryable
-            | Outcome::FailedFatal
-            | Outcome::Cancelled
-            | Outcome::TimedOut => None,
-        };
-        let left = assignment.attempt.0 < assignment.terms.max_attempts;
-        if let Some(outcome) = again.filter(|_| left) {
-            self.retry_or_fail(now, &report.job, true, outcome, detail, random, out);
+            let reason = "handed back by a draining worker".to_owned();
+            self.retry_or_fail(now, &report.job, end, reason, random, out);
             return;
         }
-        let last = |detail: String| match again {
-            Some(_) => format!("attempt {} was the last: {detail}", assignment.attempt),
-            None => detail,
-        };
-        let (to, code, reason) = match report.outcome {
-            Outcome::Succeeded => (JobState::Succeeded, String::new(), String::new()),
-            Outcome::Failed if again.is_none() => (JobState::Failed, code("failed"), detail),
-            Outcome::Failed | Outcome::FailedRetryable => {
-                (JobState::Failed, code("attempts_exhausted"), last(detail))
-            }
-            Outcome::FailedFatal | Outcome::NotStarted => {
-                (JobState::Failed, code("failed_fatal"), detail)
-            }
-            Outcome::Cancelled => (JobState::Cancelled, code("cancelled"), detail),
-            Outcome::TimedOut => (JobState::Timeout, code("timeout"), last(detail)),
-        };
+        let again = self.retry_on(&known).follows(end);
+        if again && assignment.attempt.0 < assignment.terms.max_attempts {
+            self.retry_or_fail(now, &report.job, end, detail, random, out);
+            return;
+        }
+        let (code, reason) = last_word(&report, &assignment, again, detail);
         self.forget(&report.job);
         out.push(Effect::Finish {
             job: known,
             assignment,
-            to,
+            end,
+            to: end.final_state(),
             code,
             reason,
             report: Some(report.key),
@@ -243,93 +211,60 @@ impl Engine {
     }
 
     /// Another run if attempts are left, or the end.
-    #[expect(clippy::too_many_arguments, reason = "one decision with its reasons")]
     pub(super) fn retry_or_fail(
         &mut self,
         now: Timestamp,
         id: &JobId,
-        ran: bool,
-        outcome: &'static str,
+        end: RunEnd,
         reason: String,
         random: Random<'_>,
         out: &mut Vec<Effect>,
     ) {
-        let Some(job) = self.forget(id) else { return };
-        let Phase::Assigned(assignment) = job.phase else {
+        let Some(mut job) = self.forget(id) else {
             return;
         };
-        let lost = matches!(outcome, "worker_lost" | "lost");
-        let retry_on = self.retry_on(&job.known);
-        let tries = job.tries + u32::from(outcome == DISPATCH_FAILED);
-        let end = if ran && assignment.attempt.0 >= assignment.terms.max_attempts {
-            Some(format!(
-                "attempt {} was the last: {reason}",
-                assignment.attempt
-            ))
-        } else if lost && !retry_on.worker_lost {
-            Some(reason.clone())
-        } else if tries >= self.settings.max_scheduling_retries {
-            Some(format!("{tries} tries to place it: {reason}"))
-        } else {
-            None
+        let Phase::Assigned(assignment) = job.phase.clone() else {
+            return;
         };
-        if let Some(reason) = end {
-            let to = match outcome {
-                "timeout" | "visibility_timeout" => JobState::Timeout,
-                _ => JobState::Failed,
-            };
+        let counted = end == RunEnd::DispatchFailed;
+        job.tries = if counted { job.tries + 1 } else { job.tries };
+        if let Some(reason) = self.no_more(&job, &assignment, end, &reason) {
             out.push(Effect::Finish {
                 job: job.known,
                 assignment,
-                to,
-                code: outcome.to_owned(),
+                end,
+                to: end.final_state(),
+                code: end.as_str().to_owned(),
                 reason,
                 report: None,
                 missing: false,
             });
             return;
         }
-        let backoff = |n: u32, random: Random<'_>| self.settings.backoff.delay(n, random());
-        let nth = assignment.attempt.0.saturating_sub(1);
-        let delay = match outcome {
-            DISPATCH_FAILED => {
-                let floor = self.settings.retry_delay_publish;
-                Some(backoff(tries.saturating_sub(1), random).max(floor))
-            }
-            // A run that never began costs nothing and waits for nothing.
-            _ if !ran => None,
-            // A lost worker is not the job's fault: the first retry after one is
-            // immediate. The second may be the job's fault.
-            _ if lost => job.known.lost.then(|| backoff(nth, random)),
-            _ => {
-                let plan = job.known.spec.retry.as_ref();
-                let planned = plan.and_then(|p| p.delay(assignment.attempt.0));
-                Some(planned.unwrap_or_else(|| backoff(nth, random)))
-            }
-        };
-        let not_before = delay.map(|d| now + d);
+        let not_before = self
+            .delay_after(&job, &assignment, end, random)
+            .map(|d| now + d);
+        let ran = end.may_have_begun();
         let mut known = (*job.known).clone();
-        known.attempt = if ran {
-            assignment.attempt
-        } else {
-            crate::ids::Attempt(assignment.attempt.0.saturating_sub(1))
+        known.attempt = match ran {
+            true => assignment.attempt,
+            false => crate::ids::Attempt(assignment.attempt.0.saturating_sub(1)),
         };
         known.not_before = not_before;
         known.since = Some(now);
-        known.lost = lost || (known.lost && !ran);
+        known.lost = end.is_lost() || (known.lost && !ran);
         out.push(Effect::Requeue {
             job: id.clone(),
             assignment,
-            ran,
+            end,
             not_before,
-            outcome,
             reason,
         });
         match not_before {
             Some(until) => {
-                let reason = match outcome {
-                    DISPATCH_FAILED => WaitReason::DispatchFailed,
-                    _ => WaitReason::Backoff,
+                let reason = match counted {
+                    true => WaitReason::DispatchFailed,
+                    false => WaitReason::Backoff,
                 };
                 self.sleep(now, known, until, reason);
             }
@@ -339,8 +274,59 @@ impl Engine {
                 out.push(Effect::Recheck(known));
             }
         }
-        if let Some(job) = self.jobs.get_mut(id) {
-            job.tries = if outcome == DISPATCH_FAILED { tries } else { 0 };
+        if let Some(waiting) = self.jobs.get_mut(id) {
+            waiting.tries = if counted { job.tries } else { 0 };
+        }
+    }
+
+    /// Why no other run follows one that ended like this; `None` if one does.
+    fn no_more(&self, job: &Job, a: &Assignment, end: RunEnd, reason: &str) -> Option<String> {
+        if end.may_have_begun() && a.attempt.0 >= a.terms.max_attempts {
+            Some(format!("attempt {} was the last: {reason}", a.attempt))
+        } else if !self.retry_on(&job.known).follows(end) {
+            Some(reason.to_owned())
+        } else if job.tries >= self.settings.max_scheduling_retries {
+            Some(format!("{} tries to place it: {reason}", job.tries))
+        } else {
+            None
+        }
+    }
+
+    /// How long the next run waits after one that ended like this.
+    fn delay_after(
+        &self,
+        job: &Job,
+        a: &Assignment,
+        end: RunEnd,
+        random: Random<'_>,
+    ) -> Option<Duration> {
+        let backoff = |n: u32, random: Random<'_>| self.settings.backoff.delay(n, random());
+        let nth = a.attempt.0.saturating_sub(1);
+        match end {
+            RunEnd::DispatchFailed => {
+                let floor = self.settings.retry_delay_publish;
+                Some(backoff(job.tries.saturating_sub(1), random).max(floor))
+            }
+            // A run that never began costs nothing and waits for nothing.
+            RunEnd::NotStarted | RunEnd::NotAccepted => None,
+            // A lost worker is not the job's fault: the first retry after one is
+            // immediate. The second may be the job's fault.
+            RunEnd::WorkerLost | RunEnd::RunLost => job.known.lost.then(|| backoff(nth, random)),
+            RunEnd::Succeeded
+            | RunEnd::Failed
+            | RunEnd::FailedRetryable
+            | RunEnd::FailedFatal
+            | RunEnd::Cancelled
+            | RunEnd::TimedOut
+            | RunEnd::DispatchTimeout
+            | RunEnd::RunningTimeout
+            | RunEnd::VisibilityTimeout
+            | RunEnd::DeadlineExceeded
+            | RunEnd::Abandoned => {
+                let plan = job.known.spec.retry.as_ref();
+                let planned = plan.and_then(|p| p.delay(a.attempt.0));
+                Some(planned.unwrap_or_else(|| backoff(nth, random)))
+            }
         }
     }
 
@@ -351,6 +337,30 @@ impl Engine {
         on.failed |= job.spec.retry.as_ref().is_some_and(|r| r.on_failed);
         on
     }
+}
+
+/// The code and the reason of a run's end that ends its job, as its worker tells it.
+fn last_word(
+    report: &ResultReport,
+    a: &Assignment,
+    again: bool,
+    detail: String,
+) -> (String, String) {
+    let end = RunEnd::from(report.outcome);
+    if end == RunEnd::Succeeded {
+        return (String::new(), String::new());
+    }
+    let exhausted = end == RunEnd::FailedRetryable || (again && end == RunEnd::Failed);
+    let code = match report.error_code.as_str() {
+        "" if exhausted => "attempts_exhausted",
+        "" => end.as_str(),
+        own => own,
+    };
+    let reason = match again {
+        true => format!("attempt {} was the last: {detail}", a.attempt),
+        false => detail,
+    };
+    (code.to_owned(), reason)
 }
 
 /// The worker may forget the result: it is taken, a repeat, or known to change nothing.

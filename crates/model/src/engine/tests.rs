@@ -27,6 +27,7 @@ use super::*;
 use crate::ids::{Attempt, Incarnation, PoolName, TenantId, Topic};
 use crate::job::{Decision, JobSpec, Priority, Verdict};
 use crate::routing::{Care, PoolRouting, Reach, WaitReason};
+use crate::run_end::RunEnd;
 use crate::state::JobState;
 use crate::time::ListenTime;
 
@@ -307,12 +308,14 @@ fn one_short(effect: &Effect) -> String {
         } => format!("assign {} to {}", job.id, assignment.worker),
         Effect::Refuse { job, to, code, .. } => format!("refuse {} {to} {code}", job.id),
         Effect::Finish { job, to, code, .. } => format!("finish {} {to} {code}", job.id),
-        Effect::Requeue {
-            job, ran, outcome, ..
-        } => format!(
-            "requeue {job} {outcome}{}",
-            if *ran { "" } else { " uncounted" }
-        ),
+        Effect::Requeue { job, end, .. } => {
+            let counted = if end.may_have_begun() {
+                ""
+            } else {
+                " uncounted"
+            };
+            format!("requeue {job} {end}{counted}")
+        }
         Effect::Mark { job, .. } => format!("mark {job}"),
         Effect::LookUp(report) => format!("look up {}", report.job),
         Effect::Stray { report, .. } => format!("stray {}", report.job),

@@ -9,6 +9,7 @@ use super::workers::ANSWER_GRACE;
 use super::{Assignment, Effect, Engine, Phase, Random};
 use crate::ids::JobId;
 use crate::routing::WaitReason;
+use crate::run_end::RunEnd;
 use crate::state::JobState;
 use crate::time::{ListenTime, Timestamp};
 
@@ -83,12 +84,8 @@ impl Engine {
     fn timer(&mut self, now: Timestamp, id: &JobId, random: Random<'_>, out: &mut Vec<Effect>) {
         let Some(job) = self.jobs.get(id) else { return };
         if job.known.deadline_at.is_some_and(|at| at <= now) {
-            self.expire(
-                id,
-                "deadline_exceeded",
-                "its deadline passed".to_owned(),
-                out,
-            );
+            let reason = "its deadline passed".to_owned();
+            self.expire(id, RunEnd::DeadlineExceeded, reason, out);
             return;
         }
         match &job.phase {
@@ -205,15 +202,15 @@ impl Engine {
         if self.listening.is_on() && heard.since(a.watch.last_sign) >= limit {
             let reason = format!("no sign of life for {} s", limit.as_secs());
             if visibility.is_some() {
-                self.give_up(now, id, "visibility_timeout", reason, random, out);
+                self.give_up(now, id, RunEnd::VisibilityTimeout, reason, random, out);
                 return;
             }
-            let code = if a.accepted {
-                "running_timeout"
+            let end = if a.accepted {
+                RunEnd::RunningTimeout
             } else {
-                "dispatch_timeout"
+                RunEnd::DispatchTimeout
             };
-            self.timed_out(now, id, code, reason, random, out);
+            self.timed_out(now, id, end, reason, random, out);
             return;
         }
         let mut again = a.watch.last_sign + limit;
@@ -223,7 +220,7 @@ impl Engine {
             if self.listening.is_on() && end <= heard {
                 let run = a.terms.run_limit.unwrap_or_default();
                 let reason = format!("it ran for longer than {} s", run.as_secs_f64());
-                self.timed_out(now, id, "timeout", reason, random, out);
+                self.timed_out(now, id, RunEnd::TimedOut, reason, random, out);
                 return;
             }
             again = again.min(end);
@@ -250,7 +247,7 @@ impl Engine {
                     let reason = "its worker does not hear".to_owned();
                     let worker = a.worker.clone();
                     self.missed(&worker);
-                    self.retry_or_fail(now, id, true, "worker_lost", reason, random, out);
+                    self.retry_or_fail(now, id, RunEnd::WorkerLost, reason, random, out);
                     return;
                 } else {
                     // Past accept-by nobody will start it; ask before giving it away.
@@ -282,19 +279,19 @@ impl Engine {
         &mut self,
         now: Timestamp,
         id: &JobId,
-        code: &'static str,
+        end: RunEnd,
         reason: String,
         random: Random<'_>,
         out: &mut Vec<Effect>,
     ) {
         let again = self.jobs.get(id).is_some_and(|job| {
             let left = |a: &Assignment| a.attempt.0 < a.terms.max_attempts;
-            self.retry_on(&job.known).timeout && job.assignment().is_some_and(left)
+            self.retry_on(&job.known).follows(end) && job.assignment().is_some_and(left)
         });
         if again {
-            self.give_up(now, id, "timeout", reason, random, out);
+            self.give_up(now, id, RunEnd::TimedOut, reason, random, out);
         } else {
-            self.expire(id, code, reason, out);
+            self.expire(id, end, reason, out);
         }
     }
 
@@ -303,7 +300,7 @@ impl Engine {
         &mut self,
         now: Timestamp,
         id: &JobId,
-        outcome: &'static str,
+        end: RunEnd,
         reason: String,
         random: Random<'_>,
         out: &mut Vec<Effect>,
@@ -315,10 +312,10 @@ impl Engine {
                 reason: reason.clone(),
             });
         }
-        self.retry_or_fail(now, id, true, outcome, reason, random, out);
+        self.retry_or_fail(now, id, end, reason, random, out);
     }
 
-    fn expire(&mut self, id: &JobId, code: &'static str, reason: String, out: &mut Vec<Effect>) {
+    fn expire(&mut self, id: &JobId, end: RunEnd, reason: String, out: &mut Vec<Effect>) {
         let Some(job) = self.forget(id) else { return };
         match job.phase {
             Phase::Assigned(assignment) => {
@@ -330,8 +327,9 @@ impl Engine {
                 out.push(Effect::Finish {
                     job: job.known,
                     assignment,
-                    to: JobState::Timeout,
-                    code: code.to_owned(),
+                    end,
+                    to: end.final_state(),
+                    code: end.as_str().to_owned(),
                     reason,
                     report: None,
                     missing: false,
@@ -340,9 +338,9 @@ impl Engine {
             Phase::Checking | Phase::Waiting { .. } | Phase::Sleeping { .. } | Phase::Held => {
                 out.push(Effect::Refuse {
                     job: job.known,
-                    to: JobState::Timeout,
+                    to: end.final_state(),
                     verdict: None,
-                    code,
+                    code: end.as_str(),
                     reason,
                 });
             }

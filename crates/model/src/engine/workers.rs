@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Beat, Change, Effect, Engine, Job, Random, WorkerChange};
 use crate::ids::{DispatchId, Incarnation, JobId, WorkerId};
 use crate::routing::{Care, Reach, Worker};
+use crate::run_end::RunEnd;
 use crate::time::{ListenTime, Timestamp};
 
 /// A worker may take a dispatch up to its accept-by, and an answer that does not list it
@@ -135,7 +136,8 @@ impl Engine {
             let gone = self.held_where(&beat.worker, |a| a.watch.accept_by <= before);
             for id in gone {
                 self.refused(&beat.worker, &id);
-                self.retry_or_fail(now, &id, true, "worker_lost", reason.into(), random, out);
+                let end = RunEnd::WorkerLost;
+                self.retry_or_fail(now, &id, end, reason.into(), random, out);
             }
         }
     }
@@ -247,7 +249,7 @@ impl Engine {
     ) {
         for id in lost {
             let reason = format!("{reason} ({worker})");
-            self.retry_or_fail(now, &id, true, "worker_lost", reason, random, out);
+            self.retry_or_fail(now, &id, RunEnd::WorkerLost, reason, random, out);
         }
     }
 

@@ -118,11 +118,10 @@ impl Ledger {
             Effect::Requeue {
                 job,
                 assignment,
-                ran,
+                end,
                 not_before,
-                outcome,
                 ..
-            } => self.requeue(job, assignment, *ran, *not_before, outcome),
+            } => self.requeue(job, assignment, *end, *not_before),
             Effect::Assign {
                 job,
                 assignment,
@@ -178,18 +177,17 @@ impl Ledger {
         &mut self,
         id: &JobId,
         a: &Assignment,
-        ran: bool,
+        end: RunEnd,
         not_before: Option<Timestamp>,
-        outcome: &str,
     ) -> bool {
         let Some(row) = self.rows.get_mut(id).filter(|r| r.runs(a.dispatch)) else {
             return false;
         };
         row.go(JobEvent::Requeue, JobState::Pending);
-        if !ran {
+        if !end.may_have_begun() {
             row.attempt -= 1;
             assert!(
-                outcome == "not_started" || !self.taken.contains(&a.dispatch),
+                end == RunEnd::NotStarted || !self.taken.contains(&a.dispatch),
                 "{id}: a run that a worker took is not counted"
             );
         }

@@ -56,6 +56,21 @@ fn the_worker_s_own_code_and_words_are_kept() {
 }
 
 #[test]
+fn a_fatal_failure_stays_fatal_under_the_worker_s_own_code() {
+    let (mut rig, a) = one_running();
+    let mut r = report("a", &a, Outcome::FailedFatal);
+    r.error_code = "no_money".into();
+    let effects = rig.feed(Input::Result(r));
+    let Some(Effect::Finish { end, to, code, .. }) = effects.last() else {
+        panic!()
+    };
+    assert_eq!(
+        (*end, *to, code.as_str()),
+        (RunEnd::FailedFatal, JobState::Failed, "no_money")
+    );
+}
+
+#[test]
 fn a_retryable_failure_runs_again_after_its_backoff_and_not_before() {
     let (mut rig, a) = one_running();
     let effects = rig.result("a", &a, Outcome::FailedRetryable);
