@@ -121,8 +121,9 @@ impl Service for Scheduler {
             let Some(leadership) = elector.acquire(&ctx.shutdown).await? else {
                 return Ok(());
             };
+            let epoch = leadership.epoch();
             ctx.health.fact("leader", instance.clone());
-            ctx.health.fact("epoch", leadership.epoch().0);
+            ctx.health.fact("epoch", epoch.0);
             metrics.leader.set(1);
             let led = match succession::seen_on_bus(&ctx, &stores.bus, &leadership).await {
                 Ok(None) if ctx.shutdown.is_cancelled() => Ok(()),
@@ -140,6 +141,7 @@ impl Service for Scheduler {
                 return Ok(());
             };
             let overtaken: succession::Overtaken = error.downcast()?;
+            succession::set_back(&stores.ledger, shard, epoch).await?;
             tracing::warn!(%overtaken, "the ledger was set back; leading again");
             elector.continue_above(overtaken.by);
         }

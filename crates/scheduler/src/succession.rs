@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use airlock_bus::Bus;
 use airlock_election::Leadership;
-use airlock_model::{Epoch, LedgerId};
+use airlock_ledger::Ledger;
+use airlock_model::{Epoch, LedgerId, Shard};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_service::Context;
 use tokio::sync::watch;
@@ -57,6 +58,21 @@ pub async fn seen_on_bus(
             () = tokio::time::sleep(wait) => {}
         }
         wait = (wait * 2).min(Duration::from_secs(2));
+    }
+}
+
+/// A later epoch is also seen when this process was simply replaced and is the last to
+/// learn of it: then the ledger has it too, nothing was set back, and this term is over
+/// as with any lost lease.
+pub async fn set_back(ledger: &Ledger, shard: Shard, epoch: Epoch) -> anyhow::Result<()> {
+    let later = ledger.leader(shard).await?.filter(|l| l.epoch > epoch);
+    match later {
+        Some(later) => anyhow::bail!(
+            "the leader lease was lost: {} leads with epoch {}",
+            later.leader,
+            later.epoch
+        ),
+        None => Ok(()),
     }
 }
 
@@ -114,9 +130,28 @@ impl Claims {
 
 #[cfg(test)]
 mod tests {
+    use airlock_ledger::LedgerConfig;
     use airlock_proto::{cap, own};
+    use airlock_testkit::Postgres;
 
     use super::*;
+
+    #[tokio::test]
+    async fn a_term_that_the_ledger_knows_a_later_one_of_is_lost_and_not_set_back()
+    -> anyhow::Result<()> {
+        let postgres = Postgres::start().await?;
+        let ledger = Ledger::connect(&LedgerConfig::at(&postgres.url()), "test").await?;
+        ledger.migrate().await?;
+        let limit = Duration::from_secs(10);
+        let mut session = ledger.lease_connection("one").await?;
+        let first = session.raise_epoch(Shard(0), "one", limit).await?;
+        set_back(&ledger, Shard(0), first).await?;
+        let second = session.raise_epoch(Shard(0), "two", limit).await?;
+        let lost = set_back(&ledger, Shard(0), first).await;
+        let said = lost.expect_err("replaced").to_string();
+        assert_eq!(said, "the leader lease was lost: two leads with epoch 2");
+        set_back(&ledger, Shard(0), second).await
+    }
 
     fn hello(ledger: &str, epoch: u64) -> Payload {
         Payload::Handshake(cap::Handshake {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use airlock_bus::{Outgoing, subjects};
 use airlock_ledger::LoadedJob;
 use airlock_model::JobState;
-use airlock_model::engine::Input;
+use airlock_model::engine::{Input, RunId};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{own, packet};
 
@@ -166,14 +166,14 @@ pub async fn tail(term: Arc<Term>) -> anyhow::Result<()> {
 
 async fn retell(term: &Term, ids: &[airlock_model::JobId]) -> anyhow::Result<()> {
     let jobs = term.ledger.load(ids, 0).await?;
-    let inputs = jobs
-        .iter()
-        .filter(|j| j.state.is_final())
-        .map(|j| Input::Ended {
-            job: j.job_id.clone(),
-            state: j.state,
-        })
-        .collect();
+    let mut inputs = Vec::new();
+    for job in jobs.iter().filter(|j| j.state.is_final()) {
+        inputs.push(Input::Ended {
+            job: job.job_id.clone(),
+            state: job.state,
+        });
+        inputs.extend(ended_run(job));
+    }
     term.hand_in(Batch::of(inputs)).await;
     // Approved meanwhile: it enters anew, also when its wake-up was lost.
     let pending: Vec<_> = jobs
@@ -189,6 +189,22 @@ async fn retell(term: &Term, ids: &[airlock_model::JobId]) -> anyhow::Result<()>
         sent?;
     }
     Ok(())
+}
+
+/// The run that a job's end left behind at its worker.
+fn ended_run(job: &LoadedJob) -> Option<Input> {
+    if job.state == JobState::Succeeded {
+        return None;
+    }
+    Some(Input::EndedRun {
+        job: job.job_id.clone(),
+        run: RunId {
+            worker: job.worker.clone()?,
+            dispatch: job.dispatch_id?,
+            attempt: job.attempt,
+        },
+        state: job.state,
+    })
 }
 
 /// The dead letter of a job that others ended, or whose own letter may not have got out.

@@ -13,7 +13,7 @@ use airlock_testkit::{Seen, Service, Stack, StackBuilder, eventually};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::support::{ask_scheduler, client};
+use crate::support::{ask_scheduler, client, leader};
 
 const WAIT: Duration = Duration::from_secs(90);
 const FAILURES: &str = "cordum:cb:safety:failures";
@@ -73,19 +73,6 @@ async fn leads(stack: &Stack, replica: usize) -> Result<bool> {
     Ok(told["leading"] == true)
 }
 
-/// Which of the two leads.
-async fn leader(stack: &Stack) -> Result<usize> {
-    eventually(WAIT, "one of the two to lead", || async {
-        for replica in [0, 1] {
-            if leads(stack, replica).await? {
-                return Ok(Seen::Done(replica));
-            }
-        }
-        Ok(Seen::NotYet("none does".to_owned()))
-    })
-    .await
-}
-
 async fn until_leading(stack: &Stack, replica: usize) -> Result<()> {
     eventually(WAIT, "the other one to lead", || async {
         Ok(Seen::when(leads(stack, replica).await?, "not yet"))
@@ -138,7 +125,7 @@ async fn a_circuit_opened_by_one_leader_is_open_for_the_next() -> Result<()> {
     let client = client(&stack)?;
     succeeds(&client, &submit(&client).await?).await?;
     both_show(&stack, CLOSED).await?;
-    let first = leader(&stack).await?;
+    let first = leader(&stack, 2).await?;
     let second = 1 - first;
     stack.kernel().kill9()?;
 
@@ -346,7 +333,7 @@ async fn without_redis_each_scheduler_has_a_breaker_of_its_own() -> Result<()> {
     .await?;
     let client = client(&stack)?;
     succeeds(&client, &submit(&client).await?).await?;
-    let first = leader(&stack).await?;
+    let first = leader(&stack, 2).await?;
     let second = 1 - first;
     stack.redis().kill()?;
     stack.kernel().kill9()?;

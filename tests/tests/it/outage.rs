@@ -89,6 +89,46 @@ async fn nats_is_away_for_45_s_and_no_run_is_lost() -> Result<()> {
     ran_once(&stack, &ids).await
 }
 
+/// The cancel is in the ledger and reaches nobody; held for long enough that the leader
+/// has seen it and tried.
+async fn cancelled_while_nats_is_away(leader_dies: bool) -> Result<()> {
+    let stack = Stack::builder()
+        .env_for(Service::Worker, "DEMO_HEARTBEAT_MS", "500")
+        .start()
+        .await?;
+    let ids = sleepers(&stack, 4, 600_000).await?;
+    stack.nats().kill()?;
+    let client = client(&stack)?;
+    for id in &ids {
+        let job = client.cancel(id, None).await?;
+        ensure!(job.state.to_string() == "CANCELLED", "{job:?}");
+    }
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    if leader_dies {
+        stack.scheduler(0).kill9()?;
+    }
+    stack.nats().restart().await?;
+    if leader_dies {
+        stack.restart_scheduler(0).await?;
+    }
+    eventually(WAIT, "the end of every cancelled run", || async {
+        let runs = stack.journal()?;
+        let ended = runs.iter().filter(|run| run.ended.is_some()).count();
+        Ok(Seen::when(ended == ids.len(), format!("{runs:?}")))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_cancel_that_nats_did_not_carry_is_sent_again() -> Result<()> {
+    cancelled_while_nats_is_away(false).await
+}
+
+#[tokio::test]
+async fn a_cancel_that_nats_did_not_carry_is_sent_by_the_next_leader() -> Result<()> {
+    cancelled_while_nats_is_away(true).await
+}
+
 async fn say_result(stack: &Stack, result: cap::JobResult) -> Result<()> {
     let config = BusConfig {
         url: stack.nats().url().into(),

@@ -22,8 +22,13 @@ async fn number(stack: &Stack, sql: &str) -> Result<u64> {
     Ok(cell.context("no number")?.parse()?)
 }
 
+/// The epoch of the leader, once there is one: a stack is ready before somebody leads.
 async fn epoch(stack: &Stack) -> Result<u64> {
-    number(stack, "SELECT epoch::text FROM leadership WHERE shard = 0").await
+    let sql = "SELECT epoch::text FROM leadership WHERE shard = 0";
+    eventually(WAIT, "a leader", || async {
+        Ok(Seen::Done(number(stack, sql).await?))
+    })
+    .await
 }
 
 /// A load that is partly done, partly runs and partly waits.

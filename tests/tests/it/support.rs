@@ -61,15 +61,18 @@ pub async fn ask_scheduler(stack: &Stack, i: usize, path: &str) -> Result<String
     Ok(airlock_testkit::http_get(addr, path).await?.body)
 }
 
-/// Which of the schedulers leads.
+/// Which of the schedulers leads, once one does.
 pub async fn leader(stack: &Stack, schedulers: usize) -> Result<usize> {
-    for i in 0..schedulers {
-        let told = ask_scheduler(stack, i, "/health/leader").await?;
-        if told.contains("\"leading\":true") {
-            return Ok(i);
+    eventually(Duration::from_secs(60), "a leader", || async {
+        for replica in 0..schedulers {
+            let told = ask_scheduler(stack, replica, "/health/leader").await?;
+            if told.contains("\"leading\":true") {
+                return Ok(Seen::Done(replica));
+            }
         }
-    }
-    anyhow::bail!("nobody leads")
+        Ok(Seen::NotYet("nobody leads".to_owned()))
+    })
+    .await
 }
 
 /// A leader that lost its lease ends for its supervisor to start it again: here, us.

@@ -456,11 +456,8 @@ impl Engine {
             && let Phase::Assigned(assignment) = job.phase
             && (assignment.recovered || assignment.accepted || assignment.dispatched_at.is_some())
         {
-            out.push(Effect::CancelAtWorker {
-                job: id.clone(),
-                run: assignment.run(),
-                reason: "the ledger does not have the job".to_owned(),
-            });
+            let reason = "the ledger does not have the job".to_owned();
+            self.cancel_at_worker(id.clone(), assignment.run(), reason, out);
         }
     }
 
@@ -469,11 +466,8 @@ impl Engine {
         if let Some(job) = self.forget(id)
             && let Phase::Assigned(assignment) = job.phase
         {
-            out.push(Effect::CancelAtWorker {
-                job: id.clone(),
-                run: assignment.run(),
-                reason: format!("the job is {state}"),
-            });
+            let reason = format!("the job is {state}");
+            self.cancel_at_worker(id.clone(), assignment.run(), reason, out);
         }
     }
 }

@@ -181,6 +181,13 @@ pub enum Input {
         job: JobId,
         state: JobState,
     },
+    /// The last run of a job that is final in the ledger without a result of this run:
+    /// its worker may not have heard of it, for nobody else led when it ended.
+    EndedRun {
+        job: JobId,
+        run: RunId,
+        state: JobState,
+    },
     /// The ledger does not have the job, or does not take its row: it is let go.
     Gone(JobId),
     Hello(Box<Worker>),

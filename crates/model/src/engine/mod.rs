@@ -11,6 +11,7 @@
 //! only while workers can be heard for everything that is counted from a sign of life. How
 //! that one is kept is in `listening.rs`.
 
+mod cancels;
 mod duplicates;
 mod flight;
 mod inventory;
@@ -33,6 +34,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cancels::Cancels;
 use duplicates::Others;
 use flight::InFlight;
 use jobs::Job;
@@ -59,6 +61,7 @@ pub struct Engine {
     /// Processes that go by the id of a registered one.
     others: Others,
     in_flight: InFlight,
+    cancels: Cancels,
     ready: Ready,
     /// Allowed in this round, and neither placed nor queued yet.
     fresh: Vec<JobId>,
@@ -120,6 +123,7 @@ impl Engine {
             workers: BTreeMap::new(),
             others: Others::default(),
             in_flight: InFlight::default(),
+            cancels: Cancels::default(),
             ready: Ready::default(),
             fresh: Vec::new(),
             timers: BinaryHeap::new(),
@@ -168,6 +172,7 @@ impl Engine {
             } => self.sleep_because(now, *job, now + delay, reason, Some(detail)),
             Input::Reloaded(job) => self.reloaded(now, *job, out),
             Input::Ended { job, state } => self.ended(&job, state, out),
+            Input::EndedRun { job, run, state } => self.ended_run(job, run, state, out),
             Input::Gone(job) => self.gone(&job, out),
             Input::Hello(worker) => self.hello(now, *worker, random, out),
             Input::Beat(beat) => self.beat(now, beat, random, out),

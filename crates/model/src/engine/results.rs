@@ -35,13 +35,10 @@ impl Engine {
 
     /// A run went out after it had ended for us: the cancel that was sent then may have
     /// come before it. One whose result was taken needs none.
-    fn cancel_again(&self, job: JobId, run: RunId, out: &mut Vec<Effect>) {
+    fn cancel_again(&mut self, job: JobId, run: RunId, out: &mut Vec<Effect>) {
         if !self.taken.set.contains(&run.dispatch) {
-            out.push(Effect::CancelAtWorker {
-                job,
-                run,
-                reason: "the run had ended before it went out".to_owned(),
-            });
+            let reason = "the run had ended before it went out".to_owned();
+            self.cancel_at_worker(job, run, reason, out);
         }
     }
 

@@ -306,11 +306,7 @@ impl Engine {
         out: &mut Vec<Effect>,
     ) {
         if let Some(a) = self.jobs.get(id).and_then(|j| j.assignment()) {
-            out.push(Effect::CancelAtWorker {
-                job: id.clone(),
-                run: a.run(),
-                reason: reason.clone(),
-            });
+            self.cancel_at_worker(id.clone(), a.run(), reason.clone(), out);
         }
         self.retry_or_fail(now, id, end, reason, random, out);
     }
@@ -319,11 +315,7 @@ impl Engine {
         let Some(job) = self.forget(id) else { return };
         match job.phase {
             Phase::Assigned(assignment) => {
-                out.push(Effect::CancelAtWorker {
-                    job: id.clone(),
-                    run: assignment.run(),
-                    reason: reason.clone(),
-                });
+                self.cancel_at_worker(id.clone(), assignment.run(), reason.clone(), out);
                 out.push(Effect::Finish {
                     job: job.known,
                     assignment,

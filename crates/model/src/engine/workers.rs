@@ -68,6 +68,7 @@ impl Engine {
         random: Random<'_>,
         out: &mut Vec<Effect>,
     ) {
+        self.resend_cancels(&beat.active, out);
         let registered = self.workers.get(&beat.worker).map(|w| &w.incarnation);
         if let Some(incarnation) = &beat.incarnation
             && registered != Some(incarnation)

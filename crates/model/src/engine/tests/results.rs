@@ -300,6 +300,58 @@ fn a_run_that_goes_out_after_its_end_is_cancelled_again() {
 }
 
 #[test]
+fn a_cancel_is_sent_again_while_the_run_is_listed() {
+    let (mut rig, a) = one_running();
+    let ended = Input::Ended {
+        job: job_id("a"),
+        state: JobState::Cancelled,
+    };
+    assert_eq!(short(&rig.feed(ended)), ["cancel a at w"]);
+    // Written before the cancel came.
+    assert_eq!(short(&rig.beat("w", &[a.dispatch])), nothing());
+    rig.pass(secs(2));
+    assert_eq!(short(&rig.beat("w", &[a.dispatch])), ["cancel a at w"]);
+    assert_eq!(
+        short(&rig.beat("w", &[a.dispatch])),
+        nothing(),
+        "not at once"
+    );
+    rig.pass(secs(2));
+    assert_eq!(short(&rig.beat("w", &[])), nothing(), "it was obeyed");
+    let other = DispatchId(uuid::Uuid::from_u128(7));
+    assert_eq!(
+        short(&rig.beat("w", &[other])),
+        nothing(),
+        "not ours to end"
+    );
+}
+
+#[test]
+fn a_run_that_ended_under_another_leader_is_cancelled_once() {
+    let (_, a) = one_running();
+    let ended = || Input::EndedRun {
+        job: job_id("a"),
+        run: a.run(),
+        state: JobState::Cancelled,
+    };
+    let mut rig = Rig::new();
+    rig.hello("w", 1);
+    assert_eq!(short(&rig.feed(ended())), ["cancel a at w"]);
+    assert_eq!(short(&rig.feed(ended())), nothing());
+    rig.pass(secs(2));
+    assert_eq!(short(&rig.beat("w", &[a.dispatch])), ["cancel a at w"]);
+    // What this leader took the result of needs none.
+    let (mut rig, b) = one_running();
+    rig.result("a", &b, Outcome::Failed);
+    let late = Input::EndedRun {
+        job: job_id("a"),
+        run: b.run(),
+        state: JobState::Failed,
+    };
+    assert_eq!(short(&rig.feed(late)), nothing());
+}
+
+#[test]
 fn a_result_that_is_not_expected_is_looked_up_before_its_worker_may_forget_it() {
     let (_, a) = one_running();
     let mut rig = Rig::new();
