@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use airlock_settings::Backoff;
 use async_nats::{ConnectErrorKind, ConnectOptions, Event, ServerAddr};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -17,6 +18,7 @@ use crate::link::{self, Shared, Wire};
 /// How often the server is asked whether it lives. Two unanswered end the connection,
 /// so a server that hangs or is cut off is noticed after at most three times this.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
+const CONNECT_RETRY: Backoff = Backoff::millis(50, 1_000);
 
 /// A connection to NATS. Clones share it; the last one closes it.
 #[derive(Clone)]
@@ -63,13 +65,12 @@ impl Bus {
         let (acks, words) = Acks::listen(&client).await?;
         let hearing = tokio::spawn(Arc::clone(&acks).take_in(words)).abort_handle();
         let shared = Arc::new(Shared::new(client, acks, config.clone(), counters));
-        let mut pause = Duration::from_millis(50);
+        let mut backoff = CONNECT_RETRY;
         while let Err(error) = shared.ensure_all().await {
-            if Instant::now() + pause > deadline {
+            if Instant::now() + backoff.peek() > deadline {
                 return Err(error);
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_secs(1));
+            tokio::time::sleep(backoff.pause()).await;
         }
         let session = wire.borrow().session;
         link::set_ready(&shared, session, true);
@@ -156,7 +157,7 @@ async fn dial(
         .map(|url| url.trim().parse::<ServerAddr>())
         .collect::<Result<Vec<_>, _>>()
         .map_err(|e| BusError::Config(format!("url {}: {e}", config.url)))?;
-    let mut pause = Duration::from_millis(50);
+    let mut backoff = CONNECT_RETRY;
     loop {
         let tried = options(config, name, wire, counters)
             .await?
@@ -176,14 +177,13 @@ async fn dial(
             | ConnectErrorKind::Io
             | ConnectErrorKind::MaxReconnects => false,
         };
-        if hopeless || Instant::now() + pause > deadline {
+        if hopeless || Instant::now() + backoff.peek() > deadline {
             return Err(BusError::Connect {
                 url: config.url.masked(),
                 reason: error.to_string(),
             });
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(Duration::from_secs(1));
+        tokio::time::sleep(backoff.pause()).await;
     }
 }
 

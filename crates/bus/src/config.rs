@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use airlock_settings::{Secret, SecretUrl, duration};
 use serde::{Deserialize, Serialize};
 
-use crate::secret::{Secret, SecretUrl};
-use crate::{duration, subjects};
+use crate::subjects;
 
 /// Defaults are the documents' where they name one.
 #[derive(Debug, Clone, Serialize, Deserialize)]

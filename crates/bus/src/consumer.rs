@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use airlock_model::ids::{Epoch, Incarnation, Shard, WorkerId};
+use airlock_settings::Backoff;
 use async_nats::jetstream::consumer::pull;
 use futures::{FutureExt, StreamExt};
 
@@ -26,7 +27,6 @@ use crate::tracker::{Taken, Tracker};
 const PULL_EXPIRES: Duration = Duration::from_secs(30);
 /// The server's sign of life on an idle pull; twice this without one and we look.
 const PULL_HEARTBEAT: Duration = Duration::from_secs(5);
-const SLOWEST_RETRY: Duration = Duration::from_secs(2);
 
 /// Where a consumer that never was begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -288,7 +288,7 @@ impl Consumer {
     /// Opens the consumer again, however long NATS is away.
     async fn reopen(&mut self) -> Result<(), BusError> {
         let mut links = self.bus.shared().link.subscribe();
-        let mut pause = Duration::from_millis(20);
+        let mut backoff = Backoff::millis(20, 2_000);
         loop {
             let link = *links
                 .wait_for(|link| link.ready)
@@ -305,8 +305,7 @@ impl Consumer {
                     tracing::warn!(consumer = %self.base, %error, "opening the consumer again");
                 }
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(SLOWEST_RETRY);
+            tokio::time::sleep(backoff.pause()).await;
         }
     }
 

@@ -9,9 +9,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
 
 use airlock_model::ids::LedgerId;
+use airlock_settings::Backoff;
 use async_nats::jetstream::context::GetStreamErrorKind;
 use async_nats::jetstream::stream::{
     Config as StreamConfig, DiscardPolicy, Info, PersistenceMode, RetentionPolicy, StorageType,
@@ -256,7 +256,7 @@ fn is_missing(kind: &GetStreamErrorKind) -> bool {
 /// calls the link ready. Runs until aborted.
 pub(crate) async fn monitor(shared: Arc<Shared>, wire: Arc<watch::Sender<Wire>>) {
     let mut changes = wire.subscribe();
-    let mut pause = Duration::from_millis(50);
+    let mut backoff = Backoff::millis(100, 2_000);
     loop {
         let now = *changes.borrow_and_update();
         let looked = now.connected.then(|| shared.ensure_all());
@@ -271,13 +271,12 @@ pub(crate) async fn monitor(shared: Arc<Shared>, wire: Arc<watch::Sender<Wire>>)
                     if *wire.borrow() == now {
                         set_ready(&shared, now.session, true);
                     }
-                    pause = Duration::from_millis(50);
+                    backoff.reset();
                     None
                 }
                 Err(error) => {
                     tracing::warn!(%error, "the streams are not there yet");
-                    pause = (pause * 2).min(Duration::from_secs(2));
-                    Some(pause)
+                    Some(backoff.pause())
                 }
             },
         };

@@ -213,19 +213,9 @@ pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// `500ms`, `30s`, `1m30s`, `2h`, `1d`. A bare number is refused, because whether it
-/// means seconds or milliseconds is anyone's guess.
+/// In the grammar of the services' settings.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let hint = "write it as in 500ms, 30s, 5m or 2h";
-    let span: jiff::SignedDuration = text.parse().or_else(|_| {
-        // Days are calendar units to jiff; here they are 24 hours.
-        text.strip_suffix('d')
-            .and_then(|days| days.parse::<i64>().ok())
-            .and_then(|days| days.checked_mul(24))
-            .and_then(jiff::SignedDuration::try_from_hours)
-            .ok_or_else(|| hint.to_owned())
-    })?;
-    Duration::try_from(span).map_err(|_| format!("must not be negative; {hint}"))
+    airlock_settings::duration::parse(text).map_err(|error| error.to_string())
 }
 
 pub fn moment(text: &str) -> Result<Timestamp, String> {

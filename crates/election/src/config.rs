@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use airlock_model::Shard;
+use airlock_settings::duration;
 use serde::{Deserialize, Serialize};
 
 /// The bytes of "SchEdLd1": the key that the documentation names.
@@ -16,10 +17,13 @@ pub struct ElectionConfig {
     /// in one database need two keys.
     pub lock_key: i64,
     /// How often a standby tries the lock, in milliseconds.
+    #[serde(deserialize_with = "duration::millis")]
     pub retry_ms: u64,
     /// How often the leader pings the session that holds the lock, in milliseconds.
+    #[serde(deserialize_with = "duration::millis")]
     pub ping_interval_ms: u64,
     /// A ping without an answer for this long is missed, in milliseconds.
+    #[serde(deserialize_with = "duration::millis")]
     pub ping_timeout_ms: u64,
     /// So many misses in a row lose the lease.
     pub max_misses: u32,

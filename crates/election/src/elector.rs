@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use airlock_ledger::{Failure, LeaseConnection, Ledger, LedgerError};
 use airlock_model::{Epoch, Shard};
+use airlock_settings::Backoff;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -75,15 +76,16 @@ impl Elector {
         let started = Instant::now();
         let mut waiting = false;
         let mut away = false;
-        let mut pause = self.config.retry();
+        let retry = self.config.retry();
+        let mut backoff = Backoff::new(retry, LONGEST_PAUSE.max(retry));
         loop {
             let tried = self.try_once().await;
             if away && tried.is_ok() {
                 tracing::info!(shard = shard.0, "the ledger answers again");
                 away = false;
-                pause = self.config.retry();
+                backoff.reset();
             }
-            match tried {
+            let pause = match tried {
                 Ok(Some((session, epoch))) => {
                     tracing::info!(
                         shard = shard.0,
@@ -94,7 +96,7 @@ impl Elector {
                     );
                     return Ok(Leadership::begin(session, shard, epoch, &self.config));
                 }
-                Ok(None) => {}
+                Ok(None) => retry,
                 Err(source) => match source.failure() {
                     Failure::Fatal => return Err(ElectionError::Ledger { shard, source }),
                     // A try that may have happened is no trouble: its session is gone,
@@ -108,10 +110,10 @@ impl Elector {
                             );
                         }
                         away = true;
-                        pause = (pause * 2).min(LONGEST_PAUSE.max(self.config.retry()));
+                        backoff.pause()
                     }
                 },
-            }
+            };
             if !waiting {
                 tracing::info!(
                     shard = shard.0,

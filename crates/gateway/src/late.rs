@@ -8,12 +8,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use airlock_proto::packet::WAKE_JOBS;
+use airlock_settings::Backoff;
 use tokio::sync::Notify;
 
 /// How many jobs may wait here; those beyond are left to the replayer.
 const MOST: usize = 100_000;
-/// Between tries, at first and at most.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+/// How long ids are gathered before they go out.
+const GATHER: Duration = Duration::from_millis(10);
+/// Between tries.
+const RETRY: Backoff = Backoff::millis(20, 1_000);
 
 /// The jobs whose wake-up is late.
 #[derive(Default)]
@@ -63,23 +66,22 @@ impl Late {
     where
         F: Future<Output = bool>,
     {
-        let mut pause = PAUSE.0;
+        let mut backoff = RETRY;
         loop {
             self.some.notified().await;
             // What comes meanwhile goes along.
-            tokio::time::sleep(pause).await;
+            tokio::time::sleep(GATHER).await;
             loop {
                 let ids = self.take();
                 if ids.is_empty() {
                     break;
                 }
                 if send(ids.clone()).await {
-                    pause = PAUSE.0;
+                    backoff.reset();
                     continue;
                 }
-                pause = (pause * 2).min(PAUSE.1);
                 self.put_back(ids);
-                tokio::time::sleep(pause).await;
+                tokio::time::sleep(backoff.pause()).await;
             }
         }
     }

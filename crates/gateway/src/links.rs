@@ -11,6 +11,7 @@ use airlock_bus::{Bus, BusConfig};
 use airlock_ledger::{Failure, Ledger, LedgerConfig, LedgerError};
 use airlock_proto::ahead;
 use airlock_service::{Context, LinkMetrics, OnFailure, Status};
+use airlock_settings::Backoff;
 use anyhow::Context as _;
 
 use crate::problem::Problem;
@@ -20,7 +21,6 @@ const NATS: &str = "nats";
 /// How often Postgres is asked whether it lives.
 const PING_EVERY: Duration = Duration::from_secs(2);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// Set once, when the first connection is made; both mend themselves from then on.
 #[derive(Clone, Default)]
@@ -76,7 +76,7 @@ impl Links {
     }
 
     async fn keep_ledger(&self, config: &LedgerConfig, ctx: &Context) -> anyhow::Result<()> {
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = Backoff::new(FIRST_PAUSE, Duration::from_secs(2));
         let (ledger, key) = loop {
             match open(config).await {
                 Ok(opened) => break opened,
@@ -85,8 +85,7 @@ impl Links {
                 }
                 Err(error) => ctx.health.down(DATABASE, error.to_string()),
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            tokio::time::sleep(backoff.pause()).await;
         };
         self.ahead_key.get_or_init(|| key);
         let ledger = self.ledger.get_or_init(|| ledger);

@@ -4,15 +4,11 @@
 //! costs one failed try. So whatever may be repeated is repeated for a short while, and
 //! a client sees a slow answer instead of an error.
 
-use std::time::Duration;
-
 use airlock_ledger::{Failure, LedgerError};
+use airlock_settings::Backoff;
 use tokio::time::Instant;
 
 use crate::problem::Problem;
-
-const FIRST_PAUSE: Duration = Duration::from_millis(5);
-const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
 /// Whether the same call, repeated, may go better. Everything given to [`retrying`]
 /// may be repeated without harm, so an ambiguous failure is among these.
@@ -39,17 +35,16 @@ pub async fn retrying<T, F>(deadline: Instant, mut ask: impl FnMut() -> F) -> Re
 where
     F: Future<Output = Result<T, LedgerError>>,
 {
-    let mut pause = FIRST_PAUSE;
+    let mut backoff = Backoff::millis(5, 250);
     loop {
         match ask().await {
             Ok(answer) => return Ok(answer),
-            Err(error) if !may_pass(&error) || Instant::now() + pause >= deadline => {
+            Err(error) if !may_pass(&error) || Instant::now() + backoff.peek() >= deadline => {
                 return Err(error);
             }
             Err(error) => tracing::debug!(%error, "asking the ledger again"),
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        tokio::time::sleep(backoff.pause()).await;
     }
 }
 

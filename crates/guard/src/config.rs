@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use airlock_bus::{SecretUrl, duration};
+use airlock_settings::{SecretUrl, duration};
 use serde::{Deserialize, Serialize};
 
 use crate::keys;

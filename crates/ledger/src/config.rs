@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use secrecy::{ExposeSecret, SecretString};
-use serde::{Deserialize, Serialize, Serializer};
+use airlock_settings::{SecretUrl, duration};
+use serde::{Deserialize, Serialize};
 use sqlx::postgres::PgConnectOptions;
 
 use crate::error::{Doing, LedgerError};
@@ -13,19 +13,20 @@ use crate::error::{Doing, LedgerError};
 #[serde(deny_unknown_fields, default)]
 pub struct LedgerConfig {
     /// `postgres://user:password@host:port/database`; also `DATABASE_URL`.
-    #[serde(serialize_with = "masked")]
-    pub url: SecretString,
+    pub url: SecretUrl,
     pub max_connections: u32,
     /// How long to wait for a free connection, in milliseconds.
+    #[serde(deserialize_with = "duration::millis")]
     pub acquire_timeout_ms: u64,
     /// No single operation takes longer, in milliseconds.
+    #[serde(deserialize_with = "duration::millis")]
     pub op_timeout_ms: u64,
 }
 
 impl Default for LedgerConfig {
     fn default() -> Self {
         Self {
-            url: SecretString::from("postgres://airlock@127.0.0.1:5432/airlock"),
+            url: SecretUrl::new("postgres://airlock@127.0.0.1:5432/airlock"),
             max_connections: 8,
             acquire_timeout_ms: 3_000,
             op_timeout_ms: 10_000,
@@ -33,30 +34,10 @@ impl Default for LedgerConfig {
     }
 }
 
-/// The URL without its password: also what a default is layered from, so what has no
-/// secret in it must stay as it is.
-fn masked<S: Serializer>(url: &SecretString, s: S) -> Result<S::Ok, S::Error> {
-    s.serialize_str(&without_password(url.expose_secret()))
-}
-
-fn without_password(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else {
-        return "***".to_owned();
-    };
-    // The last @ ends the credentials: a password may contain one.
-    match rest.rsplit_once('@') {
-        None => url.to_owned(),
-        Some((credentials, host)) => match credentials.split_once(':') {
-            None => url.to_owned(),
-            Some((user, _)) => format!("{scheme}://{user}:***@{host}"),
-        },
-    }
-}
-
 impl LedgerConfig {
     pub fn at(url: &str) -> Self {
         Self {
-            url: SecretString::from(url),
+            url: SecretUrl::new(url),
             ..Self::default()
         }
     }
@@ -70,12 +51,7 @@ impl LedgerConfig {
         if self.op_timeout_ms == 0 || self.acquire_timeout_ms == 0 {
             problems.push("database timeouts must be positive".to_owned());
         }
-        if self
-            .url
-            .expose_secret()
-            .parse::<PgConnectOptions>()
-            .is_err()
-        {
+        if self.url.expose().parse::<PgConnectOptions>().is_err() {
             problems.push(
                 "database.url is not a Postgres URL (postgres://user@host:port/database)"
                     .to_owned(),
@@ -87,7 +63,7 @@ impl LedgerConfig {
     pub(crate) fn options(&self, who: &str) -> Result<PgConnectOptions, LedgerError> {
         let options: PgConnectOptions = self
             .url
-            .expose_secret()
+            .expose()
             .parse()
             .doing("reading the database URL")?;
         // Jobs are looked up by key; a plan made while a table was small must not scan
@@ -113,22 +89,5 @@ impl LedgerConfig {
 
     pub(crate) fn op_timeout(&self) -> Duration {
         Duration::from_millis(self.op_timeout_ms)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_password_is_masked() {
-        let plain = "postgres://airlock@127.0.0.1:5432/airlock";
-        assert_eq!(without_password(plain), plain);
-        let secret = "postgres://u:p@ss@h/db?sslmode=require";
-        assert_eq!(
-            without_password(secret),
-            "postgres://u:***@h/db?sslmode=require"
-        );
-        assert_eq!(without_password("nonsense"), "***");
     }
 }

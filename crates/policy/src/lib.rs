@@ -21,7 +21,6 @@ mod explain;
 pub mod fixtures;
 pub mod fuzz;
 mod glob;
-mod hint;
 mod index;
 mod load;
 mod mcp;

@@ -12,9 +12,9 @@ use serde_saphyr::{Error as YamlError, Location};
 use crate::Policy;
 use crate::compile::{Part, compile};
 use crate::document::Document;
-use crate::hint::suggest;
 use crate::problem::{LoadError, Problem, Problems, limits};
 use crate::shape;
+use airlock_settings::hint::suggest;
 
 pub(crate) const NO_SUCH_FIELD: &str = "there is no such field";
 

@@ -14,9 +14,9 @@ use serde_json::Value;
 use serde_saphyr::{Location, Spanned};
 
 use crate::Decision;
-use crate::hint::{nearest, suggest};
 use crate::load::{NO_SUCH_FIELD, foreign, read};
 use crate::problem::Problem;
+use airlock_settings::hint::{nearest, suggest};
 
 static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
     let text = include_str!("../../../config/safety.schema.json");

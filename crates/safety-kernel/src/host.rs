@@ -9,6 +9,7 @@ use airlock_guard::{Guard, Mode, Velocity};
 use airlock_policy::signature::PublicKey;
 use airlock_service::watch::watch_file;
 use airlock_service::{Context, LinkMetrics, OnFailure, Service, Status};
+use airlock_settings::Backoff;
 use anyhow::Context as _;
 use tokio::sync::mpsc;
 
@@ -221,16 +222,15 @@ fn follow_bus(config: BusConfig, hint: mpsc::Sender<()>, counts: LinkMetrics, ct
     ctx.tasks
         .spawn("follow the configuration", OnFailure::Log, async move {
             let listen = async {
-                let mut wait = Duration::from_millis(200);
+                let mut backoff = Backoff::millis(200, 5_000);
                 loop {
                     match listen(&config, &hint, &counts).await {
-                        Ok(()) => wait = Duration::from_millis(200),
+                        Ok(()) => backoff.reset(),
                         Err(error) => {
                             tracing::debug!(%error, "changes of the configuration are not heard")
                         }
                     }
-                    tokio::time::sleep(wait).await;
-                    wait = (wait * 2).min(Duration::from_secs(5));
+                    tokio::time::sleep(backoff.pause()).await;
                 }
             };
             tokio::select! {

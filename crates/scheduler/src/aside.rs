@@ -10,12 +10,13 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use airlock_model::JobId;
+use airlock_settings::Backoff;
 
 use crate::plan::Plan;
 use crate::term::Done;
 
 /// How long until the rows are looked at again, at first and at most.
-const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+const RETRY: Backoff = Backoff::millis(100, 1_000);
 
 /// What waits for one row.
 #[derive(Default)]
@@ -27,12 +28,18 @@ pub struct Kept {
 }
 
 /// See the module's page.
+/// When the rows are looked at first, and how long to wait after that.
+fn begin() -> (Instant, Backoff) {
+    let mut backoff = RETRY;
+    (Instant::now() + backoff.pause(), backoff)
+}
+
 #[derive(Default)]
 pub struct Aside {
     jobs: HashMap<JobId, Kept>,
     /// Messages whose facts are kept here, with the jobs they wait for.
     dones: Vec<(HashSet<JobId>, Done)>,
-    retry: Option<(Instant, Duration)>,
+    retry: Option<(Instant, Backoff)>,
 }
 
 impl Aside {
@@ -51,7 +58,7 @@ impl Aside {
     /// Sets a job's moves aside, behind those that are.
     pub fn put(&mut self, job: JobId, facts: impl IntoIterator<Item = Plan>, undone: bool) {
         if self.retry.is_none() {
-            self.retry = Some((Instant::now() + RETRY.0, RETRY.0));
+            self.retry = Some(begin());
         }
         let kept = self.jobs.entry(job).or_default();
         kept.facts.extend(facts);
@@ -61,20 +68,20 @@ impl Aside {
     /// The job's row is free, or seemed to be.
     pub fn take(&mut self, job: &JobId) -> Kept {
         let kept = self.jobs.remove(job).unwrap_or_default();
-        self.retry = (!self.jobs.is_empty()).then(|| (Instant::now() + RETRY.0, RETRY.0));
+        self.retry = (!self.jobs.is_empty()).then(begin);
         kept
     }
 
     /// How long until the rows should be looked at.
     pub fn due_in(&self, now: Instant) -> Option<Duration> {
-        self.retry.map(|(at, _)| at.saturating_duration_since(now))
+        let (at, _) = self.retry.as_ref()?;
+        Some(at.saturating_duration_since(now))
     }
 
     /// They were, and are still held.
     pub fn later(&mut self) {
-        if let Some((at, wait)) = &mut self.retry {
-            *wait = (*wait * 2).min(RETRY.1);
-            *at = Instant::now() + *wait;
+        if let Some((at, backoff)) = &mut self.retry {
+            *at = Instant::now() + backoff.pause();
         }
     }
 
@@ -123,12 +130,19 @@ mod tests {
         };
         aside.put(job.clone(), [fact(true)], false);
         aside.put(job.clone(), [fact(false)], true);
-        assert!(aside.due_in(Instant::now()).is_some_and(|w| w <= RETRY.0));
+        assert!(
+            aside
+                .due_in(Instant::now())
+                .is_some_and(|w| w <= RETRY.peek())
+        );
         for _ in 0..10 {
             aside.later();
         }
         let wait = aside.due_in(Instant::now()).expect("one waits");
-        assert!(wait > RETRY.0 && wait <= RETRY.1, "{wait:?}");
+        assert!(
+            wait > RETRY.peek() && wait <= Duration::from_secs(1),
+            "{wait:?}"
+        );
         let kept = aside.take(&job);
         assert!(kept.undone);
         let order: Vec<bool> = kept.facts.iter().map(|f| f.doubtful).collect();

@@ -289,3 +289,70 @@ impl ServiceConfig for Config {
         problems
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use airlock_service::config::{ConfigError, Loaded, Sources, load};
+
+    use super::*;
+    use crate::Scheduler;
+
+    fn with(settings: &[&str]) -> Result<Config, ConfigError> {
+        let set = ["kernel.insecure=true"].iter().chain(settings);
+        let sources = Sources {
+            set: set.map(|s| (*s).to_owned()).collect(),
+            ..Sources::default()
+        };
+        load::<Scheduler>(&sources).map(|Loaded { config, .. }| config)
+    }
+
+    #[test]
+    fn every_section_reads_durations_alike() {
+        let config = with(&[
+            "scheduler.worker_ttl=1m30s",
+            "redis.op_timeout=1m30s",
+            "nats.connect_timeout=1m30s",
+            "database.op_timeout_ms=1m30s",
+            "database.acquire_timeout_ms=1500",
+            "election.retry_ms=1s500ms",
+            "shutdown.grace_seconds=1m30s",
+        ])
+        .expect("all of them durations");
+        let long = Duration::from_secs(90);
+        assert_eq!(
+            [
+                config.scheduler.worker_ttl,
+                config.redis.op_timeout,
+                config.nats.connect_timeout,
+                Duration::from_millis(config.database.op_timeout_ms),
+                config.shutdown.grace(),
+            ],
+            [long; 5]
+        );
+        assert_eq!(config.database.acquire_timeout_ms, 1500);
+        assert_eq!(config.election.retry_ms, 1500);
+        for wrong in ["redis.op_timeout=90", "nats.connect_timeout=1w"] {
+            assert!(with(&[wrong]).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_printed_password_is_not_taken_for_one() {
+        for (field, url) in [
+            ("redis.url", "redis://:hush@h"),
+            ("database.url", "postgres://u:hush@h/db"),
+            ("nats.url", "nats://token@a,nats://u:hush@b"),
+        ] {
+            let given = format!("{field}={url}");
+            let config = with(&[given.as_str()]).expect("a URL");
+            let printed = serde_json::to_value(&config).expect("serialises");
+            let (section, name) = field.split_once('.').expect("a section");
+            let shown = printed[section][name].as_str().expect("a text");
+            assert!(!shown.contains("hush") && shown.contains("***"), "{shown}");
+            let again = format!("{field}={shown}");
+            let error = with(&[again.as_str()]).expect_err("what was printed");
+            let text = error.to_string();
+            assert!(text.contains(field) && text.contains("mask"), "{text}");
+        }
+    }
+}

@@ -18,6 +18,7 @@ use airlock_model::{JobId, JobState};
 use airlock_proto::ahead::number;
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{cap, own, packet};
+use airlock_settings::Backoff;
 use tokio::sync::mpsc;
 
 use crate::ahead;
@@ -337,7 +338,7 @@ impl Core {
 
     /// Commits until it is known to be committed, or we may not lead any more.
     async fn commit(&mut self, plan: &mut Plan) -> anyhow::Result<Written> {
-        let mut wait = COMMIT_RETRY.0;
+        let mut backoff = Backoff::new(COMMIT_RETRY.0, COMMIT_RETRY.1);
         let mut around = false;
         loop {
             let done = match around {
@@ -372,13 +373,12 @@ impl Core {
                 // does not do twice.
                 Next::Around | Next::Again => {
                     plan.doubtful = true;
-                    let failure = error.failure();
+                    let (failure, wait) = (error.failure(), backoff.pause());
                     tracing::warn!(%error, ?failure, retry_ms = wait.as_millis() as u64, "a commit failed");
                     tokio::select! {
                         () = self.term.over.cancelled() => anyhow::bail!("the term ended during a commit"),
                         () = tokio::time::sleep(wait) => {}
                     }
-                    wait = (wait * 2).min(COMMIT_RETRY.1);
                 }
             }
         }

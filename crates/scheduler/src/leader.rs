@@ -11,6 +11,7 @@ use airlock_model::JobState;
 use airlock_model::engine::{Engine, Input};
 use airlock_proto::ahead::Key;
 use airlock_service::Context;
+use airlock_settings::Backoff;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -203,7 +204,7 @@ async fn open(
     subject: &str,
     base: &str,
 ) -> Result<airlock_bus::Consumer, airlock_bus::BusError> {
-    let mut wait = Duration::from_millis(100);
+    let mut backoff = Backoff::millis(100, 2_000);
     loop {
         match term
             .bus
@@ -213,8 +214,7 @@ async fn open(
             Ok(consumer) => return Ok(consumer),
             Err(error) if error.is_retryable() => {
                 tracing::warn!(%error, subject, "opening a consumer");
-                tokio::time::sleep(wait).await;
-                wait = (wait * 2).min(Duration::from_secs(2));
+                tokio::time::sleep(backoff.pause()).await;
             }
             Err(error) => return Err(error),
         }

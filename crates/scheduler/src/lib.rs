@@ -61,6 +61,7 @@ use airlock_guard::Guard;
 use airlock_ledger::Ledger;
 use airlock_model::{LedgerId, Shard};
 use airlock_service::{Context, LinkMetrics, OnFailure, Service};
+use airlock_settings::Backoff;
 use axum::Json;
 use axum::routing::get;
 use serde_json::json;
@@ -193,7 +194,7 @@ async fn retry<T, F>(ctx: &Context, what: &'static str, mut go: impl FnMut() -> 
 where
     F: Future<Output = anyhow::Result<T>>,
 {
-    let mut wait = std::time::Duration::from_millis(100);
+    let mut backoff = Backoff::millis(100, 2_000);
     loop {
         match go().await {
             Ok(done) => {
@@ -207,9 +208,8 @@ where
         }
         tokio::select! {
             () = ctx.shutdown.cancelled() => return None,
-            () = tokio::time::sleep(wait) => {}
+            () = tokio::time::sleep(backoff.pause()) => {}
         }
-        wait = (wait * 2).min(std::time::Duration::from_secs(2));
     }
 }
 

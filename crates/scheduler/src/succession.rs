@@ -14,6 +14,7 @@ use airlock_ledger::Ledger;
 use airlock_model::{Epoch, LedgerId, Shard};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_service::Context;
+use airlock_settings::Backoff;
 use tokio::sync::watch;
 
 /// A term is at least this long before a worker's word ends it: what all workers say is
@@ -39,7 +40,7 @@ pub async fn seen_on_bus(
     bus: &Bus,
     leadership: &Leadership,
 ) -> anyhow::Result<Option<Overtaken>> {
-    let mut wait = Duration::from_millis(100);
+    let mut backoff = Backoff::millis(100, 2_000);
     let lost = leadership.lost();
     loop {
         match bus.leaders_seen(leadership.shard()).await {
@@ -55,9 +56,8 @@ pub async fn seen_on_bus(
         tokio::select! {
             () = ctx.shutdown.cancelled() => return Ok(None),
             () = lost.cancelled() => anyhow::bail!("the leader lease was lost"),
-            () = tokio::time::sleep(wait) => {}
+            () = tokio::time::sleep(backoff.pause()) => {}
         }
-        wait = (wait * 2).min(Duration::from_secs(2));
     }
 }
 

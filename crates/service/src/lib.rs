@@ -17,7 +17,6 @@ mod health;
 mod link_metrics;
 mod main_loop;
 mod metrics;
-mod secret;
 mod server;
 mod supervisor;
 
@@ -27,6 +26,7 @@ pub mod reload;
 pub mod telemetry;
 pub mod watch;
 
+pub use airlock_settings::{MASK, Secret, SecretUrl, mask_url};
 pub use config::{HttpConfig, ServiceConfig, ShutdownConfig, TelemetryConfig};
 pub use context::Context;
 pub use health::{Health, HealthReport, Status};
@@ -34,7 +34,6 @@ pub use link_metrics::LinkMetrics;
 pub use main_loop::{Exit, HostError, host, main, run_with_args};
 pub use metrics::Metrics;
 pub use reload::Reloaded;
-pub use secret::{MASK, Secret, SecretUrl, mask_url};
 pub use supervisor::{OnFailure, Supervisor, TaskOutput};
 
 /// Every service allocates and frees small things on many threads; this allocator costs

@@ -13,6 +13,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use airlock_settings::Backoff;
 use futures::FutureExt;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
@@ -22,8 +23,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::Metrics;
 
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const RESTART: Backoff = Backoff::millis(100, 30_000);
 /// A run of this length counts as recovered: the next pause is short again.
 const RECOVERED_AFTER: Duration = Duration::from_secs(60);
 
@@ -157,7 +157,7 @@ impl Supervisor {
         let name = name.into();
         let inner = Arc::clone(&self.inner);
         self.start(name.clone(), async move {
-            let mut pause = FIRST_PAUSE;
+            let mut backoff = RESTART;
             loop {
                 let started = Instant::now();
                 // Calling `make` inside the guarded future catches its panics too.
@@ -166,13 +166,12 @@ impl Supervisor {
                 };
                 inner.failed(&name, &error);
                 if started.elapsed() >= RECOVERED_AFTER {
-                    pause = FIRST_PAUSE;
+                    backoff.reset();
                 }
                 tokio::select! {
                     () = inner.shutdown.cancelled() => return,
-                    () = tokio::time::sleep(pause) => {}
+                    () = tokio::time::sleep(backoff.pause()) => {}
                 }
-                pause = (pause * 2).min(LONGEST_PAUSE);
                 inner.restarts.inc();
             }
         });

@@ -8,13 +8,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use airlock_guard::{Guard, GuardConfig, GuardError};
+use airlock_settings::Backoff;
 use bytes::Bytes;
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep};
 
 /// How long an input or an output waits for Redis to come back.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
-const SLOWEST: Duration = Duration::from_secs(2);
 
 pub(crate) enum Store {
     Redis {
@@ -98,12 +98,11 @@ where
     Fut: Future<Output = Result<T, GuardError>>,
 {
     let give_up = Instant::now() + patience;
-    let mut pause = Duration::from_millis(50);
+    let mut backoff = Backoff::millis(50, 2_000);
     loop {
         match ask().await {
-            Err(error) if error.is_retryable() && Instant::now() + pause < give_up => {
-                sleep(pause).await;
-                pause = (pause * 2).min(SLOWEST);
+            Err(error) if error.is_retryable() && Instant::now() + backoff.peek() < give_up => {
+                sleep(backoff.pause()).await;
             }
             answer => return answer,
         }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use airlock_bus::{PublishError, Subscription, subjects};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{cap, own, packet};
+use airlock_settings::Backoff;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use uuid::Uuid;
@@ -53,7 +54,7 @@ pub(crate) async fn heartbeats(core: Arc<Core>) {
     meter.look();
     let gpu = gpu::watch(core.settings.heartbeat_every);
     let every = core.settings.heartbeat_every;
-    let mut pause = FIRST_PAUSE.min(every);
+    let mut pauses = Backoff::new(FIRST_PAUSE, every);
     loop {
         let packet = core.speaker.heartbeat(
             &core.settings,
@@ -66,7 +67,7 @@ pub(crate) async fn heartbeats(core: Arc<Core>) {
             job::now(),
         );
         core.tell(subjects::HEARTBEAT, packet).await;
-        let slept = Instant::now();
+        let (slept, pause) = (Instant::now(), pauses.pause());
         if timeout(pause, core.beat.notified()).await.is_err() {
             let late = slept.elapsed().saturating_sub(pause);
             if late > BLOCKED {
@@ -76,7 +77,6 @@ pub(crate) async fn heartbeats(core: Arc<Core>) {
                 );
             }
         }
-        pause = (pause * 2).min(every);
     }
 }
 

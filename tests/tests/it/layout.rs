@@ -26,24 +26,25 @@ const SERVICES: &[&str] = &[
 
 /// What services may build on.
 const LIBRARIES: &[&str] = &[
-    "bus", "election", "guard", "ledger", "model", "policy", "proto", "service",
+    "bus", "election", "guard", "ledger", "model", "policy", "proto", "service", "settings",
 ];
 
 /// What each crate that is no service may build on. `bus` takes its duplicate check and
 /// its dead-letter sink as traits, which `guard` and `ledger` may implement.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("model", &[]),
-    ("policy", &["model"]),
+    ("settings", &[]),
+    ("policy", &["model", "settings"]),
     ("proto", &["model"]),
-    ("bus", &["model", "proto"]),
-    ("guard", &["bus", "model", "proto"]),
-    ("ledger", &["bus", "model"]),
-    ("election", &["ledger", "model", "proto"]),
-    ("service", &["model"]),
-    ("worker", &["bus", "guard", "model", "proto"]),
+    ("bus", &["model", "proto", "settings"]),
+    ("guard", &["bus", "model", "proto", "settings"]),
+    ("ledger", &["bus", "model", "settings"]),
+    ("election", &["ledger", "model", "proto", "settings"]),
+    ("service", &["model", "settings"]),
+    ("worker", &["bus", "guard", "model", "proto", "settings"]),
     ("client", &["model"]),
     ("testkit", &[]),
-    ("cli", &["client", "model", "policy", "service"]),
+    ("cli", &["client", "model", "policy", "service", "settings"]),
     (
         "bench",
         &[
@@ -163,7 +164,7 @@ fn each_driver_has_one_home() -> anyhow::Result<()> {
                 "tonic",
                 "reqwest",
             ];
-            if ["model", "policy"].contains(&name.as_str())
+            if ["model", "policy", "settings"].contains(&name.as_str())
                 && d.normal
                 && shell.contains(&d.name.as_str())
             {

@@ -10,11 +10,11 @@ use serde_saphyr::{Location, Spanned};
 use super::text::{check_len, check_text, clip, globs, word, words};
 use crate::clause::{Clause, LabelLists, Words};
 use crate::document::{Labels, List, MatchDoc, McpDoc};
-use crate::hint::suggest;
 use crate::mcp::{McpLists, Pair};
 use crate::problem::{Problem, Problems, limits};
 use crate::when::When;
 use crate::words::fold;
+use airlock_settings::hint::suggest;
 
 /// A condition made of words.
 type OfWords = fn(Words) -> Clause;

@@ -8,10 +8,10 @@ use super::WhenError;
 use super::pattern::{self, Pattern};
 use super::shape::{gives_bool, may_be_list, measure};
 use super::vars::{MCP, NAMES};
-use crate::hint::{nearest, suggest};
 use crate::problem::limits;
 use crate::reads::Reads;
 use airlock_model::text::fold_name;
+use airlock_settings::hint::{nearest, suggest};
 
 /// What was learnt on the way.
 #[derive(Default)]

@@ -4,6 +4,8 @@
 //! backticks and list the known ones after the word "expected"; reading them there
 //! keeps this independent of who wrote the message.
 
+use airlock_settings::hint::nearest;
+
 /// `message` without the value that was found: whoever wrote it knows it, and it may be a
 /// secret that stands in the wrong place. What kind of value it was stays.
 pub(super) fn without_value(message: String) -> String {
@@ -32,33 +34,14 @@ pub(super) fn with_hint(message: String) -> String {
     let Some(wrong) = before.split('`').nth(1) else {
         return message;
     };
-    let nearest = after
+    let names: Vec<&str> = after
         .split(|c: char| !c.is_ascii_alphanumeric() && !"_-".contains(c))
         .filter(|word| !matches!(*word, "" | "one" | "of" | "or"))
-        .map(|name| (distance(wrong, name), name))
-        .min()
-        // More than a third of the letters wrong is another word, not a typo.
-        .filter(|(distance, name)| *distance <= name.len().div_ceil(3));
-    match nearest {
-        Some((_, name)) => format!("{message} (did you mean `{name}`?)"),
+        .collect();
+    match nearest(wrong, &names) {
+        Some(name) => format!("{message} (did you mean `{name}`?)"),
         None => message,
     }
-}
-
-/// Levenshtein's distance. Names are short, so the plain table is fine.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, to) in b.iter().enumerate() {
-            let substituted = diagonal + usize::from(from != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]
@@ -96,12 +79,5 @@ mod tests {
         ] {
             assert_eq!(without_value(message.to_owned()), left);
         }
-    }
-
-    #[test]
-    fn distances() {
-        assert_eq!(distance("kitten", "sitting"), 3);
-        assert_eq!(distance("", "abc"), 3);
-        assert_eq!(distance("same", "same"), 0);
     }
 }

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use airlock_settings::revealed;
 use figment::Figment;
 use figment::value::{Dict, Value};
 
@@ -15,7 +16,6 @@ use super::error::{ConfigError, Problem};
 use super::overrides::{self, Layer, Override, describe};
 use super::{COMMON_ENV, ServiceConfig, yaml};
 use crate::Service;
-use crate::secret::revealed;
 
 /// Where configuration may come from. Made by hand in tests, so that they need
 /// not touch the process's environment.

@@ -7,8 +7,6 @@
 //! and column; variable; flag), and all problems are reported together, so that
 //! nobody fixes a configuration one restart at a time.
 
-pub mod duration;
-
 mod common;
 mod error;
 mod hint;
@@ -16,6 +14,7 @@ mod load;
 mod overrides;
 mod yaml;
 
+pub use airlock_settings::duration;
 pub use common::{HttpConfig, LogFormat, ShutdownConfig, TelemetryConfig};
 pub use error::{ConfigError, Problem};
 pub use load::{Loaded, Sources, load};

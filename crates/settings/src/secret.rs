@@ -4,12 +4,14 @@
 //! the mask. The only way to the value is `expose()`, which is easy to find in a
 //! review.
 //!
-//! There is one exception inside this crate: the defaults of a configuration
-//! travel through serde to become the lowest layer, and a masked default would
-//! come back as the literal password `***`. [`revealed`] lifts the mask for that
-//! one call on that one thread. Rejected: leaving secrets out of the defaults
-//! layer, because a nested default that differs from its type's own default would
-//! silently be lost.
+//! What was printed is refused as configuration: a masked password is not a password, and
+//! a service that took it for one would fail far from the mistake.
+//!
+//! There is one exception to the first: the defaults of a configuration travel through
+//! serde to become the lowest layer, and a masked default would come back as the mask.
+//! [`revealed`] lifts it for that one call on that one thread. Rejected: leaving secrets
+//! out of the defaults layer, because a nested default that differs from its type's own
+//! default would silently be lost.
 
 use std::cell::Cell;
 use std::fmt;
@@ -26,7 +28,7 @@ thread_local! {
 }
 
 /// Runs `f` with secrets serialising as their values, on this thread only.
-pub(crate) fn revealed<R>(f: impl FnOnce() -> R) -> R {
+pub fn revealed<R>(f: impl FnOnce() -> R) -> R {
     /// Restores the mask also when `f` panics.
     struct Restore;
     impl Drop for Restore {
@@ -84,6 +86,10 @@ const QUOTE: &str = "a secret must be a string: put it in quotes, or its text ma
 pub struct Secret(SecretString);
 
 impl Secret {
+    pub fn new(value: impl Into<String>) -> Self {
+        Self(value.into().into())
+    }
+
     /// The secret itself. Never pass it to anything that logs.
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
@@ -134,12 +140,17 @@ impl<'de> Deserialize<'de> for Secret {
     }
 }
 
-/// A server's address that may carry a user and a password. It shows itself with
-/// the password masked, so that logs can say where we connect.
+/// A server's address, or several separated by commas, that may carry a user and a
+/// password. It shows itself with the password masked, so that logs can say where we
+/// connect.
 #[derive(Clone, Default)]
 pub struct SecretUrl(SecretString);
 
 impl SecretUrl {
+    pub fn new(url: impl Into<String>) -> Self {
+        Self(url.into().into())
+    }
+
     /// The address as configured, password included.
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
@@ -193,7 +204,7 @@ impl Serialize for SecretUrl {
 impl<'de> Deserialize<'de> for SecretUrl {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = deserializer.deserialize_any(SecretVisitor)?;
-        if text.contains(":***@") {
+        if addresses(&text).iter().any(|address| is_masked(address)) {
             return Err(D::Error::custom(MASKED));
         }
         Ok(Self(text.into()))
@@ -204,22 +215,32 @@ impl<'de> Deserialize<'de> for SecretUrl {
 /// commas are understood. It rather masks too much than too little: passwords are
 /// often written without the escaping that would make the URL well formed.
 pub fn mask_url(url: &str) -> String {
+    let masked: Vec<String> = addresses(url).into_iter().map(mask_one).collect();
+    masked.join(",")
+}
+
+/// Whether this is what [`mask_url`] gave, and not an address that was configured.
+fn is_masked(address: &str) -> bool {
+    address.contains(MASK) && mask_one(address) == address
+}
+
+/// The addresses of a list. A comma starts another address only when a scheme follows it;
+/// otherwise it may be part of a password.
+fn addresses(list: &str) -> Vec<&str> {
     let mut items = Vec::new();
-    let mut rest = url;
-    // A comma starts another address only when a scheme follows it; otherwise it
-    // may be part of a password.
+    let mut rest = list;
     while let Some(at) = next_address(rest) {
-        items.push(mask_one(&rest[..at]));
+        items.push(rest[..at].trim());
         rest = &rest[at + 1..];
     }
-    items.push(mask_one(rest));
-    items.join(",")
+    items.push(rest.trim());
+    items
 }
 
 /// The position of the comma before the next `scheme://`.
 fn next_address(text: &str) -> Option<usize> {
     text.match_indices(',').map(|(at, _)| at).find(|&at| {
-        let tail = &text[at + 1..];
+        let tail = text[at + 1..].trim_start();
         tail.find("://").is_some_and(|scheme_end| {
             scheme_end > 0
                 && tail[..scheme_end]
@@ -292,6 +313,10 @@ mod tests {
                 "nats://a:x@h1:1,nats://b:y@h2:2",
                 "nats://a:***@h1:1,nats://b:***@h2:2",
             ),
+            (
+                "nats://me:p@ss@a:4222, nats://b:4222",
+                "nats://me:***@a:4222,nats://b:4222",
+            ),
             ("postgres://u:p@ss/w@db/air", "postgres://u:***@db/air"),
             ("postgres://u:p,w@db/air", "postgres://u:***@db/air"),
             (
@@ -332,7 +357,24 @@ mod tests {
     #[test]
     fn a_printed_configuration_is_not_taken_for_a_real_one() {
         assert!(serde_json::from_str::<Secret>("\"***\"").is_err());
-        assert!(serde_json::from_str::<SecretUrl>("\"redis://:***@cache\"").is_err());
+        for url in [
+            "redis://:hush@cache",
+            "nats://token@bus",
+            "nats://bus,nats://u:hush@bus",
+            "postgres://u:hush@db/air",
+            "postgres://db/air?password=hush",
+            "host=db password=hush",
+        ] {
+            let masked = SecretUrl::from(url).masked();
+            assert!(
+                masked.contains(MASK) && !masked.contains("hush"),
+                "{masked}"
+            );
+            let read = |text: &str| serde_json::from_value::<SecretUrl>(text.into());
+            let error = read(&masked).expect_err("what was printed");
+            assert!(error.to_string().contains(MASKED), "{error}");
+            assert_eq!(read(url).expect("what was written").expose(), url);
+        }
     }
 
     #[test]

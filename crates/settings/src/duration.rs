@@ -1,8 +1,9 @@
-//! Durations in configuration files: `250ms`, `30s`, `5m`, `2h`, `1d`, also
-//! joined as in `1m30s`. Use with `#[serde(with = "airlock_service::config::duration")]`.
+//! Durations: `250ms`, `30s`, `5m`, `2h`, `1d`, also joined as in `1m30s`. Use with
+//! `#[serde(with = "airlock_settings::duration")]`.
 //!
 //! A bare number is refused. Whether it means seconds or milliseconds is exactly
-//! the mistake that such fields see most.
+//! the mistake that such fields see most. A field whose name says its unit (`_ms`,
+//! `_seconds`) takes a bare number of it as well: see [`millis`] and [`seconds`].
 
 use std::fmt;
 use std::time::Duration;
@@ -130,9 +131,95 @@ pub fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S:
     serializer.serialize_str(&format(*duration))
 }
 
+/// Reads a number of `unit`s, bare or as a duration.
+struct CountVisitor {
+    unit: Duration,
+}
+
+impl CountVisitor {
+    fn count<E: serde::de::Error>(&self, text: &str) -> Result<u64, E> {
+        if let Ok(number) = text.trim().parse() {
+            return Ok(number);
+        }
+        let (length, unit) = (parse(text).map_err(E::custom)?, self.unit.as_millis());
+        match u64::try_from(length.as_millis() / unit) {
+            Ok(number) if length.as_millis().is_multiple_of(unit) => Ok(number),
+            Ok(_) | Err(_) => Err(E::custom(format!(
+                "`{text}` is no whole number of {}",
+                if unit == 1 { "milliseconds" } else { "seconds" }
+            ))),
+        }
+    }
+}
+
+impl Visitor<'_> for CountVisitor {
+    type Value = u64;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number, or a duration such as 250ms, 30s, 5m or 2h")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<u64, E> {
+        self.count(text)
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<u64, E> {
+        Ok(number)
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<u64, E> {
+        self.count(&number.to_string())
+    }
+}
+
+/// For `#[serde(deserialize_with = …)]` on a field that counts milliseconds: `1500`, and
+/// `1s500ms` as well.
+pub fn millis<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let unit = Duration::from_millis(1);
+    deserializer.deserialize_any(CountVisitor { unit })
+}
+
+/// For `#[serde(deserialize_with = …)]` on a field that counts seconds: `90`, and `1m30s`
+/// as well.
+pub fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let unit = Duration::from_secs(1);
+    deserializer.deserialize_any(CountVisitor { unit })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_field_that_names_its_unit_takes_a_bare_number_and_a_duration() {
+        #[derive(Debug, PartialEq, serde::Deserialize)]
+        struct Fields {
+            #[serde(deserialize_with = "millis")]
+            pause_ms: u64,
+            #[serde(deserialize_with = "seconds")]
+            grace_seconds: u64,
+        }
+        let read = |json: &str| serde_json::from_str::<Fields>(json);
+        for json in [
+            r#"{"pause_ms": 90000, "grace_seconds": 90}"#,
+            r#"{"pause_ms": "90000", "grace_seconds": "90"}"#,
+            r#"{"pause_ms": "1m30s", "grace_seconds": "1m30s"}"#,
+        ] {
+            let fields = read(json).expect(json);
+            assert_eq!((fields.pause_ms, fields.grace_seconds), (90_000, 90));
+        }
+        for (json, what) in [
+            (r#"{"pause_ms": -1, "grace_seconds": 1}"#, "not a duration"),
+            (r#"{"pause_ms": "1w", "grace_seconds": 1}"#, "unknown unit"),
+            (
+                r#"{"pause_ms": 1, "grace_seconds": "1500ms"}"#,
+                "no whole number of seconds",
+            ),
+        ] {
+            let error = read(json).expect_err(json).to_string();
+            assert!(error.contains(what), "{error}");
+        }
+    }
 
     #[test]
     fn reads_and_writes() {

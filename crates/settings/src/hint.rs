@@ -1,7 +1,7 @@
 //! "Did you mean": the nearest of the words that would have been right.
 
 /// The candidate nearest to `word`, if it is near enough to be a slip of the pen.
-pub(crate) fn nearest<'a>(word: &str, candidates: &[&'a str]) -> Option<&'a str> {
+pub fn nearest<'a>(word: &str, candidates: &[&'a str]) -> Option<&'a str> {
     // Only short words are compared, because the distance costs their product.
     if word.len() > 64 {
         return None;
@@ -16,7 +16,7 @@ pub(crate) fn nearest<'a>(word: &str, candidates: &[&'a str]) -> Option<&'a str>
 }
 
 /// "did you mean `x`?", or all there is to choose from.
-pub(crate) fn suggest(word: &str, candidates: &[&str]) -> String {
+pub fn suggest(word: &str, candidates: &[&str]) -> String {
     match nearest(word, candidates) {
         Some(c) => format!("did you mean {c}?"),
         None => format!("one of: {}", candidates.join(", ")),

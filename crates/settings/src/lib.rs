@@ -1,0 +1,14 @@
+//! What every crate with settings needs, written once: one grammar for durations, one kind
+//! of secret, one "did you mean", one way to wait longer after each failure.
+//!
+//! What must stay true: it is a leaf. It depends on no crate of ours, knows neither files
+//! nor sockets nor the clock, and so anybody may use it, the pure crates included.
+
+mod backoff;
+mod secret;
+
+pub mod duration;
+pub mod hint;
+
+pub use backoff::Backoff;
+pub use secret::{MASK, Secret, SecretUrl, mask_url, revealed};
