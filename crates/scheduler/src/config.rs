@@ -13,10 +13,10 @@ use airlock_service::config::duration;
 use airlock_service::{HttpConfig, ServiceConfig, ShutdownConfig, TelemetryConfig};
 use serde::{Deserialize, Serialize};
 
+use crate::background::reconciler::ReconcilerConfig;
+use crate::background::retention::RetentionConfig;
+use crate::inbound::signatures::SignatureConfig;
 use crate::kernel::KernelConfig;
-use crate::reconciler::ReconcilerConfig;
-use crate::retention::RetentionConfig;
-use crate::signatures::SignatureConfig;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -247,7 +247,7 @@ impl ServiceConfig for Config {
         if let Err(error) = PoolName::new(&s.default_pool) {
             problems.push(format!("scheduler.default_pool: {error}"));
         }
-        problems.extend(crate::waiting::problems(s));
+        problems.extend(crate::rules::placement::problems(s));
         if s.accept_within >= s.dispatch_timeout {
             problems.push(
                 "scheduler.accept_within must be shorter than scheduler.dispatch_timeout"

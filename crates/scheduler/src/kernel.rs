@@ -34,8 +34,8 @@ use link::{Link, Told};
 use unanswered::Unanswered;
 pub use watch::watch;
 
-use crate::clock::Clock;
 use crate::metrics::{Metrics, by_topic};
+use crate::term::clock::Clock;
 
 /// A confirmation that takes longer says too little about now.
 const CONFIRM_WITHIN: Duration = Duration::from_millis(500);

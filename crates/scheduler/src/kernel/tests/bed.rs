@@ -15,8 +15,8 @@ use airlock_testkit::{PortLease, Service, Stack};
 use anyhow::Context as _;
 
 use super::super::{Kernel, KernelConfig};
-use crate::clock::Clock;
 use crate::metrics::Metrics;
+use crate::term::clock::Clock;
 
 /// No step of a test may take longer, however busy the machine is.
 pub const BOUND: Duration = Duration::from_secs(60);
