@@ -32,7 +32,7 @@ pub struct DeadLetter {
 
 /// A dead letter with the request it is about.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct WholeLetter {
+pub struct DeadLetterDetail {
     pub id: i64,
     pub job_id: Option<String>,
     pub tenant_id: Option<String>,
@@ -165,7 +165,7 @@ impl Client {
         .await
     }
 
-    pub async fn dead_letter(&self, id: i64) -> Result<WholeLetter, ClientError> {
+    pub async fn dead_letter(&self, id: i64) -> Result<DeadLetterDetail, ClientError> {
         let path = format!("/api/v1/dlq/{id}");
         self.retrying(self.retries, || {
             send(self.call(Method::GET, &path, CALL_TIMEOUT))

@@ -27,8 +27,8 @@ mod types;
 pub use approvals::{Approval, ApprovalListRequest, ApprovalPage, AuditEntry, Vote};
 pub use client::Client;
 pub use dlq::{
-    BulkOutcome, DeadLetter, DeadLetterFilter, DeadLetterPage, DeleteOutcome, Explanation,
-    SecondChance, WholeLetter,
+    BulkOutcome, DeadLetter, DeadLetterDetail, DeadLetterFilter, DeadLetterPage, DeleteOutcome,
+    Explanation, SecondChance,
 };
 pub use error::{ClientError, FieldProblem, Problem};
 pub use policy::{

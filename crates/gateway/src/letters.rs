@@ -1,6 +1,6 @@
 //! Dead letters as they are asked for and shown.
 
-use airlock_ledger::{DeadLetter, LetterFilter, WholeLetter};
+use airlock_ledger::{DeadLetter, DeadLetterDetail, DeadLetterFilter};
 use airlock_model::{JobId, JobSpec, TenantId, Timestamp, Topic};
 use axum::http::Uri;
 use base64::Engine as _;
@@ -76,7 +76,7 @@ struct ShownRequest<'a> {
 }
 
 impl<'a> ShownWhole<'a> {
-    pub fn of(whole: &'a WholeLetter) -> Self {
+    pub fn of(whole: &'a DeadLetterDetail) -> Self {
         let (payload, payload_base64) = embed(whole.payload.as_ref());
         Self {
             letter: Shown::of(&whole.letter),
@@ -94,16 +94,16 @@ impl<'a> ShownWhole<'a> {
 /// What a list asks for.
 #[derive(Debug)]
 pub struct Listing {
-    pub filter: LetterFilter,
+    pub filter: DeadLetterFilter,
     pub before: Option<i64>,
     pub limit: u32,
 }
 
 pub fn listing(uri: &Uri, scope: Option<&TenantId>) -> Result<Listing, Problem> {
     let mut listing = Listing {
-        filter: LetterFilter {
+        filter: DeadLetterFilter {
             tenant: scope.cloned(),
-            ..LetterFilter::default()
+            ..DeadLetterFilter::default()
         },
         before: None,
         limit: DEFAULT_LIMIT,
@@ -158,7 +158,7 @@ pub struct BulkBody {
 /// The same, checked.
 #[derive(Debug)]
 pub struct Bulk {
-    pub filter: LetterFilter,
+    pub filter: DeadLetterFilter,
     pub dry_run: bool,
     pub limit: u32,
 }
@@ -167,7 +167,7 @@ pub fn bulk(body: BulkBody, scope: Option<&TenantId>) -> Result<Bulk, Problem> {
     let time_of = |field: &str, text: Option<String>| -> Result<Option<Timestamp>, Problem> {
         text.map(|text| time(field, &text)).transpose()
     };
-    let filter = LetterFilter {
+    let filter = DeadLetterFilter {
         tenant: scope.cloned(),
         job_id: body.job_id,
         topic: body.topic,

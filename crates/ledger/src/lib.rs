@@ -25,15 +25,15 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
 pub use approvals::request::{AskedFor, Input, LastApproved};
 pub use approvals::rules::{Refusal, Voter, may_vote};
-pub use approvals::sweep::{HeldJob, Rejudged};
+pub use approvals::sweep::{HeldJob, Reevaluated};
 pub use approvals::vote::{NewVote, VoteOutcome};
 pub use approvals::{
     Approval, ApprovalFilter, ApprovalPage, ApprovalStatus, DEFAULT_EXPIRY_SECONDS, Granted,
     Permitted, Vote,
 };
 pub use config::LedgerConfig;
-pub use dlq::counts::OpenLetters;
-pub use dlq::dead_letters::{DeadLetter, LetterFilter, NewDeadLetter, WholeLetter};
+pub use dlq::counts::OpenDeadLetters;
+pub use dlq::dead_letters::{DeadLetter, DeadLetterDetail, DeadLetterFilter, NewDeadLetter};
 pub use dlq::retry::{Retried, retry_key};
 pub use error::{Failure, LedgerError};
 pub use jobs::cancel::{CancelOutcome, CancelRequest};
@@ -42,8 +42,8 @@ pub use jobs::history::HistoryEntry;
 pub use jobs::load::{Accepted, LoadedJob, OpenJob};
 pub use jobs::open_jobs::{Full, OpenByTenant, OpenJobs, OpenLimits};
 pub use jobs::query::{JobFilter, JobPage, JobView};
-pub use jobs::submit::{Clash, NewJob, Submitted};
-pub use leader::commit::{Assign, Commit, Finish, Mark, Refuse, Requeue, StrayResult, Written};
+pub use jobs::submit::{NewJob, SubmitConflict, Submitted};
+pub use leader::commit::{Assign, Commit, Finish, Mark, Refuse, Requeue, UnmatchedResult, Written};
 pub use leader::fence::LeaderLedger;
 pub use leader::stale::StaleAfter;
 pub use leader::writer::LeaderWriter;

@@ -80,7 +80,8 @@ pub struct SchedulerConfig {
     pub count_all_tries: bool,
     /// A worker that leaves this many dispatches in a row untaken gets no more for a
     /// while; 0: never.
-    pub deaf_after: u32,
+    #[serde(alias = "deaf_after")]
+    pub unresponsive_after: u32,
     #[serde(with = "duration")]
     pub backoff_base: Duration,
     #[serde(with = "duration")]
@@ -153,7 +154,7 @@ impl Default for SchedulerConfig {
             max_attempts: e.max_attempts,
             max_scheduling_retries: e.max_scheduling_retries,
             count_all_tries: e.count_all_tries,
-            deaf_after: e.deaf_after,
+            unresponsive_after: e.unresponsive_after,
             backoff_base: e.backoff.base,
             backoff_max: e.backoff.max,
             backoff_jitter: e.backoff.jitter,
@@ -191,7 +192,7 @@ impl SchedulerConfig {
             max_attempts: self.max_attempts,
             max_scheduling_retries: self.max_scheduling_retries,
             count_all_tries: self.count_all_tries,
-            deaf_after: self.deaf_after,
+            unresponsive_after: self.unresponsive_after,
             backoff: Backoff {
                 base: self.backoff_base,
                 max: self.backoff_max,

@@ -25,7 +25,7 @@ pub struct HeldJob {
 
 /// What the policy in force made of a held job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rejudged {
+pub enum Reevaluated {
     /// The same rule asks: the request and its votes stay.
     Kept,
     Denied,
@@ -184,13 +184,13 @@ impl LeaderLedger {
         &self,
         held: &HeldJob,
         verdict: &Verdict,
-    ) -> Result<Rejudged, LedgerError> {
+    ) -> Result<Reevaluated, LedgerError> {
         self.fenced("judging a held job again", async |tx| {
             match lock(tx, &held.job_id, held.round as i32).await? {
                 Some(locked) if locked.0.policy_snapshot == held.policy_snapshot => {
                     judge_again(tx, locked, verdict).await
                 }
-                Some(_) | None => Ok(Rejudged::Nothing),
+                Some(_) | None => Ok(Reevaluated::Nothing),
             }
         })
         .await
@@ -201,7 +201,7 @@ async fn judge_again(
     tx: &mut PgConnection,
     (approval, shard, attempts): (Approval, i16, i32),
     verdict: &Verdict,
-) -> Result<Rejudged, LedgerError> {
+) -> Result<Reevaluated, LedgerError> {
     let snapshot = &verdict.snapshot;
     let done = match verdict.decision {
         Decision::Deny => {
@@ -211,7 +211,7 @@ async fn judge_again(
             end_denied(tx, &approval, "safety_denied", reason, attempts).await?;
             tell(tx, "approval.denied", &approval, reason).await?;
             changed(tx, shard, &approval.job_id).await?;
-            Rejudged::Denied
+            Reevaluated::Denied
         }
         Decision::Allow | Decision::AllowWithConstraints => {
             let reason = format!("the policy {snapshot} no longer asks for approval");
@@ -219,13 +219,13 @@ async fn judge_again(
             release(tx, &approval.job_id, &reason).await?;
             tell(tx, "approval.released", &approval, &reason).await?;
             changed(tx, shard, &approval.job_id).await?;
-            Rejudged::Released
+            Reevaluated::Released
         }
         Decision::RequireApproval
             if !verdict.rule_hash.is_empty() && verdict.rule_hash == approval.rule_hash =>
         {
             keep(tx, &approval, snapshot).await?;
-            Rejudged::Kept
+            Reevaluated::Kept
         }
         Decision::RequireApproval => {
             let reason = format!(
@@ -236,10 +236,10 @@ async fn judge_again(
             note(tx, &approval.job_id, verdict).await?;
             ask_anew(tx, &approval, verdict, shard).await?;
             tell(tx, "approval.superseded", &approval, &reason).await?;
-            Rejudged::AskedAnew
+            Reevaluated::AskedAnew
         }
         // Neither says anything about the job.
-        Decision::Throttle | Decision::FailOpen => return Ok(Rejudged::Nothing),
+        Decision::Throttle | Decision::FailOpen => return Ok(Reevaluated::Nothing),
     };
     Ok(done)
 }

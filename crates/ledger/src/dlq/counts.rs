@@ -9,7 +9,7 @@ use crate::error::{Doing, LedgerError};
 
 /// Dead letters of one reason and topic that nobody has tried again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OpenLetters {
+pub struct OpenDeadLetters {
     pub reason_code: String,
     /// Empty for messages that could not be read.
     pub topic: String,
@@ -34,7 +34,7 @@ FROM ranked GROUP BY 1, 2"#;
 
 impl Ledger {
     /// The `most` most frequent pairs of reason and topic by themselves, all others as one.
-    pub async fn open_letters(&self, most: u32) -> Result<Vec<OpenLetters>, LedgerError> {
+    pub async fn open_letters(&self, most: u32) -> Result<Vec<OpenDeadLetters>, LedgerError> {
         let rows = self
             .bounded("counting dead letters", async {
                 sqlx::query(COUNT)
@@ -48,7 +48,7 @@ impl Ledger {
             .map(|row| {
                 let count: i64 = row.try_get(2)?;
                 let age: f64 = row.try_get(3)?;
-                Ok(OpenLetters {
+                Ok(OpenDeadLetters {
                     reason_code: row.try_get(0)?,
                     topic: row.try_get(1)?,
                     count: u64::try_from(count).unwrap_or(0),

@@ -48,7 +48,7 @@ pub struct DeadLetter {
 
 /// A letter with the request it is about. A message that could not be read has none.
 #[derive(Debug, Clone)]
-pub struct WholeLetter {
+pub struct DeadLetterDetail {
     pub letter: DeadLetter,
     pub spec: Option<JobSpec>,
     pub payload: Option<Bytes>,
@@ -64,7 +64,7 @@ pub struct WholeLetter {
 
 /// Which letters. Empty fields do not filter.
 #[derive(Debug, Clone, Default)]
-pub struct LetterFilter {
+pub struct DeadLetterFilter {
     /// `None`: an administrator's, over all tenants and with unreadable messages.
     pub tenant: Option<TenantId>,
     pub job_id: Option<JobId>,
@@ -187,7 +187,7 @@ impl Ledger {
     /// The newest letters first, below the id `before`.
     pub async fn letters(
         &self,
-        filter: &LetterFilter,
+        filter: &DeadLetterFilter,
         before: Option<i64>,
         limit: u32,
     ) -> Result<Vec<DeadLetter>, LedgerError> {
@@ -216,7 +216,7 @@ impl Ledger {
         &self,
         tenant: Option<&TenantId>,
         id: i64,
-    ) -> Result<Option<WholeLetter>, LedgerError> {
+    ) -> Result<Option<DeadLetterDetail>, LedgerError> {
         let sql = format!(
             "SELECT {COLUMNS}, {REQUEST} FROM dead_letter d \
              WHERE d.id = $1 AND ($2::text IS NULL OR d.tenant = $2)"
@@ -236,10 +236,10 @@ impl Ledger {
     /// Whole letters, the oldest first, above the id `after`: for trying them again.
     pub async fn whole_letters(
         &self,
-        filter: &LetterFilter,
+        filter: &DeadLetterFilter,
         after: i64,
         limit: u32,
-    ) -> Result<Vec<WholeLetter>, LedgerError> {
+    ) -> Result<Vec<DeadLetterDetail>, LedgerError> {
         let sql = format!(
             "SELECT {COLUMNS}, {REQUEST} FROM dead_letter d
              WHERE {CONDITIONS} AND d.id > $10 ORDER BY d.id LIMIT $11"
@@ -257,7 +257,7 @@ impl Ledger {
     }
 
     /// How many there are.
-    pub async fn count_letters(&self, filter: &LetterFilter) -> Result<u64, LedgerError> {
+    pub async fn count_letters(&self, filter: &DeadLetterFilter) -> Result<u64, LedgerError> {
         let sql = format!("SELECT count(*) FROM dead_letter d WHERE {CONDITIONS}");
         let n: i64 = self
             .bounded("counting dead letters", async {
@@ -298,7 +298,7 @@ impl Ledger {
     /// Removes at most `limit` of those the filter names; how many.
     pub async fn delete_letters(
         &self,
-        filter: &LetterFilter,
+        filter: &DeadLetterFilter,
         limit: u32,
         by: Actor<'_>,
     ) -> Result<u64, LedgerError> {
@@ -366,13 +366,13 @@ fn read(r: &PgRow) -> Result<DeadLetter, sqlx::Error> {
     })
 }
 
-fn whole(r: &PgRow) -> Result<WholeLetter, LedgerError> {
+fn whole(r: &PgRow) -> Result<DeadLetterDetail, LedgerError> {
     let bytes = |i: usize| -> Result<Option<Vec<u8>>, LedgerError> {
         r.try_get(i).doing("reading a dead letter")
     };
     // A request that cannot be read may be what the letter is about.
     let spec = bytes(12)?.and_then(|spec| serde_json::from_slice(&spec).ok());
-    Ok(WholeLetter {
+    Ok(DeadLetterDetail {
         letter: read(r).doing("reading a dead letter")?,
         spec,
         payload: bytes(13)?.map(Bytes::from),

@@ -44,12 +44,15 @@ pub enum Submitted {
     },
     /// The id or key was used before for another request: by this job, if it is one of
     /// the same tenant's.
-    Conflict { job_id: Option<JobId>, by: Clash },
+    Conflict {
+        job_id: Option<JobId>,
+        by: SubmitConflict,
+    },
 }
 
 /// What of a request was used before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Clash {
+pub enum SubmitConflict {
     Id,
     IdempotencyKey,
 }
@@ -316,8 +319,8 @@ fn judge(job: &NewJob, existing: &[Existing]) -> Result<Submitted, LedgerError> 
     if e.tenant != job.tenant.as_str() || e.hash != job.hash.0 {
         // Another tenant's id is a conflict like any other: nothing of it is told.
         let by = match job_id == job.job_id {
-            true => Clash::Id,
-            false => Clash::IdempotencyKey,
+            true => SubmitConflict::Id,
+            false => SubmitConflict::IdempotencyKey,
         };
         let job_id = (e.tenant == job.tenant.as_str()).then_some(job_id);
         return Ok(Submitted::Conflict { job_id, by });

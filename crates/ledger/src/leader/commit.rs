@@ -78,7 +78,7 @@ pub struct Mark {
 
 /// A result that changes nothing.
 #[derive(Debug, Clone)]
-pub struct StrayResult {
+pub struct UnmatchedResult {
     pub job_id: String,
     pub dispatch_id: String,
     pub worker_id: String,
@@ -97,7 +97,7 @@ pub struct Commit {
     pub finish: Vec<Finish>,
     pub requeue: Vec<Requeue>,
     pub mark: Vec<Mark>,
-    pub stray: Vec<StrayResult>,
+    pub stray: Vec<UnmatchedResult>,
     pub letters: Vec<NewDeadLetter>,
     /// It is the end of a job whose row was refused.
     pub given_up: bool,

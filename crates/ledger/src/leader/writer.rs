@@ -19,7 +19,9 @@ use uuid::Uuid;
 
 use crate::dlq::dead_letters::NewDeadLetter;
 use crate::error::{Doing, LedgerError};
-use crate::leader::commit::{Assign, Commit, Finish, Mark, Refuse, Requeue, StrayResult, Written};
+use crate::leader::commit::{
+    Assign, Commit, Finish, Mark, Refuse, Requeue, UnmatchedResult, Written,
+};
 use crate::leader::fence::fence;
 use crate::ops::hot_pool::open;
 use crate::ts::Ts;
@@ -679,8 +681,8 @@ async fn mark(
     Ok(())
 }
 
-async fn stray(tx: &mut PgConnection, items: &[StrayResult]) -> Result<(), LedgerError> {
-    let v: Vec<&StrayResult> = items.iter().collect();
+async fn stray(tx: &mut PgConnection, items: &[UnmatchedResult]) -> Result<(), LedgerError> {
+    let v: Vec<&UnmatchedResult> = items.iter().collect();
     sqlx::query(STRAY)
         .bind(col(&v, |x| clean(&x.job_id)))
         .bind(col(&v, |x| clean(&x.dispatch_id)))

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Beat, Effect, Engine, Random};
+use super::{Effect, Engine, Heartbeat, Random};
 use crate::ids::{Incarnation, WorkerId};
 use crate::time::{ListenTime, Timestamp};
 
@@ -195,7 +195,7 @@ impl Engine {
     pub(super) fn other_beat(
         &mut self,
         now: Timestamp,
-        beat: &Beat,
+        beat: &Heartbeat,
         incarnation: &Incarnation,
         random: Random<'_>,
         out: &mut Vec<Effect>,
@@ -219,13 +219,13 @@ impl Engine {
             };
             self.others.insert(id, incarnation.clone(), newcomer);
         }
-        out.push(Effect::AskHello { worker: id.clone() });
+        out.push(Effect::AskRegister { worker: id.clone() });
     }
 
     /// The registered process of an id is gone: another one that lives takes its place.
     pub(super) fn succeed(&self, id: &WorkerId, out: &mut Vec<Effect>) {
         if self.others.any_heard(id) {
-            out.push(Effect::AskHello { worker: id.clone() });
+            out.push(Effect::AskRegister { worker: id.clone() });
         }
     }
 

@@ -89,19 +89,19 @@ impl Engine {
         tenant: &TenantId,
         job: &JobId,
         a: &Assignment,
-        fragile: bool,
+        crash_suspect: bool,
     ) {
         self.in_flight.add(tenant, job, a);
         if let Some(w) = self.workers.get_mut(&a.worker)
             && w.incarnation == a.incarnation
         {
             w.in_flight += 1;
-            w.care.fragile += u32::from(fragile);
+            w.care.crash_suspect += u32::from(crash_suspect);
         }
     }
 
     /// It counts no longer: somebody else may have the slot.
-    pub(super) fn free_slot(&mut self, tenant: &TenantId, a: &Assignment, fragile: bool) {
+    pub(super) fn free_slot(&mut self, tenant: &TenantId, a: &Assignment, crash_suspect: bool) {
         self.in_flight.remove(tenant, a);
         self.ready.unpark(tenant);
         let heard = self.listening.now();
@@ -109,13 +109,16 @@ impl Engine {
             && w.incarnation == a.incarnation
         {
             w.in_flight = w.in_flight.saturating_sub(1);
-            w.care.fragile = w.care.fragile.saturating_sub(u32::from(fragile));
+            w.care.crash_suspect = w
+                .care
+                .crash_suspect
+                .saturating_sub(u32::from(crash_suspect));
             w.care.last_end = Some(heard);
             self.capacity_changed = true;
         }
     }
 
-    /// What a worker holds under an incarnation, in number, and how many are fragile.
+    /// What a worker holds under an incarnation, in number, and how many are crash_suspect.
     pub(super) fn count_held(&self, worker: &WorkerId, incarnation: &Incarnation) -> (u32, u32) {
         let mut counts = (0, 0);
         for (_, id) in self.in_flight.of_worker(worker) {
@@ -123,7 +126,7 @@ impl Engine {
                 && job.assignment().map(|a| &a.incarnation) == Some(incarnation)
             {
                 counts.0 += 1;
-                counts.1 += u32::from(job.fragile);
+                counts.1 += u32::from(job.crash_suspect);
             }
         }
         counts
@@ -149,9 +152,9 @@ impl Engine {
 
     /// Puts a worker into the registry, with the runs that are counted for it.
     pub(super) fn register(&mut self, mut worker: Worker) {
-        let (held, fragile) = self.count_held(&worker.id, &worker.incarnation);
+        let (held, crash_suspect) = self.count_held(&worker.id, &worker.incarnation);
         worker.in_flight = held;
-        worker.care.fragile = fragile;
+        worker.care.crash_suspect = crash_suspect;
         self.workers.insert(worker.id.clone(), worker);
         self.capacity_changed = true;
     }

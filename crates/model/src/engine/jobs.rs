@@ -7,14 +7,14 @@ use super::ready::{Entry, Kept, Place};
 use super::{Effect, Engine, Random, RunId};
 use crate::ids::{Attempt, DispatchId, Incarnation, JobId, TenantId, WorkerId};
 use crate::job::{Decision, JobSpec, Verdict};
-use crate::routing::{Reach, WaitReason, pools_of};
+use crate::routing::{Addressing, WaitReason, pools_of};
 use crate::state::JobState;
 use crate::terms::Constraints;
 use crate::time::{ListenTime, Timestamp};
 
 /// A job as the ledger has it, without its payload.
 #[derive(Debug, Clone)]
-pub struct KnownJob {
+pub struct QueuedJob {
     pub id: JobId,
     pub tenant: TenantId,
     pub spec: Arc<JobSpec>,
@@ -68,7 +68,7 @@ pub struct Assignment {
     pub watch: Watch,
     /// What the decision imposes on this run; the worker is told.
     pub constraints: Option<Arc<Constraints>>,
-    pub reach: Reach,
+    pub reach: Addressing,
     pub terms: Terms,
 }
 
@@ -109,8 +109,8 @@ impl Assignment {
 
 /// A job read from the ledger again, with its assignment when it is in flight.
 #[derive(Debug, Clone)]
-pub struct ReloadedJob {
-    pub known: KnownJob,
+pub struct RecoveredJob {
+    pub known: QueuedJob,
     pub state: JobState,
     pub assignment: Option<Assignment>,
     /// How long nothing was heard of its run before; it counts.
@@ -141,7 +141,7 @@ pub enum Phase {
 
 #[derive(Debug)]
 pub(super) struct Job {
-    pub known: Arc<KnownJob>,
+    pub known: Arc<QueuedJob>,
     pub phase: Phase,
     /// Where it stands in the ready queue, while it waits.
     pub place: Option<Place>,
@@ -158,11 +158,11 @@ pub(super) struct Job {
     /// The turn it had when it left the ready queue to be asked about again.
     pub kept: Option<Kept>,
     /// It is on its last attempt after it lost a worker.
-    pub fragile: bool,
+    pub crash_suspect: bool,
 }
 
 impl Job {
-    pub fn new(now: Timestamp, known: Arc<KnownJob>, phase: Phase) -> Self {
+    pub fn new(now: Timestamp, known: Arc<QueuedJob>, phase: Phase) -> Self {
         Self {
             since: known.since.unwrap_or(now),
             taken_over: None,
@@ -173,7 +173,7 @@ impl Job {
             tries: 0,
             rounds: 0,
             kept: None,
-            fragile: false,
+            crash_suspect: false,
         }
     }
 
@@ -199,7 +199,7 @@ impl Engine {
     pub(super) fn decided(
         &mut self,
         now: Timestamp,
-        mut known: KnownJob,
+        mut known: QueuedJob,
         verdict: Verdict,
         out: &mut Vec<Effect>,
     ) {
@@ -275,7 +275,7 @@ impl Engine {
 
     /// Into a phase outside the ready queue and the workers, keeping since when it waits
     /// and what was tried.
-    pub(super) fn put(&mut self, now: Timestamp, known: Arc<KnownJob>, phase: Phase) {
+    pub(super) fn put(&mut self, now: Timestamp, known: Arc<QueuedJob>, phase: Phase) {
         let id = known.id.clone();
         match self.jobs.get_mut(&id) {
             Some(job) => {
@@ -295,7 +295,7 @@ impl Engine {
     pub(super) fn admit(
         &mut self,
         now: Timestamp,
-        known: Arc<KnownJob>,
+        known: Arc<QueuedJob>,
         verdict: Verdict,
         out: &mut Vec<Effect>,
     ) {
@@ -311,11 +311,11 @@ impl Engine {
             });
         } else {
             let id = known.id.clone();
-            let fragile = known.lost && known.attempt.next().0 >= max;
+            let crash_suspect = known.lost && known.attempt.next().0 >= max;
             let retry_at = now;
             self.put(now, known, Phase::Waiting { verdict, retry_at });
             if let Some(job) = self.jobs.get_mut(&id) {
-                job.fragile = fragile;
+                job.crash_suspect = crash_suspect;
             }
             self.fresh.push(id);
         }
@@ -345,7 +345,7 @@ impl Engine {
         let place = self.ready.push(Entry {
             job: &job.known,
             pools: &pools,
-            fragile: job.fragile,
+            crash_suspect: job.crash_suspect,
             rule: limit.map(|n| (verdict.rule_id.as_str(), n)),
             weight: self.rules.tenants.get(&job.known.tenant).weight,
             kept: job.kept.take(),
@@ -358,7 +358,7 @@ impl Engine {
     pub(super) fn sleep(
         &mut self,
         now: Timestamp,
-        known: KnownJob,
+        known: QueuedJob,
         until: Timestamp,
         reason: WaitReason,
     ) {
@@ -368,7 +368,7 @@ impl Engine {
     pub(super) fn sleep_because(
         &mut self,
         now: Timestamp,
-        mut known: KnownJob,
+        mut known: QueuedJob,
         until: Timestamp,
         reason: WaitReason,
         detail: Option<Arc<str>>,
@@ -394,7 +394,7 @@ impl Engine {
     /// The ledger's word replaces ours. Nothing but a question to the kernel comes of it
     /// in the same moment, not even from a deadline that has passed: on take-over nothing
     /// can be committed yet.
-    pub(super) fn reloaded(&mut self, now: Timestamp, job: ReloadedJob, out: &mut Vec<Effect>) {
+    pub(super) fn reloaded(&mut self, now: Timestamp, job: RecoveredJob, out: &mut Vec<Effect>) {
         let id = job.known.id.clone();
         self.forget(&id);
         let known = Arc::new(job.known);
@@ -429,10 +429,10 @@ impl Engine {
                 assignment.watch.began = began.map(|at| self.listening.moment(now, at));
                 let accept_by = assignment.accept_by;
                 let max = assignment.terms.max_attempts;
-                let fragile = known.lost && assignment.attempt.0 >= max;
-                self.take_slot(&known.tenant, &id, &assignment, fragile);
+                let crash_suspect = known.lost && assignment.attempt.0 >= max;
+                self.take_slot(&known.tenant, &id, &assignment, crash_suspect);
                 let mut job = Job::new(now, known, Phase::Assigned(assignment));
-                job.fragile = fragile;
+                job.crash_suspect = crash_suspect;
                 self.jobs.insert(id.clone(), job);
                 self.arm_after(soonest, Some(accept_by), &id);
             }
@@ -474,7 +474,7 @@ impl Engine {
 
 /// An answer about a job carries the job as it was when the question was put. What we
 /// did to it since then counts: its attempts never fall back, nor its backoff away.
-fn keep_ours(said: &mut KnownJob, ours: &KnownJob) {
+fn keep_ours(said: &mut QueuedJob, ours: &QueuedJob) {
     said.attempt = ours.attempt;
     said.not_before = ours.not_before;
 }

@@ -4,11 +4,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Assignment, KnownJob, ReloadedJob};
+use super::{Assignment, QueuedJob, RecoveredJob};
 use crate::backoff::Backoff;
 use crate::ids::{Attempt, DispatchId, Incarnation, JobId, PoolName, WorkerId};
 use crate::job::Verdict;
-use crate::routing::{Reach, WaitReason, Worker};
+use crate::routing::{Addressing, WaitReason, Worker};
 use crate::rules::Rules;
 use crate::run_end::RunEnd;
 use crate::state::JobState;
@@ -39,7 +39,7 @@ pub struct Settings {
     /// A full pool and a tenant at its limit count towards giving up too.
     pub count_all_tries: bool,
     /// A worker that leaves this many dispatches in a row untaken is deaf; 0: never.
-    pub deaf_after: u32,
+    pub unresponsive_after: u32,
     /// Of the time between two rounds at most this much counts as time in which workers
     /// could be heard.
     pub max_gap: Duration,
@@ -62,7 +62,7 @@ impl Default for Settings {
             flush_after: Duration::from_millis(100),
             remember_results: 100_000,
             count_all_tries: false,
-            deaf_after: 3,
+            unresponsive_after: 3,
             max_gap: Duration::from_secs(2),
         }
     }
@@ -135,7 +135,7 @@ pub enum Change {
 
 /// What a heartbeat says.
 #[derive(Debug, Clone)]
-pub struct Beat {
+pub struct Heartbeat {
     pub worker: WorkerId,
     /// `None` from workers that know only CAP.
     pub incarnation: Option<Incarnation>,
@@ -147,7 +147,7 @@ pub struct Beat {
     pub active: Vec<DispatchId>,
     pub pool: Option<PoolName>,
     /// For a worker first seen by this.
-    pub reach: Reach,
+    pub reach: Addressing,
 }
 
 /// Which run of a job, and whose.
@@ -163,19 +163,19 @@ pub struct RunId {
 pub enum Input {
     /// The kernel answered about a job that is PENDING in the ledger.
     Decided {
-        job: Box<KnownJob>,
+        job: Box<QueuedJob>,
         verdict: Verdict,
     },
     /// The kernel could not be asked, or asked us to wait.
     Undecided {
-        job: Box<KnownJob>,
+        job: Box<QueuedJob>,
         delay: Duration,
         reason: WaitReason,
         /// The same in words, for whoever asks what the job waits for.
         detail: Arc<str>,
     },
     /// The job as the ledger has it: on take-over, and after a miss.
-    Reloaded(Box<ReloadedJob>),
+    Recovered(Box<RecoveredJob>),
     /// The job is final or gone in the ledger, by someone else's hand.
     Ended {
         job: JobId,
@@ -190,9 +190,9 @@ pub enum Input {
     },
     /// The ledger does not have the job, or does not take its row: it is let go.
     Gone(JobId),
-    Hello(Box<Worker>),
-    Beat(Beat),
-    Goodbye {
+    Register(Box<Worker>),
+    Heartbeat(Heartbeat),
+    Deregister {
         worker: WorkerId,
         incarnation: Option<Incarnation>,
     },
@@ -222,7 +222,7 @@ pub enum Input {
     },
     Result(ResultReport),
     /// The kernel's policy has this snapshot now.
-    Confirmed {
+    PolicyConfirmed {
         snapshot: String,
     },
     /// No sign of life can reach us while the bus is away, so nobody dies of that. An
@@ -240,13 +240,13 @@ pub enum Input {
 pub enum Effect {
     /// Commit PENDING → SCHEDULED, then put it on the wire.
     Assign {
-        job: Arc<KnownJob>,
+        job: Arc<QueuedJob>,
         assignment: Assignment,
         verdict: Verdict,
     },
     /// Commit PENDING → DENIED, APPROVAL_REQUIRED, FAILED or TIMEOUT.
     Refuse {
-        job: Arc<KnownJob>,
+        job: Arc<QueuedJob>,
         to: JobState,
         verdict: Option<Verdict>,
         code: &'static str,
@@ -254,7 +254,7 @@ pub enum Effect {
     },
     /// Commit the end of a job that was in flight.
     Finish {
-        job: Arc<KnownJob>,
+        job: Arc<QueuedJob>,
         assignment: Assignment,
         end: RunEnd,
         to: JobState,
@@ -274,7 +274,7 @@ pub enum Effect {
         reason: String,
     },
     /// Commit DISPATCHED or RUNNING.
-    Mark {
+    RecordTimes {
         job: JobId,
         assignment: Assignment,
     },
@@ -282,15 +282,15 @@ pub enum Effect {
     /// with `looked_up`, after the job if that is in flight as this run.
     LookUp(ResultReport),
     /// Record a result that changes nothing.
-    Stray {
+    UnmatchedResult {
         report: ResultReport,
         why: String,
     },
     /// Ask the kernel (again).
-    Recheck(Arc<KnownJob>),
+    Recheck(Arc<QueuedJob>),
     /// Put the same dispatch on the wire again.
     Republish {
-        job: Arc<KnownJob>,
+        job: Arc<QueuedJob>,
         assignment: Assignment,
     },
     /// Tell the worker to stop.
@@ -313,7 +313,7 @@ pub enum Effect {
         processes: [Incarnation; 2],
     },
     /// Ask an unknown worker to introduce itself.
-    AskHello {
+    AskRegister {
         worker: WorkerId,
     },
 }

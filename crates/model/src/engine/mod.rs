@@ -5,7 +5,7 @@
 //! the ledger must know in one transaction, then publishes, then acknowledges. The
 //! engine moves on as if its effects had happened; when the ledger says otherwise (a
 //! compare-and-set missed), the shell reads the job again and says so with
-//! [`Input::Reloaded`], which replaces whatever was believed.
+//! [`Input::Recovered`], which replaces whatever was believed.
 //!
 //! There are two clocks: the ledger's for what is due and for deadlines, and one that runs
 //! only while workers can be heard for everything that is counted from a sign of life. How
@@ -38,13 +38,13 @@ use cancels::Cancels;
 use duplicates::Others;
 use flight::InFlight;
 use jobs::Job;
-pub use jobs::{Assignment, KnownJob, Phase, ReloadedJob, Terms, Watch};
+pub use jobs::{Assignment, Phase, QueuedJob, RecoveredJob, Terms, Watch};
 use listening::Listening;
 pub use messages::{
-    Beat, Census, Change, Effect, Input, Outcome, ResultReport, RunId, Settings, WorkerChange,
+    Census, Change, Effect, Heartbeat, Input, Outcome, ResultReport, RunId, Settings, WorkerChange,
 };
 use ready::Ready;
-pub use workers::{cap_incarnation, reach_of, shared_incarnation, topic_incarnation};
+pub use workers::{addressing_of, cap_incarnation, shared_incarnation, topic_incarnation};
 
 use crate::ids::{DispatchId, JobId, WorkerId};
 use crate::routing::Worker;
@@ -170,13 +170,13 @@ impl Engine {
                 reason,
                 detail,
             } => self.sleep_because(now, *job, now + delay, reason, Some(detail)),
-            Input::Reloaded(job) => self.reloaded(now, *job, out),
+            Input::Recovered(job) => self.reloaded(now, *job, out),
             Input::Ended { job, state } => self.ended(&job, state, out),
             Input::EndedRun { job, run, state } => self.ended_run(job, run, state, out),
             Input::Gone(job) => self.gone(&job, out),
-            Input::Hello(worker) => self.hello(now, *worker, random, out),
-            Input::Beat(beat) => self.beat(now, beat, random, out),
-            Input::Goodbye {
+            Input::Register(worker) => self.hello(now, *worker, random, out),
+            Input::Heartbeat(beat) => self.beat(now, beat, random, out),
+            Input::Deregister {
                 worker,
                 incarnation,
             } => {
@@ -199,7 +199,7 @@ impl Engine {
                 at,
             } => self.started(now, &job, &dispatch, &worker, at),
             Input::Result(report) => self.result(now, report, random, out),
-            Input::Confirmed { snapshot } => {
+            Input::PolicyConfirmed { snapshot } => {
                 if self.confirmed.as_ref().is_none_or(|(s, _)| *s != snapshot) {
                     self.capacity_changed = true;
                     self.ready.unpark_all();
@@ -313,7 +313,7 @@ impl Engine {
             self.ready.remove(&job.known, place);
         }
         if let Some(a) = job.assignment() {
-            self.free_slot(&job.known.tenant, a, job.fragile);
+            self.free_slot(&job.known.tenant, a, job.crash_suspect);
         }
         Some(job)
     }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Assignment, Effect, Engine, KnownJob, Phase, Random, Terms, Watch};
+use super::{Assignment, Effect, Engine, Phase, QueuedJob, Random, Terms, Watch};
 use crate::ids::{DispatchId, JobId, TenantId, WorkerId};
 use crate::job::{Decision, Verdict};
 use crate::routing::WaitReason;
@@ -64,7 +64,7 @@ impl Engine {
             }
             let spec = &job.known.spec;
             let workers = self.workers.values();
-            match crate::routing::pick(&self.rules.routing, spec, job.fragile, workers) {
+            match crate::routing::pick(&self.rules.routing, spec, job.crash_suspect, workers) {
                 Ok(worker) => {
                     if self.usable(verdict, now) {
                         let (worker, verdict) = (worker.id.clone(), verdict.clone());
@@ -134,7 +134,7 @@ impl Engine {
             return false;
         }
         let (spec, workers) = (&job.known.spec, self.workers.values());
-        let picked = crate::routing::pick(&self.rules.routing, spec, job.fragile, workers);
+        let picked = crate::routing::pick(&self.rules.routing, spec, job.crash_suspect, workers);
         let Ok(worker) = picked else { return false };
         let (worker, verdict) = (worker.id.clone(), verdict.clone());
         self.assign(now, random, id, &worker, verdict, out);
@@ -174,7 +174,7 @@ impl Engine {
             return Some(WaitReason::TenantLimit);
         }
         let (spec, workers) = (&job.known.spec, self.workers.values());
-        let picked = crate::routing::pick(&self.rules.routing, spec, job.fragile, workers);
+        let picked = crate::routing::pick(&self.rules.routing, spec, job.crash_suspect, workers);
         match picked {
             // Others are before it, or the kernel is asked first.
             Ok(_) => None,
@@ -189,7 +189,7 @@ impl Engine {
     }
 
     /// Runs in all that a job may have.
-    pub(super) fn max_attempts(&self, job: &KnownJob, constraints: Option<&Constraints>) -> u32 {
+    pub(super) fn max_attempts(&self, job: &QueuedJob, constraints: Option<&Constraints>) -> u32 {
         let asked = job.spec.max_attempts;
         let own = asked
             .or_else(|| self.rules.topics.get(&job.spec.topic)?.max_attempts)
@@ -201,7 +201,7 @@ impl Engine {
     /// The longest a run may take, if there is such a limit.
     pub(super) fn run_limit(
         &self,
-        job: &KnownJob,
+        job: &QueuedJob,
         constraints: Option<&Constraints>,
     ) -> Option<Duration> {
         let asked = job.spec.timeout_ms.map(Duration::from_millis);
@@ -252,7 +252,7 @@ impl Engine {
         let (Some(job), Some(w)) = (self.jobs.get(id), self.workers.get(worker)) else {
             return;
         };
-        let (known, fragile) = (job.known.clone(), job.fragile);
+        let (known, crash_suspect) = (job.known.clone(), job.crash_suspect);
         let constraints = verdict.constraints.as_deref();
         let limited = constraints.and_then(Constraints::max_concurrent_jobs);
         let terms = Terms {
@@ -287,7 +287,7 @@ impl Engine {
         assignment.watch.last_sign = heard;
         assignment.offer(now, heard, self.settings.accept_within);
         let accept_by = assignment.accept_by;
-        self.take_slot(&known.tenant, id, &assignment, fragile);
+        self.take_slot(&known.tenant, id, &assignment, crash_suspect);
         if let Some(job) = self.jobs.get_mut(id) {
             job.phase = Phase::Assigned(assignment.clone());
             job.place = None;

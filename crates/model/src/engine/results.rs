@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Assignment, Effect, Engine, Job, Outcome, Phase, Random, ResultReport, RunId};
 use crate::ids::{DispatchId, JobId, WorkerId};
-use crate::routing::{Reach, WaitReason};
+use crate::routing::{Addressing, WaitReason};
 use crate::rules::RetryOn;
 use crate::run_end::RunEnd;
 use crate::time::Timestamp;
@@ -203,7 +203,7 @@ impl Engine {
                 None => "the job is not in flight".to_owned(),
             };
             out.push(receipt(&report));
-            out.push(Effect::Stray { report, why });
+            out.push(Effect::UnmatchedResult { report, why });
         }
     }
 
@@ -328,7 +328,7 @@ impl Engine {
     }
 
     /// Which ends of a run are followed by another.
-    pub(super) fn retry_on(&self, job: &super::KnownJob) -> RetryOn {
+    pub(super) fn retry_on(&self, job: &super::QueuedJob) -> RetryOn {
         let rule = self.rules.topics.get(&job.spec.topic);
         let mut on = rule.and_then(|r| r.retry_on).unwrap_or_default();
         on.failed |= job.spec.retry.as_ref().is_some_and(|r| r.on_failed);
@@ -371,8 +371,8 @@ fn receipt(report: &ResultReport) -> Effect {
 /// Of a job that nobody is reached for by name, whoever has it may speak.
 fn is_from(a: &Assignment, worker: &WorkerId) -> bool {
     match a.reach {
-        Reach::Direct | Reach::Shared => a.worker == *worker,
-        Reach::Unregistered => true,
+        Addressing::Direct | Addressing::Shared => a.worker == *worker,
+        Addressing::Unregistered => true,
     }
 }
 
@@ -384,8 +384,8 @@ fn is_dispatch(a: &Assignment, text: &str) -> bool {
 /// Whoever serves a topic unregistered is known by nothing but the run it names.
 fn may_be_vague(a: &Assignment) -> bool {
     match a.reach {
-        Reach::Direct | Reach::Shared => !a.sdk,
-        Reach::Unregistered => false,
+        Addressing::Direct | Addressing::Shared => !a.sdk,
+        Addressing::Unregistered => false,
     }
 }
 

@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::*;
 use crate::ids::{Attempt, Incarnation, PoolName, TenantId, Topic};
 use crate::job::{Decision, JobSpec, Priority, Verdict};
-use crate::routing::{Care, PoolRouting, Reach, WaitReason};
+use crate::routing::{Addressing, PoolRouting, WaitReason, WorkerHealth};
 use crate::run_end::RunEnd;
 use crate::state::JobState;
 use crate::time::ListenTime;
@@ -122,12 +122,12 @@ impl Rig {
     }
 
     fn hello(&mut self, id: &str, slots: u32) -> Vec<Effect> {
-        self.feed(Input::Hello(Box::new(worker(id, "one", slots))))
+        self.feed(Input::Register(Box::new(worker(id, "one", slots))))
     }
 
     /// A new process takes the place of one that died and answers no more.
     fn replaced(&mut self, id: &str, incarnation: &str, slots: u32) -> Vec<Effect> {
-        let mut effects = self.feed(Input::Hello(Box::new(worker(id, incarnation, slots))));
+        let mut effects = self.feed(Input::Register(Box::new(worker(id, incarnation, slots))));
         effects.extend(self.live(secs(4)).into_iter().map(|(_, e)| e));
         effects.retain(|e| !matches!(e, Effect::AskInventory { .. }));
         effects
@@ -135,10 +135,10 @@ impl Rig {
 
     /// Beats of these workers, so that nobody falls silent.
     fn beat(&mut self, id: &str, active: &[DispatchId]) -> Vec<Effect> {
-        self.feed(Input::Beat(beat(id, active)))
+        self.feed(Input::Heartbeat(beat(id, active)))
     }
 
-    fn decide(&mut self, job: KnownJob, decision: Decision) -> Vec<Effect> {
+    fn decide(&mut self, job: QueuedJob, decision: Decision) -> Vec<Effect> {
         let verdict = verdict(decision, self.now);
         self.feed(Input::Decided {
             job: Box::new(job),
@@ -146,12 +146,12 @@ impl Rig {
         })
     }
 
-    fn allow(&mut self, job: KnownJob) -> Vec<Effect> {
+    fn allow(&mut self, job: QueuedJob) -> Vec<Effect> {
         self.decide(job, Decision::Allow)
     }
 
     /// A job in a worker's hands, and the only effect was that.
-    fn assigned(&mut self, job: KnownJob) -> Assignment {
+    fn assigned(&mut self, job: QueuedJob) -> Assignment {
         let effects = self.allow(job);
         match effects.as_slice() {
             [Effect::Assign { assignment, .. }] => assignment.clone(),
@@ -207,8 +207,8 @@ fn incarnation(name: &str) -> Incarnation {
     Incarnation::new(name).unwrap()
 }
 
-fn job(id: &str) -> KnownJob {
-    KnownJob {
+fn job(id: &str) -> QueuedJob {
+    QueuedJob {
         id: job_id(id),
         tenant: TenantId::new("acme").unwrap(),
         spec: Arc::new(JobSpec::new(Topic::new("job.echo").unwrap())),
@@ -224,7 +224,7 @@ fn job(id: &str) -> KnownJob {
     }
 }
 
-fn with_spec(id: &str, change: impl FnOnce(&mut JobSpec)) -> KnownJob {
+fn with_spec(id: &str, change: impl FnOnce(&mut JobSpec)) -> QueuedJob {
     let mut known = job(id);
     let mut spec = (*known.spec).clone();
     change(&mut spec);
@@ -249,13 +249,13 @@ fn worker(id: &str, incarnation_: &str, slots: u32) -> Worker {
         draining: false,
         last_seen: ListenTime::default(),
         in_flight: 0,
-        reach: Reach::Direct,
-        care: Care::default(),
+        reach: Addressing::Direct,
+        care: WorkerHealth::default(),
     }
 }
 
-fn beat(id: &str, active: &[DispatchId]) -> Beat {
-    Beat {
+fn beat(id: &str, active: &[DispatchId]) -> Heartbeat {
+    Heartbeat {
         worker: worker_id(id),
         incarnation: Some(incarnation("one")),
         active_jobs: u32::try_from(active.len()).unwrap(),
@@ -265,7 +265,7 @@ fn beat(id: &str, active: &[DispatchId]) -> Beat {
         draining: false,
         active: active.to_vec(),
         pool: None,
-        reach: Reach::Direct,
+        reach: Addressing::Direct,
     }
 }
 
@@ -316,15 +316,15 @@ fn one_short(effect: &Effect) -> String {
             };
             format!("requeue {job} {end}{counted}")
         }
-        Effect::Mark { job, .. } => format!("mark {job}"),
+        Effect::RecordTimes { job, .. } => format!("mark {job}"),
         Effect::LookUp(report) => format!("look up {}", report.job),
-        Effect::Stray { report, .. } => format!("stray {}", report.job),
+        Effect::UnmatchedResult { report, .. } => format!("stray {}", report.job),
         Effect::Recheck(job) => format!("recheck {}", job.id),
         Effect::Republish { job, .. } => format!("republish {}", job.id),
         Effect::CancelAtWorker { job, run, .. } => format!("cancel {job} at {}", run.worker),
         Effect::Receipt { worker, .. } => format!("receipt {worker}"),
         Effect::AskInventory { worker } => format!("inventory {worker}"),
-        Effect::AskHello { worker } => format!("rehello {worker}"),
+        Effect::AskRegister { worker } => format!("rehello {worker}"),
         Effect::DuplicateWorker { worker, .. } => format!("duplicate {worker}"),
     }
 }

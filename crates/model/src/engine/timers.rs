@@ -350,7 +350,7 @@ impl Engine {
             if let Some(a) = self.jobs.get(&id).and_then(|j| j.assignment())
                 && a.dispatch == dispatch
             {
-                out.push(Effect::Mark {
+                out.push(Effect::RecordTimes {
                     job: id,
                     assignment: a.clone(),
                 });

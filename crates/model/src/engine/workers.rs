@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Beat, Change, Effect, Engine, Job, Random, WorkerChange};
+use super::{Change, Effect, Engine, Heartbeat, Job, Random, WorkerChange};
 use crate::ids::{DispatchId, Incarnation, JobId, WorkerId};
-use crate::routing::{Care, Reach, Worker};
+use crate::routing::{Addressing, Worker, WorkerHealth};
 use crate::run_end::RunEnd;
 use crate::time::{ListenTime, Timestamp};
 
@@ -35,23 +35,23 @@ impl Engine {
         out: &mut Vec<Effect>,
     ) {
         worker.last_seen = self.listening.now();
-        worker.care = Care::default();
+        worker.care = WorkerHealth::default();
         let known = self.workers.get(&worker.id);
         match worker.reach {
-            Reach::Direct if worker.sdk => {
+            Addressing::Direct if worker.sdk => {
                 let (id, incarnation) = (&worker.id, &worker.incarnation);
                 if !self.introduced(now, id, incarnation, random, out) {
                     return;
                 }
             }
-            Reach::Direct => {
+            Addressing::Direct => {
                 if known.map(|w| &w.incarnation) != Some(&worker.incarnation) {
                     let reason = "its worker was replaced by a new process";
                     let except = Some(&worker.incarnation);
                     self.lose_worker(now, &worker.id, except, reason, random, out);
                 }
             }
-            Reach::Shared | Reach::Unregistered => {
+            Addressing::Shared | Addressing::Unregistered => {
                 if let Some(known) = known.filter(|w| w.reach == worker.reach) {
                     worker.topics.extend(known.topics.iter().cloned());
                 }
@@ -64,7 +64,7 @@ impl Engine {
     pub(super) fn beat(
         &mut self,
         now: Timestamp,
-        beat: Beat,
+        beat: Heartbeat,
         random: Random<'_>,
         out: &mut Vec<Effect>,
     ) {
@@ -182,7 +182,7 @@ impl Engine {
     pub(super) fn hears(&mut self, worker: &WorkerId) {
         if let Some(w) = self.workers.get_mut(worker) {
             w.care.missed = 0;
-            if w.care.deaf_until.take().is_some() {
+            if w.care.unresponsive_until.take().is_some() {
                 self.capacity_changed = true;
             }
         }
@@ -191,12 +191,12 @@ impl Engine {
     /// It did not take what it was given in time, though it is there. Several in a row
     /// mean that it speaks but does not hear; it is tried again with one later.
     pub(super) fn missed(&mut self, worker: &WorkerId) {
-        let after = self.settings.deaf_after;
+        let after = self.settings.unresponsive_after;
         let until = self.listening.now() + self.settings.worker_ttl;
         if let Some(w) = self.workers.get_mut(worker) {
             w.care.missed = w.care.missed.saturating_add(1);
             if after > 0 && w.care.missed >= after {
-                w.care.deaf_until = Some(until);
+                w.care.unresponsive_until = Some(until);
             }
         }
     }
@@ -271,7 +271,7 @@ impl Engine {
     /// say a word come and go with the configuration.
     fn note_arrival(&mut self, worker: &Worker) {
         let known = self.workers.get(&worker.id).map(|w| &w.incarnation);
-        if worker.reach == Reach::Unregistered || known == Some(&worker.incarnation) {
+        if worker.reach == Addressing::Unregistered || known == Some(&worker.incarnation) {
             return;
         }
         let back = known.is_some() || self.departed.set.contains(&worker.id);
@@ -302,7 +302,9 @@ impl Engine {
         let silent: Vec<(WorkerId, Incarnation)> = self
             .workers
             .values()
-            .filter(|w| w.reach != Reach::Unregistered && self.listening.silence(w.last_seen) > ttl)
+            .filter(|w| {
+                w.reach != Addressing::Unregistered && self.listening.silence(w.last_seen) > ttl
+            })
             .map(|w| (w.id.clone(), w.incarnation.clone()))
             .collect();
         for (id, incarnation) in silent {
@@ -314,10 +316,10 @@ impl Engine {
         self.sweep_others(now, random, out);
         let heard = self.listening.now();
         for w in self.workers.values_mut() {
-            if w.care.deaf_until.is_some_and(|at| at <= heard) {
+            if w.care.unresponsive_until.is_some_and(|at| at <= heard) {
                 // One more miss and it is deaf again.
-                w.care.deaf_until = None;
-                w.care.missed = self.settings.deaf_after.saturating_sub(1);
+                w.care.unresponsive_until = None;
+                w.care.missed = self.settings.unresponsive_after.saturating_sub(1);
                 self.capacity_changed = true;
             }
         }
@@ -329,7 +331,7 @@ impl Engine {
             let orphaned = self.held_where(&worker, |a| {
                 let served = here.as_ref() == Some(&a.incarnation)
                     || self.others.is_heard(&worker, &a.incarnation);
-                let anybody = a.reach == Reach::Unregistered;
+                let anybody = a.reach == Addressing::Unregistered;
                 !served && !anybody && self.listening.silence(a.watch.last_sign) > ttl
             });
             let reason = "its worker did not come back";
@@ -354,11 +356,11 @@ pub fn topic_incarnation() -> Incarnation {
 }
 
 /// How the worker of this incarnation is reached.
-pub fn reach_of(incarnation: &Incarnation) -> Reach {
+pub fn addressing_of(incarnation: &Incarnation) -> Addressing {
     match incarnation.as_str() {
-        "cap-shared" => Reach::Shared,
-        "cap-topic" => Reach::Unregistered,
-        _ => Reach::Direct,
+        "cap-shared" => Addressing::Shared,
+        "cap-topic" => Addressing::Unregistered,
+        _ => Addressing::Direct,
     }
 }
 
@@ -367,13 +369,13 @@ fn fixed(text: &str) -> Incarnation {
     Incarnation::new(text).unwrap_or_else(|_| unreachable!())
 }
 
-fn of_beat(now: Timestamp, beat: &Beat) -> Worker {
+fn of_beat(now: Timestamp, beat: &Heartbeat) -> Worker {
     Worker {
         id: beat.worker.clone(),
         incarnation: match beat.reach {
-            Reach::Direct => cap_incarnation(now),
-            Reach::Shared => shared_incarnation(),
-            Reach::Unregistered => topic_incarnation(),
+            Addressing::Direct => cap_incarnation(now),
+            Addressing::Shared => shared_incarnation(),
+            Addressing::Unregistered => topic_incarnation(),
         },
         sdk: false,
         inline: false,
@@ -389,6 +391,6 @@ fn of_beat(now: Timestamp, beat: &Beat) -> Worker {
         last_seen: ListenTime::default(),
         in_flight: 0,
         reach: beat.reach,
-        care: Care::default(),
+        care: WorkerHealth::default(),
     }
 }

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use airlock_ledger::{HeldJob, LedgerError, Rejudged};
+use airlock_ledger::{HeldJob, LedgerError, Reevaluated};
 use airlock_model::engine::Input;
 use airlock_model::{JobId, JobState};
 
@@ -144,18 +144,18 @@ async fn rejudge_page(
             continue;
         }
         match term.ledger.rejudge(held, &verdict).await? {
-            Rejudged::Kept => {}
+            Reevaluated::Kept => {}
             // Looked at again: if it is still held, it has no answer yet.
-            Rejudged::Nothing => whole = false,
-            Rejudged::Denied => {
+            Reevaluated::Nothing => whole = false,
+            Reevaluated::Denied => {
                 ended(term, "denied", 1);
                 tracing::info!(job = %job.id, "held; the new policy denies it");
             }
-            Rejudged::AskedAnew => {
+            Reevaluated::AskedAnew => {
                 ended(term, "superseded", 1);
                 tracing::info!(job = %job.id, rule = %verdict.rule_id, "held; asked anew");
             }
-            Rejudged::Released => {
+            Reevaluated::Released => {
                 ended(term, "released", 1);
                 tracing::info!(job = %job.id, "held; the new policy asks nobody");
                 submissions::take_up(term, std::slice::from_ref(&job.id)).await?;

@@ -16,7 +16,7 @@ use std::time::Duration;
 use airlock_guard::keys;
 use airlock_ledger::{LedgerError, StaleAfter};
 use airlock_model::JobId;
-use airlock_model::engine::ReloadedJob;
+use airlock_model::engine::RecoveredJob;
 use airlock_service::config::duration;
 use serde::{Deserialize, Serialize};
 
@@ -148,7 +148,7 @@ async fn tick(
 
 /// Makes a run as old as the ledger says, but for the time in which its worker, if it
 /// lives and has it, will say so.
-pub fn age(job: &mut ReloadedJob, s: &SchedulerConfig) {
+pub fn age(job: &mut RecoveredJob, s: &SchedulerConfig) {
     if let Some(a) = &job.assignment {
         let limit = if a.accepted {
             s.running_timeout

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use airlock_model::engine::{Engine, Input, reach_of};
-use airlock_model::routing::{Care, Reach, Worker};
+use airlock_model::engine::{Engine, Input, addressing_of};
+use airlock_model::routing::{Addressing, Worker, WorkerHealth};
 use airlock_model::{Incarnation, LedgerId, ListenTime, PoolName, WorkerId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -42,7 +42,7 @@ pub fn write(term: &std::sync::Arc<Term>, engine: &Engine) {
         workers: engine
             .workers()
             // Configuration says who those are, not the past.
-            .filter(|w| w.reach != Reach::Unregistered)
+            .filter(|w| w.reach != Addressing::Unregistered)
             .map(|w| Entry {
                 worker_id: w.id.clone(),
                 incarnation: w.incarnation.clone(),
@@ -97,9 +97,9 @@ pub async fn read(term: &Term) -> Vec<Input> {
             .workers
             .into_iter()
             .map(|e| {
-                Input::Hello(Box::new(Worker {
+                Input::Register(Box::new(Worker {
                     id: e.worker_id,
-                    reach: reach_of(&e.incarnation),
+                    reach: addressing_of(&e.incarnation),
                     incarnation: e.incarnation,
                     sdk: e.sdk,
                     inline: e.inline,
@@ -115,7 +115,7 @@ pub async fn read(term: &Term) -> Vec<Input> {
                     draining: false,
                     last_seen: ListenTime::default(),
                     in_flight: 0,
-                    care: Care::default(),
+                    care: WorkerHealth::default(),
                 }))
             })
             .collect(),

@@ -265,7 +265,7 @@ fn event(job: LoadedJob) -> own::JobEvent {
 pub async fn confirm(term: Arc<Term>) -> anyhow::Result<()> {
     loop {
         if let Some(snapshot) = term.kernel.snapshot().await {
-            term.hand_in(Batch::of(vec![Input::Confirmed { snapshot }]))
+            term.hand_in(Batch::of(vec![Input::PolicyConfirmed { snapshot }]))
                 .await;
         }
         if !pause(&term, CONFIRM_POLL).await {

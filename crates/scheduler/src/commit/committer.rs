@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use airlock_bus::{Outgoing, subjects};
-use airlock_ledger::{LeaderWriter, LoadedJob, NewDeadLetter, StrayResult, Written};
+use airlock_ledger::{LeaderWriter, LoadedJob, NewDeadLetter, UnmatchedResult, Written};
 use airlock_model::engine::{
-    Assignment, Engine, Input, ReloadedJob, ResultReport, Terms, Watch, reach_of,
+    Assignment, Engine, Input, RecoveredJob, ResultReport, Terms, Watch, addressing_of,
 };
 use airlock_model::{JobId, JobState};
 use airlock_proto::ahead::number;
@@ -52,7 +52,7 @@ pub struct Core {
     pub contents: HashMap<u64, Content>,
     pub payloads: PayloadCache,
     /// Results that came too late to change anything, to be recorded with the next round.
-    pub late: Vec<StrayResult>,
+    pub late: Vec<UnmatchedResult>,
     pub begun: Begun,
     /// Transactions of gateways that the next round's waits for.
     pub told: Vec<Told>,
@@ -165,7 +165,7 @@ impl Core {
             .map(|job| {
                 let mut job = reloaded(job, now, true);
                 reconciler::age(&mut job, &self.term.config.scheduler);
-                Input::Reloaded(Box::new(job))
+                Input::Recovered(Box::new(job))
             })
             .collect()
     }
@@ -329,7 +329,7 @@ impl Core {
                 }
             } else {
                 let now = self.term.clock.now();
-                Input::Reloaded(Box::new(reloaded(row, now, false)))
+                Input::Recovered(Box::new(reloaded(row, now, false)))
             });
         }
         let dones = self.aside.settled();
@@ -504,7 +504,7 @@ impl Core {
             {
                 let (job, worker) = (&report.job, &report.worker);
                 tracing::warn!(%job, %worker, "a result of a run that was not held; the ledger has it");
-                inputs.push(Input::Reloaded(Box::new(reloaded(row, now, false))));
+                inputs.push(Input::Recovered(Box::new(reloaded(row, now, false))));
             }
             report.looked_up = true;
             inputs.push(Input::Result(report));
@@ -556,7 +556,7 @@ impl Core {
                 });
             } else {
                 let now = self.term.clock.now();
-                followup.push(Input::Reloaded(Box::new(reloaded(row, now, false))));
+                followup.push(Input::Recovered(Box::new(reloaded(row, now, false))));
             }
         }
         Ok(written)
@@ -827,7 +827,7 @@ fn limiting_rule(row: &LoadedJob) -> Option<Arc<str>> {
 }
 
 /// A row as the engine takes it back.
-pub fn reloaded(row: LoadedJob, now: airlock_model::Timestamp, recovered: bool) -> ReloadedJob {
+pub fn reloaded(row: LoadedJob, now: airlock_model::Timestamp, recovered: bool) -> RecoveredJob {
     let state = row.state;
     let assignment = match (&row.worker, &row.incarnation, row.dispatch_id) {
         (Some(worker), Some(incarnation), Some(dispatch)) => Some(Assignment {
@@ -845,7 +845,7 @@ pub fn reloaded(row: LoadedJob, now: airlock_model::Timestamp, recovered: bool) 
             accept_by: now,
             watch: Watch::default(),
             constraints: row.constraints.clone(),
-            reach: reach_of(incarnation),
+            reach: addressing_of(incarnation),
             terms: Terms {
                 rule: limiting_rule(&row),
                 ..Terms::default()
@@ -858,7 +858,7 @@ pub fn reloaded(row: LoadedJob, now: airlock_model::Timestamp, recovered: bool) 
         // The row counts the run under way; the engine counts those before it.
         known.attempt = airlock_model::Attempt(known.attempt.0.saturating_sub(1));
     }
-    ReloadedJob {
+    RecoveredJob {
         known,
         state,
         assignment,

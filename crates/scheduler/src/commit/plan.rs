@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use airlock_ledger::{
-    Assign, Commit, Finish, Mark, NewDeadLetter, Refuse, Requeue, StrayResult, Written,
+    Assign, Commit, Finish, Mark, NewDeadLetter, Refuse, Requeue, UnmatchedResult, Written,
 };
-use airlock_model::engine::{Assignment, Effect, KnownJob, ResultReport, RunId};
+use airlock_model::engine::{Assignment, Effect, QueuedJob, ResultReport, RunId};
 use airlock_model::{DispatchId, Incarnation, JobId, JobState, Timestamp, WorkerId};
 use airlock_proto::own;
 
@@ -18,10 +18,10 @@ use crate::term::Content;
 pub struct Plan {
     pub commit: Commit,
     /// Assignments in the commit, to be dispatched when it says they were written.
-    pub assigned: HashMap<JobId, (Arc<KnownJob>, Assignment)>,
+    pub assigned: HashMap<JobId, (Arc<QueuedJob>, Assignment)>,
     pub republish: Vec<Dispatch>,
     pub ended: Vec<Ended>,
-    pub recheck: Vec<Arc<KnownJob>>,
+    pub recheck: Vec<Arc<QueuedJob>>,
     pub cancel: Vec<(JobId, RunId, String)>,
     pub receipts: BTreeMap<WorkerId, Vec<String>>,
     pub inventory: BTreeSet<WorkerId>,
@@ -52,7 +52,7 @@ pub struct Run {
 
 /// A job that this round ends or holds, for the event and the dead letter.
 pub struct Ended {
-    pub job: Arc<KnownJob>,
+    pub job: Arc<QueuedJob>,
     pub to: JobState,
     pub attempt: u32,
     pub code: String,
@@ -233,7 +233,7 @@ impl Plan {
                     at: now,
                 });
             }
-            Effect::Mark { job, assignment } => {
+            Effect::RecordTimes { job, assignment } => {
                 self.run(&assignment, false);
                 self.commit.mark.push(Mark {
                     job_id: job,
@@ -243,7 +243,7 @@ impl Plan {
                 });
             }
             Effect::LookUp(report) => self.look_up.push(report),
-            Effect::Stray { report, why } => self.commit.stray.push(StrayResult {
+            Effect::UnmatchedResult { report, why } => self.commit.stray.push(UnmatchedResult {
                 job_id: report.job.to_string(),
                 dispatch_id: report.dispatch,
                 worker_id: report.worker.to_string(),
@@ -263,7 +263,7 @@ impl Plan {
             Effect::AskInventory { worker } => {
                 self.inventory.insert(worker);
             }
-            Effect::AskHello { worker } => {
+            Effect::AskRegister { worker } => {
                 self.hello.insert(worker);
             }
             Effect::DuplicateWorker { worker, processes } => {
@@ -318,11 +318,11 @@ impl Plan {
 
     /// A worker's result for this job, as it is recorded when the job had already ended
     /// by another hand.
-    pub fn late(&self, id: &JobId) -> Option<StrayResult> {
+    pub fn late(&self, id: &JobId) -> Option<UnmatchedResult> {
         let ended = self.ended.iter().find(|e| e.job.id == *id)?;
         let worker = ended.by.as_ref()?;
         let finish = self.commit.finish.iter().find(|f| f.job_id == *id)?;
-        Some(StrayResult {
+        Some(UnmatchedResult {
             job_id: id.to_string(),
             dispatch_id: finish.dispatch_id.to_string(),
             worker_id: worker.to_string(),

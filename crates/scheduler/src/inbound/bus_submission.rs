@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use airlock_guard::keys;
-use airlock_ledger::{Clash, Failure, LoadedJob, NewJob, Submitted};
+use airlock_ledger::{Failure, LoadedJob, NewJob, SubmitConflict, Submitted};
 use airlock_model::hash::job_hash;
 use airlock_model::job::{Compensation, limits};
 use airlock_model::{Credential, JobId};
@@ -118,9 +118,12 @@ async fn commit(term: &Term, jobs: &[NewJob]) -> (Vec<Result<(), Refused>>, Vec<
             }
             Submitted::Existing { .. } => Ok(()),
             // Another request under an id that is known is a wake-up, never a replacement.
-            Submitted::Conflict { by: Clash::Id, .. } => Ok(()),
             Submitted::Conflict {
-                by: Clash::IdempotencyKey,
+                by: SubmitConflict::Id,
+                ..
+            } => Ok(()),
+            Submitted::Conflict {
+                by: SubmitConflict::IdempotencyKey,
                 job_id,
             } => Err(conflict(&job.job_id, job_id.as_ref())),
         });

@@ -25,7 +25,7 @@ const KEPT: usize = 4096;
 #[derive(Debug, Clone, Copy)]
 enum Sign {
     Hello,
-    Beat { slots: u32, active: u32 },
+    Heartbeat { slots: u32, active: u32 },
 }
 
 /// What is heard of the shared ids.
@@ -47,7 +47,7 @@ impl SharedIds {
     }
 
     pub fn beat(&mut self, id: &WorkerId, now: Timestamp, slots: u32, active: u32) -> Together {
-        self.note(id, now, Sign::Beat { slots, active })
+        self.note(id, now, Sign::Heartbeat { slots, active })
     }
 
     fn note(&mut self, id: &WorkerId, now: Timestamp, sign: Sign) -> Together {
@@ -66,7 +66,7 @@ fn together(signs: &VecDeque<(Timestamp, Sign)>) -> Together {
     for (_, sign) in signs {
         match sign {
             Sign::Hello => hellos += 1,
-            Sign::Beat { slots, active } => beats.push((*slots, *active)),
+            Sign::Heartbeat { slots, active } => beats.push((*slots, *active)),
         }
     }
     let by_beats =

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use airlock_bus::{Consumer, Delivery, Outcome, Settler};
 use airlock_ledger::{LedgerError, LoadedJob};
-use airlock_model::engine::{Input, KnownJob};
+use airlock_model::engine::{Input, QueuedJob};
 use airlock_model::{JobId, JobState, RunEnd};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{packet, trace};
@@ -241,7 +241,7 @@ pub async fn foresee(term: &Term, loaded: Vec<LoadedJob>) -> Option<Batch> {
 /// Those that are PENDING, and their inputs. What waits in the ledger is claimed when its
 /// time comes. Everything else is ours whatever our clock says of its due time, which the
 /// engine waits for: nobody would bring it again.
-fn ready(loaded: Vec<LoadedJob>) -> (Vec<KnownJob>, Vec<(JobId, Bytes)>) {
+fn ready(loaded: Vec<LoadedJob>) -> (Vec<QueuedJob>, Vec<(JobId, Bytes)>) {
     let mut payloads = Vec::new();
     let mut jobs = Vec::with_capacity(loaded.len());
     for mut job in loaded {
@@ -256,7 +256,7 @@ fn ready(loaded: Vec<LoadedJob>) -> (Vec<KnownJob>, Vec<(JobId, Bytes)>) {
     (jobs, payloads)
 }
 
-async fn ask(term: &Term, mut jobs: Vec<KnownJob>) -> Vec<Input> {
+async fn ask(term: &Term, mut jobs: Vec<QueuedJob>) -> Vec<Input> {
     let spans = spans(term, &mut jobs);
     let inputs = term.kernel.decide(jobs, random()).await;
     drop(spans);
@@ -264,7 +264,7 @@ async fn ask(term: &Term, mut jobs: Vec<KnownJob>) -> Vec<Input> {
 }
 
 /// Each job's span covers the decision; kernel and worker hang below it.
-fn spans(term: &Term, jobs: &mut [KnownJob]) -> Vec<tracing::Span> {
+fn spans(term: &Term, jobs: &mut [QueuedJob]) -> Vec<tracing::Span> {
     if !term.tracing {
         return Vec::new();
     }
@@ -282,8 +282,8 @@ fn spans(term: &Term, jobs: &mut [KnownJob]) -> Vec<tracing::Span> {
 }
 
 /// The engine's view of a row.
-pub fn known(job: LoadedJob) -> KnownJob {
-    KnownJob {
+pub fn known(job: LoadedJob) -> QueuedJob {
+    QueuedJob {
         id: job.job_id,
         tenant: job.tenant,
         spec: Arc::new(job.spec),
@@ -303,7 +303,7 @@ pub fn known(job: LoadedJob) -> KnownJob {
 /// Asks the kernel about jobs the engine wants decided (again), in batches.
 pub async fn rechecks(
     term: Arc<Term>,
-    mut jobs: mpsc::UnboundedReceiver<Arc<KnownJob>>,
+    mut jobs: mpsc::UnboundedReceiver<Arc<QueuedJob>>,
 ) -> anyhow::Result<()> {
     let mut batch = Vec::new();
     loop {

@@ -9,8 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use airlock_bus::{Incoming, Subscription, subjects};
-use airlock_model::engine::{Beat, Input, cap_incarnation, shared_incarnation, topic_incarnation};
-use airlock_model::routing::{Care, Reach, Worker};
+use airlock_model::engine::{
+    Heartbeat, Input, cap_incarnation, shared_incarnation, topic_incarnation,
+};
+use airlock_model::routing::{Addressing, Worker, WorkerHealth};
 use airlock_model::{
     DispatchId, Incarnation, JobId, JobState, ListenTime, PoolName, Timestamp, WorkerId,
 };
@@ -207,8 +209,8 @@ fn unregistered(term: &Term) -> Vec<Input> {
             let mut worker = cap_worker(id, topic_incarnation());
             worker.topics = BTreeSet::from([topic.clone()]);
             worker.max_parallel = s.unregistered_slots;
-            worker.reach = Reach::Unregistered;
-            Some(Input::Hello(Box::new(worker)))
+            worker.reach = Addressing::Unregistered;
+            Some(Input::Register(Box::new(worker)))
         })
         .collect()
 }
@@ -231,8 +233,8 @@ fn cap_worker(id: WorkerId, incarnation: Incarnation) -> Worker {
         draining: false,
         last_seen: ListenTime::default(),
         in_flight: 0,
-        reach: Reach::Direct,
-        care: Care::default(),
+        reach: Addressing::Direct,
+        care: WorkerHealth::default(),
     }
 }
 
@@ -272,22 +274,22 @@ fn handshake(ears: &Ears, h: cap::Handshake, now: Timestamp) -> Option<Input> {
             let together = ears.with(|heard| heard.hello(&id, now));
             let mut worker = cap_worker(id, shared_incarnation());
             worker.max_parallel = together.slots;
-            worker.reach = Reach::Shared;
+            worker.reach = Addressing::Shared;
             worker
         } else {
             cap_worker(id, cap_incarnation(now))
         };
         worker.topics = topics;
-        return Some(Input::Hello(Box::new(worker)));
+        return Some(Input::Register(Box::new(worker)));
     };
     let incarnation = Incarnation::new(own.incarnation).ok()?;
     if own.goodbye {
-        return Some(Input::Goodbye {
+        return Some(Input::Deregister {
             worker: id,
             incarnation: Some(incarnation),
         });
     }
-    Some(Input::Hello(Box::new(Worker {
+    Some(Input::Register(Box::new(Worker {
         id,
         incarnation,
         sdk: true,
@@ -303,8 +305,8 @@ fn handshake(ears: &Ears, h: cap::Handshake, now: Timestamp) -> Option<Input> {
         draining: own.draining,
         last_seen: ListenTime::default(),
         in_flight: 0,
-        reach: Reach::Direct,
-        care: Care::default(),
+        reach: Addressing::Direct,
+        care: WorkerHealth::default(),
     })))
 }
 
@@ -313,12 +315,12 @@ fn heartbeat(ears: &Ears, h: cap::Heartbeat, now: Timestamp) -> Option<Input> {
     let worker = WorkerId::new(&h.worker_id).ok()?;
     let mut active_jobs = u32::try_from(h.active_jobs).unwrap_or(0);
     let mut max_parallel = u32::try_from(h.max_parallel_jobs).unwrap_or(0);
-    let mut reach = Reach::Direct;
+    let mut reach = Addressing::Direct;
     if own.is_none() && ears.shared.contains(worker.as_str()) {
         let all = ears.with(|heard| heard.beat(&worker, now, max_parallel, active_jobs));
-        (max_parallel, active_jobs, reach) = (all.slots, all.active, Reach::Shared);
+        (max_parallel, active_jobs, reach) = (all.slots, all.active, Addressing::Shared);
     }
-    Some(Input::Beat(Beat {
+    Some(Input::Heartbeat(Heartbeat {
         worker,
         incarnation: own
             .as_ref()

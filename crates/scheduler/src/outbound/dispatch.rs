@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use airlock_bus::{Outgoing, subjects};
 use airlock_guard::keys;
-use airlock_model::engine::{Assignment, Input, KnownJob};
+use airlock_model::engine::{Assignment, Input, QueuedJob};
 use airlock_model::job::{ActorType, Budget};
-use airlock_model::routing::Reach;
+use airlock_model::routing::Addressing;
 use airlock_model::{JobId, Timestamp};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{cap, own};
@@ -33,7 +33,7 @@ const NO_INPUT: &[u8] = b"null";
 /// An assignment that is committed and must go out.
 #[derive(Debug)]
 pub struct Dispatch {
-    pub job: Arc<KnownJob>,
+    pub job: Arc<QueuedJob>,
     pub assignment: Assignment,
     /// Not the first time: the message id must differ, or the stream drops it.
     pub again: bool,
@@ -248,9 +248,9 @@ fn outgoing_of(term: &Term, now: Timestamp, d: &Dispatch, payload: Option<Bytes>
     // it, and so tell their attempts apart. The W3C trace travels in the header.
     Outgoing {
         subject: match a.reach {
-            Reach::Direct => subjects::worker_jobs(&a.worker),
+            Addressing::Direct => subjects::worker_jobs(&a.worker),
             // One of the queue group takes it.
-            Reach::Shared | Reach::Unregistered => {
+            Addressing::Shared | Addressing::Unregistered => {
                 subjects::Subject::Topic(spec.topic.clone()).to_string()
             }
         },
@@ -287,7 +287,7 @@ fn budget(b: &Budget) -> cap::Budget {
 }
 
 /// What the protocol says about a job beside its request.
-fn meta(job: &KnownJob) -> cap::JobMetadata {
+fn meta(job: &QueuedJob) -> cap::JobMetadata {
     let spec = &job.spec;
     let text = |s: &Option<String>| s.clone().unwrap_or_default();
     cap::JobMetadata {

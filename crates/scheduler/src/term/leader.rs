@@ -228,7 +228,7 @@ async fn open(
 async fn recover(
     term: &Term,
     engine: &mut Engine,
-) -> anyhow::Result<Vec<Arc<airlock_model::engine::KnownJob>>> {
+) -> anyhow::Result<Vec<Arc<airlock_model::engine::QueuedJob>>> {
     use airlock_model::engine::Effect;
     let now = term.clock.now();
     let uptime = term.clock.uptime();
@@ -247,7 +247,7 @@ async fn recover(
             .into_iter()
             // What is not due yet waits in the ledger, and is claimed when its time comes.
             .filter(|j| j.state != JobState::Pending || !j.waits)
-            .map(|j| Input::Reloaded(Box::new(reloaded(j, now, true))))
+            .map(|j| Input::Recovered(Box::new(reloaded(j, now, true))))
             .collect();
         // Only questions to the kernel can come of this: the engine hears nobody yet, so
         // nobody is lost, and no timer is due at the moment of taking over.

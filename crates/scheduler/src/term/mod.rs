@@ -13,7 +13,7 @@ use std::time::Instant;
 use airlock_bus::{Bus, Delivery, MessageKey, Outcome, Settler};
 use airlock_guard::{Guard, JobLocks};
 use airlock_ledger::{ChangePosition, LeaderLedger, LoadedJob, OpenJobs};
-use airlock_model::engine::{Input, KnownJob};
+use airlock_model::engine::{Input, QueuedJob};
 use airlock_model::explain::{Lane, Standing};
 use airlock_model::{Epoch, JobId, LedgerId, Shard, Topic};
 use airlock_proto::ahead::Id;
@@ -144,7 +144,7 @@ pub struct Term {
     pub to_core: mpsc::Sender<ToCore>,
     /// Results stand in a line of their own, so that starting need not wait for them.
     pub to_finish: mpsc::Sender<Batch>,
-    pub to_decide: mpsc::UnboundedSender<Arc<KnownJob>>,
+    pub to_decide: mpsc::UnboundedSender<Arc<QueuedJob>>,
     /// Change-log entries that this leader has told the bus of itself.
     pub told: Mutex<HashSet<ChangePosition>>,
     /// Ends with the term.

@@ -18,7 +18,7 @@ fn resident() -> u64 {
 }
 
 /// A job as clients send them, with labels and a trace.
-fn ordinary(n: usize, topic: &str) -> KnownJob {
+fn ordinary(n: usize, topic: &str) -> QueuedJob {
     let mut known = with_spec(&format!("0192f7a0-0000-7000-8000-{n:012}"), |s| {
         s.topic = Topic::new(topic).unwrap();
         s.priority = Priority::ALL[n % 3];

@@ -303,7 +303,7 @@ fn when_those_asked_again_are_denied_the_others_have_their_turn() {
 }
 
 fn confirmed(snapshot: &str) -> Input {
-    Input::Confirmed {
+    Input::PolicyConfirmed {
         snapshot: snapshot.to_owned(),
     }
 }

@@ -5,14 +5,14 @@ use std::collections::HashSet;
 use super::*;
 
 fn hello(name: &str) -> Input {
-    Input::Hello(Box::new(worker("w", name, 2)))
+    Input::Register(Box::new(worker("w", name, 2)))
 }
 
 fn beat_of(name: &str, active: &[DispatchId]) -> Input {
     let mut b = beat("w", active);
     b.incarnation = Some(incarnation(name));
     b.max_parallel = 2;
-    Input::Beat(b)
+    Input::Heartbeat(b)
 }
 
 fn inventory(name: &str, running: &[DispatchId]) -> Input {
@@ -25,7 +25,7 @@ fn inventory(name: &str, running: &[DispatchId]) -> Input {
 }
 
 fn goodbye(name: &str) -> Input {
-    Input::Goodbye {
+    Input::Deregister {
         worker: worker_id("w"),
         incarnation: Some(incarnation(name)),
     }
@@ -158,7 +158,7 @@ fn a_leader_that_takes_over_from_another_finds_both() {
     rig.feed(hello("two"));
     let mut recovered = a.clone();
     recovered.recovered = true;
-    rig.feed(Input::Reloaded(Box::new(ReloadedJob {
+    rig.feed(Input::Recovered(Box::new(RecoveredJob {
         known: job("a"),
         state: JobState::Running,
         assignment: Some(recovered),

@@ -158,16 +158,16 @@ proptest! {
         for w in fleet.workers() {
             let draining = w.draining;
             let id = w.id.to_string();
-            rig.feed(Input::Hello(Box::new(w.clone())));
+            rig.feed(Input::Register(Box::new(w.clone())));
             let mut b = beat(&id, &[]);
             b.active_jobs = w.reported_active;
             b.cpu_load = w.cpu_load;
             b.max_parallel = w.max_parallel;
             b.draining = draining;
-            rig.feed(Input::Beat(b));
+            rig.feed(Input::Heartbeat(b));
         }
-        let mut held: Vec<(KnownJob, Assignment)> = Vec::new();
-        let mut known: BTreeMap<JobId, KnownJob> = BTreeMap::new();
+        let mut held: Vec<(QueuedJob, Assignment)> = Vec::new();
+        let mut known: BTreeMap<JobId, QueuedJob> = BTreeMap::new();
         for (i, (topic, cuda, tenant, ends)) in steps.into_iter().enumerate() {
             let mut next = job(&format!("j{i}"));
             next.spec = Arc::new(spec_of(topic, cuda));
@@ -245,7 +245,7 @@ proptest! {
             prop_assert!(turn < bound, "not after {bound} others");
             more(&mut rig);
             let snapshot = SNAPSHOT.to_owned();
-            rig.feed(Input::Confirmed { snapshot });
+            rig.feed(Input::PolicyConfirmed { snapshot });
             let effects = rig.result(&running.0, &running.1, Outcome::Succeeded);
             let next = effects.iter().find_map(|e| match e {
                 Effect::Assign { job, assignment, .. } => Some((job.id.to_string(), assignment.clone())),

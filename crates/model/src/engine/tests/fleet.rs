@@ -11,8 +11,8 @@ fn plain(id: &str) -> Worker {
     w
 }
 
-fn plain_beat(id: &str, active: u32) -> Beat {
-    Beat {
+fn plain_beat(id: &str, active: u32) -> Heartbeat {
+    Heartbeat {
         incarnation: None,
         active_jobs: active,
         max_parallel: 1,
@@ -37,7 +37,7 @@ fn a_deaf_worker_is_found_out_and_its_jobs_go_elsewhere() {
             .count();
     }
     assert_eq!(requeued, 3, "they do not wait for the dispatch timeout");
-    assert!(rig.worker("deaf").care.deaf_until.is_some());
+    assert!(rig.worker("deaf").care.unresponsive_until.is_some());
     assert_eq!(
         short(&rig.allow(job("new"))),
         nothing(),
@@ -57,7 +57,7 @@ fn one_that_hears_again_is_used_again() {
         rig.beat("w", &[]);
         rig.live(secs(1));
     }
-    assert!(rig.worker("w").care.deaf_until.is_some());
+    assert!(rig.worker("w").care.unresponsive_until.is_some());
     // It says hello again: it was started anew, or its connection was.
     rig.hello("w", 9);
     assert_eq!(short(&rig.allow(job("new"))), ["assign new to w"]);
@@ -75,7 +75,7 @@ fn after_a_while_a_deaf_worker_is_tried_with_one() {
     for _ in 0..32 {
         rig.beat("w", &[]);
         let snapshot = SNAPSHOT.to_owned();
-        rig.feed(Input::Confirmed { snapshot });
+        rig.feed(Input::PolicyConfirmed { snapshot });
         seen.extend(rig.live(secs(1)).into_iter().map(|(_, e)| one_short(&e)));
     }
     assert_eq!(seen, ["assign a to w"]);
@@ -93,7 +93,7 @@ fn a_job_that_kills_its_worker_ends_alone() {
     for w in ["w1", "w2", "w3"] {
         rig.hello(w, 4);
     }
-    let mut known: BTreeMap<String, KnownJob> = BTreeMap::new();
+    let mut known: BTreeMap<String, QueuedJob> = BTreeMap::new();
     for i in 0..11 {
         let id = format!("good-{i}");
         known.insert(id.clone(), job(&id));
@@ -149,10 +149,10 @@ fn a_job_that_kills_its_worker_ends_alone() {
             let mut b = beat(w.id.as_str(), &held);
             b.incarnation = Some(w.incarnation);
             b.max_parallel = 4;
-            queue.extend(rig.feed(Input::Beat(b)));
+            queue.extend(rig.feed(Input::Heartbeat(b)));
         }
         let snapshot = SNAPSHOT.to_owned();
-        queue.extend(rig.feed(Input::Confirmed { snapshot }));
+        queue.extend(rig.feed(Input::PolicyConfirmed { snapshot }));
         let done = where_.iter().find(|(id, _)| id.starts_with("good"));
         if let Some((id, a)) = done.map(|(id, a)| (id.clone(), a.clone())) {
             queue.extend(rig.result(&id, &a, Outcome::Succeeded));
@@ -209,13 +209,13 @@ fn a_goodbye_of_a_worker_nobody_knows_frees_its_jobs() {
     let a = rig.assigned(job("a"));
     let mut next = Rig::new();
     next.now = rig.now;
-    next.feed(Input::Reloaded(Box::new(ReloadedJob {
+    next.feed(Input::Recovered(Box::new(RecoveredJob {
         known: job("a"),
         state: JobState::Scheduled,
         assignment: Some(a.clone()),
         silent_for: Duration::ZERO,
     })));
-    let goodbye = |incarnation_: &str| Input::Goodbye {
+    let goodbye = |incarnation_: &str| Input::Deregister {
         worker: worker_id("w"),
         incarnation: Some(incarnation(incarnation_)),
     };
@@ -233,7 +233,7 @@ fn a_draining_worker_finishes_and_gets_nothing_new() {
     let a = rig.assigned(job("a"));
     let mut leaving = beat("w", &[a.dispatch]);
     leaving.draining = true;
-    rig.feed(Input::Beat(leaving));
+    rig.feed(Input::Heartbeat(leaving));
     assert_eq!(short(&rig.allow(job("b"))), nothing());
     let effects = rig.result("a", &a, Outcome::Succeeded);
     assert_eq!(short(&effects), ["receipt w", "finish a SUCCEEDED "]);
@@ -242,7 +242,7 @@ fn a_draining_worker_finishes_and_gets_nothing_new() {
 #[test]
 fn a_worker_that_cannot_list_shows_life_by_its_count() {
     let mut rig = Rig::new();
-    rig.feed(Input::Hello(Box::new(plain("p"))));
+    rig.feed(Input::Register(Box::new(plain("p"))));
     let a = rig.assigned(job("a"));
     rig.feed(Input::Published {
         job: job_id("a"),
@@ -250,7 +250,7 @@ fn a_worker_that_cannot_list_shows_life_by_its_count() {
         at: rig.now,
     });
     for _ in 0..200 {
-        rig.feed(Input::Beat(plain_beat("p", 1)));
+        rig.feed(Input::Heartbeat(plain_beat("p", 1)));
         let seen: Vec<_> = rig
             .live(secs(5))
             .into_iter()
@@ -267,12 +267,12 @@ fn a_worker_that_cannot_list_shows_life_by_its_count() {
 #[test]
 fn a_worker_that_twice_says_it_has_nothing_does_not_have_it() {
     let mut rig = Rig::new();
-    rig.feed(Input::Hello(Box::new(plain("p"))));
+    rig.feed(Input::Register(Box::new(plain("p"))));
     rig.assigned(job("a"));
     let mut seen = Vec::new();
     for _ in 0..5 {
         rig.live(secs(5));
-        seen.extend(short(&rig.feed(Input::Beat(plain_beat("p", 0)))));
+        seen.extend(short(&rig.feed(Input::Heartbeat(plain_beat("p", 0)))));
     }
     assert_eq!(seen[..2], ["requeue a worker_lost", "recheck a"]);
 }
@@ -280,44 +280,53 @@ fn a_worker_that_twice_says_it_has_nothing_does_not_have_it() {
 #[test]
 fn a_beat_that_crossed_a_result_does_not_close_a_small_worker() {
     let mut rig = Rig::new();
-    rig.feed(Input::Hello(Box::new(plain("p"))));
+    rig.feed(Input::Register(Box::new(plain("p"))));
     let a = rig.assigned(job("a"));
     rig.result("a", &a, Outcome::Succeeded);
-    rig.feed(Input::Beat(plain_beat("p", 1)));
+    rig.feed(Input::Heartbeat(plain_beat("p", 1)));
     assert_eq!(short(&rig.allow(job("b"))), ["assign b to p"]);
 }
 
 #[test]
 fn those_who_share_a_name_do_not_lose_each_other_s_jobs() {
     let mut shared = plain("cap-runtime");
-    shared.reach = Reach::Shared;
+    shared.reach = Addressing::Shared;
     shared.incarnation = shared_incarnation();
     shared.max_parallel = 1;
     let mut rig = Rig::new();
-    rig.feed(Input::Hello(Box::new(shared.clone())));
+    rig.feed(Input::Register(Box::new(shared.clone())));
     let a = rig.assigned(job("a"));
-    assert_eq!(a.reach, Reach::Shared);
+    assert_eq!(a.reach, Addressing::Shared);
     shared.max_parallel = 2;
     shared.topics = ["job.other".to_owned()].into();
-    assert_eq!(short(&rig.feed(Input::Hello(Box::new(shared)))), nothing());
+    assert_eq!(
+        short(&rig.feed(Input::Register(Box::new(shared)))),
+        nothing()
+    );
     assert_eq!(
         short(&rig.allow(job("b"))),
         ["assign b to cap-runtime"],
         "both topics, one more slot"
     );
-    assert_eq!(reach_of(&shared_incarnation()), Reach::Shared);
-    assert_eq!(reach_of(&topic_incarnation()), Reach::Unregistered);
-    assert_eq!(reach_of(&cap_incarnation(Timestamp(1))), Reach::Direct);
+    assert_eq!(addressing_of(&shared_incarnation()), Addressing::Shared);
+    assert_eq!(
+        addressing_of(&topic_incarnation()),
+        Addressing::Unregistered
+    );
+    assert_eq!(
+        addressing_of(&cap_incarnation(Timestamp(1))),
+        Addressing::Direct
+    );
 }
 
 #[test]
 fn whoever_listens_unregistered_is_the_last_resort_and_may_answer_by_any_name() {
     let mut nobody = plain("topic");
-    nobody.reach = Reach::Unregistered;
+    nobody.reach = Addressing::Unregistered;
     nobody.incarnation = topic_incarnation();
     nobody.max_parallel = 100;
     let mut rig = Rig::new();
-    rig.feed(Input::Hello(Box::new(nobody)));
+    rig.feed(Input::Register(Box::new(nobody)));
     rig.hello("w", 1);
     let a = rig.assigned(job("a"));
     assert_eq!(a.worker.as_str(), "w", "a registered one first");
@@ -340,16 +349,16 @@ fn whoever_listens_unregistered_is_the_last_resort_and_may_answer_by_any_name() 
 #[test]
 fn a_worker_whose_topics_nobody_knows_is_not_given_one_it_did_not_take_again() {
     let mut rig = Rig::new();
-    let unknown = Beat {
+    let unknown = Heartbeat {
         pool: None,
         ..plain_beat("p", 0)
     };
-    rig.feed(Input::Beat(unknown.clone()));
+    rig.feed(Input::Heartbeat(unknown.clone()));
     rig.assigned(job("a"));
     let mut seen = Vec::new();
     for _ in 0..5 {
         rig.live(secs(5));
-        seen.extend(short(&rig.feed(Input::Beat(unknown.clone()))));
+        seen.extend(short(&rig.feed(Input::Heartbeat(unknown.clone()))));
     }
     assert_eq!(seen[..2], ["requeue a worker_lost", "recheck a"]);
     assert_eq!(short(&rig.allow(job("a"))), nothing(), "not to p again");
@@ -358,16 +367,16 @@ fn a_worker_whose_topics_nobody_knows_is_not_given_one_it_did_not_take_again() {
 #[test]
 fn a_pool_named_by_a_heartbeat_counts_from_then_on() {
     let mut rig = Rig::new();
-    rig.feed(Input::Hello(Box::new(plain("p"))));
-    let elsewhere = Beat {
+    rig.feed(Input::Register(Box::new(plain("p"))));
+    let elsewhere = Heartbeat {
         pool: Some(PoolName::new("elsewhere").unwrap()),
         ..plain_beat("p", 0)
     };
-    rig.feed(Input::Beat(elsewhere));
+    rig.feed(Input::Heartbeat(elsewhere));
     assert_eq!(short(&rig.allow(job("a"))), nothing());
-    let here = Beat {
+    let here = Heartbeat {
         pool: Some(PoolName::new("default").unwrap()),
         ..plain_beat("p", 0)
     };
-    assert_eq!(short(&rig.feed(Input::Beat(here))), ["assign a to p"]);
+    assert_eq!(short(&rig.feed(Input::Heartbeat(here))), ["assign a to p"]);
 }

@@ -9,7 +9,7 @@ use crate::state::JobEvent;
 
 #[derive(Debug, Clone)]
 pub struct Row {
-    pub known: KnownJob,
+    pub known: QueuedJob,
     pub state: JobState,
     /// Runs begun, the one under way included.
     pub attempt: u32,
@@ -48,7 +48,7 @@ impl Row {
     }
 
     /// As the shell reads it back.
-    pub fn known(&self) -> KnownJob {
+    pub fn known(&self) -> QueuedJob {
         let mut known = self.known.clone();
         let under_way = u32::from(self.state.is_in_flight());
         known.attempt = Attempt(self.attempt - under_way);
@@ -56,14 +56,14 @@ impl Row {
         known
     }
 
-    pub fn reloaded(&self, recovered: bool) -> ReloadedJob {
+    pub fn reloaded(&self, recovered: bool) -> RecoveredJob {
         let assignment = self.run.clone().map(|mut a| {
             a.accepted = a.started_at.is_some();
             a.recovered = recovered;
             a.watch = Watch::default();
             a
         });
-        ReloadedJob {
+        RecoveredJob {
             known: self.known(),
             state: self.state,
             assignment,
@@ -87,15 +87,15 @@ impl Ledger {
                     Effect::Requeue { job, .. } => (1, job),
                     Effect::Assign { job, .. } => (2, &job.id),
                     Effect::Refuse { job, .. } => (3, &job.id),
-                    Effect::Mark { job, .. } => (4, job),
+                    Effect::RecordTimes { job, .. } => (4, job),
                     Effect::LookUp(_)
-                    | Effect::Stray { .. }
+                    | Effect::UnmatchedResult { .. }
                     | Effect::Recheck(_)
                     | Effect::Republish { .. }
                     | Effect::CancelAtWorker { .. }
                     | Effect::Receipt { .. }
                     | Effect::AskInventory { .. }
-                    | Effect::AskHello { .. }
+                    | Effect::AskRegister { .. }
                     | Effect::DuplicateWorker { .. } => return None,
                 };
                 Some((rank, id, e))
@@ -128,18 +128,18 @@ impl Ledger {
                 verdict,
             } => self.assign(now, rules, &job.id, assignment, verdict),
             Effect::Refuse { job, to, .. } => self.refuse(now, &job.id, *to),
-            Effect::Mark { job, assignment } => {
+            Effect::RecordTimes { job, assignment } => {
                 self.mark(job, assignment);
                 true
             }
             Effect::LookUp(_)
-            | Effect::Stray { .. }
+            | Effect::UnmatchedResult { .. }
             | Effect::Recheck(_)
             | Effect::Republish { .. }
             | Effect::CancelAtWorker { .. }
             | Effect::Receipt { .. }
             | Effect::AskInventory { .. }
-            | Effect::AskHello { .. }
+            | Effect::AskRegister { .. }
             | Effect::DuplicateWorker { .. } => true,
         }
     }

@@ -9,7 +9,7 @@ fn tenant(name: &str) -> TenantId {
     TenantId::new(name).unwrap()
 }
 
-fn of(name: &str, id: &str) -> KnownJob {
+fn of(name: &str, id: &str) -> QueuedJob {
     let mut known = job(id);
     known.tenant = tenant(name);
     known
@@ -53,7 +53,7 @@ fn order(rig: &mut Rig, mut held: (String, Assignment), times: usize) -> Vec<Str
     let mut got = Vec::new();
     for _ in 0..times {
         let snapshot = SNAPSHOT.to_owned();
-        rig.feed(Input::Confirmed { snapshot });
+        rig.feed(Input::PolicyConfirmed { snapshot });
         let effects = rig.result(&held.0, &held.1, Outcome::Succeeded);
         let Some(Effect::Assign {
             job, assignment, ..
@@ -205,7 +205,7 @@ fn fewer_retries_by_policy_bound_the_attempts() {
         }),
         ..Constraints::default()
     }));
-    let decided = |job: KnownJob, v: &Verdict| Input::Decided {
+    let decided = |job: QueuedJob, v: &Verdict| Input::Decided {
         job: Box::new(job),
         verdict: v.clone(),
     };
@@ -245,7 +245,7 @@ fn new_rules_take_hold_of_what_waits() {
     let mut rig = Rig::new();
     let mut w = worker("w", "one", 4);
     w.pool = Some(pool("special"));
-    rig.feed(Input::Hello(Box::new(w)));
+    rig.feed(Input::Register(Box::new(w)));
     for i in 0..3 {
         assert_eq!(short(&rig.allow(job(&format!("j{i}")))), nothing());
     }

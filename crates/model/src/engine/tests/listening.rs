@@ -68,7 +68,7 @@ fn before_anybody_can_be_heard_nobody_is_silent() {
     assignment.recovered = true;
     assignment.accepted = true;
     assignment.started_at = Some(rig.now);
-    rig.feed(Input::Reloaded(Box::new(ReloadedJob {
+    rig.feed(Input::Recovered(Box::new(RecoveredJob {
         known: job("a"),
         state: JobState::Running,
         assignment: Some(assignment),
@@ -121,8 +121,8 @@ fn real_silence_loses_a_worker_and_it_is_said_when_it_is_back() {
     );
     rig.hello("w", 2);
     rig.hello("w", 2);
-    rig.feed(Input::Hello(Box::new(worker("w", "two", 1))));
-    rig.feed(Input::Goodbye {
+    rig.feed(Input::Register(Box::new(worker("w", "two", 1))));
+    rig.feed(Input::Deregister {
         worker: worker_id("w"),
         incarnation: Some(incarnation("two")),
     });

@@ -6,7 +6,7 @@ use super::*;
 fn serve(rig: &mut Rig, mut held: (String, Assignment), times: usize) -> Vec<String> {
     let mut order = Vec::new();
     for _ in 0..times {
-        rig.feed(Input::Confirmed {
+        rig.feed(Input::PolicyConfirmed {
             snapshot: SNAPSHOT.to_owned(),
         });
         let effects = rig.result(&held.0, &held.1, Outcome::Succeeded);
@@ -129,11 +129,11 @@ fn the_reported_load_counts() {
     rig.hello("w", 10);
     let mut busy = beat("w", &[]);
     busy.active_jobs = 9;
-    rig.feed(Input::Beat(busy));
+    rig.feed(Input::Heartbeat(busy));
     assert_eq!(short(&rig.allow(job("a"))), nothing());
     let mut hot = beat("w", &[]);
     hot.cpu_load = 95.0;
-    assert_eq!(short(&rig.feed(Input::Beat(hot))), nothing());
+    assert_eq!(short(&rig.feed(Input::Heartbeat(hot))), nothing());
     assert_eq!(short(&rig.beat("w", &[])), ["assign a to w"]);
 }
 
@@ -144,7 +144,7 @@ fn the_end_of_our_job_is_not_the_end_of_another_s() {
     let a = rig.assigned(job("a"));
     let mut busy = beat("w", &[a.dispatch]);
     busy.active_jobs = 10;
-    rig.feed(Input::Beat(busy));
+    rig.feed(Input::Heartbeat(busy));
     rig.allow(job("b"));
     let effects = rig.result("a", &a, Outcome::Succeeded);
     assert!(
@@ -204,7 +204,7 @@ fn a_draining_worker_gets_nothing() {
     rig.hello("w", 2);
     let mut leaving = beat("w", &[]);
     leaving.draining = true;
-    rig.feed(Input::Beat(leaving));
+    rig.feed(Input::Heartbeat(leaving));
     assert_eq!(short(&rig.allow(job("a"))), nothing());
     assert_eq!(
         short(&rig.beat("w", &[])),

@@ -19,12 +19,12 @@ fn two_pools(change: impl FnOnce(&mut Rules)) -> Rig {
     for name in ["a", "b"] {
         let mut w = worker(&format!("w-{name}"), "one", 2);
         w.pool = Some(pool(name));
-        rig.feed(Input::Hello(Box::new(w)));
+        rig.feed(Input::Register(Box::new(w)));
     }
     rig
 }
 
-fn on(topic: &str, id: &str) -> KnownJob {
+fn on(topic: &str, id: &str) -> QueuedJob {
     with_spec(id, |s| s.topic = Topic::new(topic).unwrap())
 }
 
@@ -115,7 +115,7 @@ fn both_the_pool_and_the_worker_must_have_what_is_required() {
     let mut w = worker("w-c", "one", 5);
     w.pool = Some(pool("b"));
     w.capabilities = ["cuda".to_owned()].into();
-    rig.feed(Input::Hello(Box::new(w)));
+    rig.feed(Input::Register(Box::new(w)));
     assert_eq!(short(&rig.allow(needs("3", "cuda"))), ["assign 3 to w-a"]);
     assert_eq!(short(&rig.allow(needs("4", "cuda"))), nothing());
     assert_eq!(short(&rig.allow(needs("5", "net"))), ["assign 5 to w-b"]);
@@ -128,7 +128,7 @@ fn a_worker_gets_only_the_topics_it_announced() {
     let mut w = worker("w-c", "one", 50);
     w.pool = Some(pool("b"));
     w.topics = ["job.ab".to_owned()].into();
-    rig.feed(Input::Hello(Box::new(w)));
+    rig.feed(Input::Register(Box::new(w)));
     for i in 0..5 {
         rig.allow(on("job.b", &format!("b{i}")));
     }
@@ -147,7 +147,7 @@ fn labels_of_placement_constraint_and_node_narrow() {
     w.pool = Some(pool("b"));
     w.labels.insert("zone".into(), "eu".into());
     w.capabilities.insert("ssd".into());
-    rig.feed(Input::Hello(Box::new(w)));
+    rig.feed(Input::Register(Box::new(w)));
     for (i, (key, value)) in [
         ("placement.zone", "eu"),
         ("node.zone", "eu"),
@@ -198,7 +198,7 @@ fn a_closed_pool_uses_up_no_tries() {
 #[test]
 fn one_draining_pool_of_several_keeps_a_job_from_being_given_up() {
     let mut rig = two_pools(|r| edit(r, "a", |p| p.status = PoolStatus::Draining));
-    rig.feed(Input::Goodbye {
+    rig.feed(Input::Deregister {
         worker: worker_id("w-b"),
         incarnation: None,
     });

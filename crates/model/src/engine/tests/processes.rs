@@ -53,7 +53,7 @@ impl World {
         p.seen.clear();
         p.epoch = 0;
         let hello = p.hello();
-        self.lossy(Input::Hello(Box::new(hello)));
+        self.lossy(Input::Register(Box::new(hello)));
     }
 
     pub fn die(&mut self, i: usize) {
@@ -61,7 +61,7 @@ impl World {
         p.alive = false;
         p.running.clear();
         p.finished.clear();
-        let goodbye = Input::Goodbye {
+        let goodbye = Input::Deregister {
             worker: p.id.clone(),
             incarnation: p.sdk.then(|| p.incarnation.clone()),
         };
@@ -78,7 +78,7 @@ impl World {
             return;
         }
         let held = p.running.keys().chain(p.finished.keys());
-        let beat = Beat {
+        let beat = Heartbeat {
             worker: p.id.clone(),
             incarnation: p.sdk.then(|| p.incarnation.clone()),
             active_jobs: u32::try_from(p.running.len() + p.finished.len()).unwrap(),
@@ -92,9 +92,9 @@ impl World {
                 Vec::new()
             },
             pool: Some(p.pool.clone()),
-            reach: Reach::Direct,
+            reach: Addressing::Direct,
         };
-        self.lossy(Input::Beat(beat));
+        self.lossy(Input::Heartbeat(beat));
     }
 
     pub fn arrive(&mut self, epoch: u64, job: JobId, a: Assignment) {

@@ -362,7 +362,7 @@ fn a_result_that_is_not_expected_is_looked_up_before_its_worker_may_forget_it() 
     assert_eq!(short(&effects), ["look up a"], "no receipt");
     // The row is in flight as this very run: it is taken.
     said.looked_up = true;
-    let row = Input::Reloaded(Box::new(ReloadedJob {
+    let row = Input::Recovered(Box::new(RecoveredJob {
         known: job("a"),
         state: JobState::Running,
         assignment: Some(a.clone()),

@@ -41,14 +41,14 @@ fn marks_are_written_after_a_while() {
     let on_wire = rig.now;
     assert_eq!(short(&rig.pass(ms(99))), nothing());
     let effects = rig.pass(ms(1));
-    let [Effect::Mark { assignment, .. }] = effects.as_slice() else {
+    let [Effect::RecordTimes { assignment, .. }] = effects.as_slice() else {
         panic!("{effects:?}")
     };
     assert_eq!(assignment.dispatched_at, Some(on_wire));
     assert_eq!(assignment.started_at, None);
     rig.feed(started(&a));
     let effects = rig.pass(ms(100));
-    let [Effect::Mark { assignment, .. }] = effects.as_slice() else {
+    let [Effect::RecordTimes { assignment, .. }] = effects.as_slice() else {
         panic!("{effects:?}")
     };
     assert!(assignment.started_at.is_some());
@@ -108,14 +108,14 @@ fn a_cap_worker_is_never_sent_anything_twice() {
     let mut rig = Rig::new();
     let mut cap = worker("w", "cap-1", 1);
     cap.sdk = false;
-    rig.feed(Input::Hello(Box::new(cap)));
+    rig.feed(Input::Register(Box::new(cap)));
     let a = rig.assigned(job("a"));
     rig.feed(failed(&a));
     let mut seen = Vec::new();
     for _ in 0..40 {
         let mut b = beat("w", &[]);
         b.incarnation = None;
-        seen.extend(short(&rig.feed(Input::Beat(b))));
+        seen.extend(short(&rig.feed(Input::Heartbeat(b))));
         seen.extend(rig.live(secs(10)).into_iter().map(|(_, e)| one_short(&e)));
     }
     // It says again and again that it has nothing: the next run is another dispatch.
@@ -128,7 +128,7 @@ fn a_cap_worker_need_not_say_which_run_it_speaks_of() {
         let mut rig = Rig::new();
         let mut w = worker("w", "cap-1", 1);
         w.sdk = sdk;
-        rig.feed(Input::Hello(Box::new(w)));
+        rig.feed(Input::Register(Box::new(w)));
         let a = rig.assigned(job("a"));
         let vague = |worker: WorkerId| Input::Started {
             job: job_id("a"),
@@ -222,8 +222,8 @@ fn a_start_from_the_wrong_worker_is_not_believed() {
     assert_eq!(short(&rig.pass(ms(200))), nothing());
 }
 
-fn reloaded(known: KnownJob, state: JobState, assignment: Option<Assignment>) -> Input {
-    Input::Reloaded(Box::new(ReloadedJob {
+fn reloaded(known: QueuedJob, state: JobState, assignment: Option<Assignment>) -> Input {
+    Input::Recovered(Box::new(RecoveredJob {
         known,
         state,
         assignment,

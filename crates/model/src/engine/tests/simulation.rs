@@ -277,10 +277,18 @@ fn check(world: &World) {
         "the ready queue has what waits and nothing else"
     );
     for w in engine.workers() {
-        let (held, fragile) = engine.count_held(&w.id, &w.incarnation);
+        let (held, crash_suspect) = engine.count_held(&w.id, &w.incarnation);
         assert_eq!(w.in_flight, held, "{}: its slots are miscounted", w.id);
-        assert_eq!(w.care.fragile, fragile, "{}: its fragile jobs", w.id);
-        assert!(fragile <= 1, "{}: {fragile} fragile jobs together", w.id);
+        assert_eq!(
+            w.care.crash_suspect, crash_suspect,
+            "{}: its crash_suspect jobs",
+            w.id
+        );
+        assert!(
+            crash_suspect <= 1,
+            "{}: {crash_suspect} crash_suspect jobs together",
+            w.id
+        );
         assert!(held <= w.slots(), "{}: {held} in {} slots", w.id, w.slots());
     }
     for row in world.ledger.rows.values() {

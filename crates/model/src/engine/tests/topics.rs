@@ -36,7 +36,7 @@ fn run_for(rig: &mut Rig, a: &Assignment, seconds: u64) -> Vec<(Duration, String
     for _ in 0..seconds {
         rig.beat("w", &[a.dispatch]);
         for (at, e) in rig.live(secs(1)) {
-            if !matches!(e, Effect::Mark { .. }) {
+            if !matches!(e, Effect::RecordTimes { .. }) {
                 seen.push((at.since(begin), one_short(&e)));
             }
         }
@@ -201,7 +201,7 @@ fn silence_beyond_the_visibility_timeout_is_another_run_not_the_end() {
     for _ in 0..25 {
         rig.beat("w", &[]);
         for (at, e) in rig.live(secs(5)) {
-            if !matches!(e, Effect::Mark { .. }) {
+            if !matches!(e, Effect::RecordTimes { .. }) {
                 seen.push((at.since(begin), one_short(&e)));
             }
         }

@@ -55,7 +55,7 @@ fn a_full_pool_never_fails_a_job() {
     one_slot.max_parallel = 1;
     rig.allow(job("a"));
     for _ in 0..2_000 {
-        rig.feed(Input::Beat(one_slot.clone()));
+        rig.feed(Input::Heartbeat(one_slot.clone()));
         let happened = rig.live(secs(5));
         assert!(happened.is_empty(), "{happened:?}");
     }
@@ -94,8 +94,8 @@ fn a_worker_in_the_moment_of_the_last_try_saves_the_job() {
     rig.allow(job("a"));
     rig.now = rig.now + secs(2);
     let inputs = [
-        Input::Hello(Box::new(worker("w", "one", 1))),
-        Input::Confirmed {
+        Input::Register(Box::new(worker("w", "one", 1))),
+        Input::PolicyConfirmed {
             snapshot: SNAPSHOT.to_owned(),
         },
     ];
@@ -154,7 +154,7 @@ fn what_was_taken_over_waits_since_the_ledger_says_so() {
     let mut known = job("a");
     let since = rig.now - secs(700);
     known.since = Some(since);
-    rig.feed(Input::Reloaded(Box::new(ReloadedJob {
+    rig.feed(Input::Recovered(Box::new(RecoveredJob {
         known: known.clone(),
         state: JobState::Pending,
         assignment: None,

@@ -43,7 +43,7 @@ fn a_silent_worker_is_gone_after_its_time_and_its_jobs_go_on() {
     let effects: Vec<_> = rig
         .live(secs(40))
         .into_iter()
-        .filter(|(_, e)| !matches!(e, Effect::Mark { .. }))
+        .filter(|(_, e)| !matches!(e, Effect::RecordTimes { .. }))
         .collect();
     let shorts: Vec<_> = effects.iter().map(|(_, e)| one_short(e)).collect();
     assert_eq!(shorts, ["requeue a worker_lost", "recheck a"]);
@@ -125,7 +125,7 @@ fn the_shell_does_not_spin_while_the_bus_is_away() {
 fn a_new_process_under_the_name_means_the_old_one_s_jobs_are_lost_soon() {
     let (mut rig, _) = one_running();
     let start = rig.now;
-    let effects = rig.feed(Input::Hello(Box::new(worker("w", "two", 1))));
+    let effects = rig.feed(Input::Register(Box::new(worker("w", "two", 1))));
     assert_eq!(
         short(&effects),
         ["inventory w"],
@@ -157,7 +157,7 @@ fn a_beat_of_a_new_process_is_enough() {
     let (mut rig, _) = one_running();
     let mut b = beat("w", &[]);
     b.incarnation = Some(incarnation("two"));
-    let effects = rig.feed(Input::Beat(b));
+    let effects = rig.feed(Input::Heartbeat(b));
     assert_eq!(short(&effects), ["inventory w", "rehello w"]);
     assert_eq!(
         lost_within(&mut rig, secs(4)),
@@ -173,13 +173,13 @@ fn an_unknown_worker_is_asked_who_it_is_and_a_cap_worker_is_taken_as_it_is() {
     rig.allow(job("a"));
     let mut b = beat("cap", &[]);
     b.incarnation = None;
-    assert_eq!(short(&rig.feed(Input::Beat(b))), ["assign a to cap"]);
+    assert_eq!(short(&rig.feed(Input::Heartbeat(b))), ["assign a to cap"]);
 }
 
 #[test]
 fn goodbye_loses_what_was_left_at_once_but_only_of_that_process() {
     let (mut rig, _) = one_running();
-    let bye = |name: &str| Input::Goodbye {
+    let bye = |name: &str| Input::Deregister {
         worker: worker_id("w"),
         incarnation: Some(incarnation(name)),
     };
@@ -257,7 +257,7 @@ fn take_over(a: &Assignment, state: JobState) -> Rig {
     let mut assignment = a.clone();
     assignment.recovered = true;
     assignment.accepted = state == JobState::Running;
-    rig.feed(Input::Reloaded(Box::new(ReloadedJob {
+    rig.feed(Input::Recovered(Box::new(RecoveredJob {
         known: job("a"),
         state,
         assignment: Some(assignment),
@@ -344,7 +344,7 @@ fn after_a_take_over_a_worker_that_never_shows_itself_has_lost_its_jobs() {
     let mut rig = Rig::new();
     let mut assignment = a;
     assignment.recovered = true;
-    rig.feed(Input::Reloaded(Box::new(ReloadedJob {
+    rig.feed(Input::Recovered(Box::new(RecoveredJob {
         known: job("a"),
         state: JobState::Dispatched,
         assignment: Some(assignment),

@@ -62,9 +62,9 @@ pub enum Mail {
     Dispatch(u64, JobId, Assignment),
     Receipt(WorkerId, DispatchId),
     AskInventory(WorkerId),
-    AskHello(WorkerId),
+    AskRegister(WorkerId),
     Cancel(WorkerId, DispatchId),
-    Beat(usize),
+    Heartbeat(usize),
     /// A run ends, if its process still lives.
     End(usize, Incarnation, DispatchId),
     /// A result without a receipt is sent again.
@@ -140,7 +140,7 @@ impl World {
             });
             let at = world.between(0, 2_000);
             world.send(at, Mail::Rise(i));
-            world.send(at + 1_000, Mail::Beat(i));
+            world.send(at + 1_000, Mail::Heartbeat(i));
         }
         world.send(100, Mail::Confirm);
         world.send(3_000, Mail::Replay);
@@ -169,7 +169,7 @@ impl World {
         }
     }
 
-    pub fn submit(&mut self, known: KnownJob) {
+    pub fn submit(&mut self, known: QueuedJob) {
         let id = known.id.clone();
         let row = Row {
             known,
@@ -256,9 +256,9 @@ impl World {
                     self.lossy(input);
                 }
             }
-            Mail::AskHello(worker) => {
+            Mail::AskRegister(worker) => {
                 if let Some(p) = self.process(&worker).filter(|p| p.sdk) {
-                    let input = Input::Hello(Box::new(p.hello()));
+                    let input = Input::Register(Box::new(p.hello()));
                     self.lossy(input);
                 }
             }
@@ -270,9 +270,9 @@ impl World {
                     self.end(&worker, &incarnation, dispatch, Outcome::Cancelled);
                 }
             }
-            Mail::Beat(i) => {
+            Mail::Heartbeat(i) => {
                 self.beat(i);
-                self.send(2_000, Mail::Beat(i));
+                self.send(2_000, Mail::Heartbeat(i));
             }
             Mail::End(i, incarnation, dispatch) => {
                 let outcome = match self.between(0, 99) {
@@ -295,7 +295,7 @@ impl World {
             Mail::Rise(i) => self.rise(i),
             Mail::Confirm => {
                 if self.kernel_up {
-                    let input = Input::Confirmed {
+                    let input = Input::PolicyConfirmed {
                         snapshot: self.snapshot.to_string(),
                     };
                     self.note(&input);
@@ -319,7 +319,7 @@ impl World {
 
     /// What the engine is told of the policy, so that the ledger can judge by it.
     fn note(&mut self, input: &Input) {
-        if let Input::Confirmed { snapshot } = input {
+        if let Input::PolicyConfirmed { snapshot } = input {
             self.ledger.in_force.insert(snapshot.clone(), self.now);
             self.ledger.latest = Some((snapshot.clone(), self.now));
         }
@@ -336,7 +336,7 @@ impl World {
         }
     }
 
-    fn ask_kernel(&mut self, known: KnownJob) {
+    fn ask_kernel(&mut self, known: QueuedJob) {
         let thinks = self.between(0, 60);
         let travels = self.between(0, if self.calm { 20 } else { 700 });
         let job = Box::new(known);
@@ -412,7 +412,7 @@ impl World {
         let mut follow_up = Vec::new();
         let mut given = Vec::new();
         for ((id, effect), written) in moves.into_iter().zip(written) {
-            if let Effect::Mark { .. } = effect {
+            if let Effect::RecordTimes { .. } = effect {
                 continue;
             }
             let row = &self.ledger.rows[id];
@@ -439,7 +439,7 @@ impl World {
                 });
             } else {
                 let reloaded = row.reloaded(false);
-                follow_up.push(Input::Reloaded(Box::new(reloaded)));
+                follow_up.push(Input::Recovered(Box::new(reloaded)));
                 if row.state == JobState::ApprovalRequired {
                     let id = id.clone();
                     self.send(5_000, Mail::Approve(id));
@@ -472,7 +472,7 @@ impl World {
         let ours = run.is_some_and(|a| a.dispatch.to_string() == report.dispatch);
         let job = row.filter(|_| ours);
         report.looked_up = true;
-        job.map(|r| Input::Reloaded(Box::new(r.reloaded(false))))
+        job.map(|r| Input::Recovered(Box::new(r.reloaded(false))))
             .into_iter()
             .chain([Input::Result(report)])
             .collect()
@@ -487,7 +487,7 @@ impl World {
                 self.tell(Mail::Receipt(worker, dispatch));
             }
             Effect::AskInventory { worker } => self.tell(Mail::AskInventory(worker)),
-            Effect::AskHello { worker } => self.tell(Mail::AskHello(worker)),
+            Effect::AskRegister { worker } => self.tell(Mail::AskRegister(worker)),
             Effect::CancelAtWorker { run, .. } => {
                 self.tell(Mail::Cancel(run.worker, run.dispatch));
             }
@@ -496,8 +496,8 @@ impl World {
             | Effect::Refuse { .. }
             | Effect::Finish { .. }
             | Effect::Requeue { .. }
-            | Effect::Mark { .. }
-            | Effect::Stray { .. }
+            | Effect::RecordTimes { .. }
+            | Effect::UnmatchedResult { .. }
             | Effect::LookUp(_)
             | Effect::DuplicateWorker { .. } => {}
         }
@@ -545,11 +545,11 @@ impl World {
         let known: Vec<Worker> = self.engine.workers().cloned().collect();
         self.engine = Engine::new(world_settings(), self.rules.clone());
         if self.unlucky(60) {
-            let hellos = known.into_iter().map(|w| Input::Hello(Box::new(w)));
+            let hellos = known.into_iter().map(|w| Input::Register(Box::new(w)));
             self.recover(hellos.collect());
         }
         let rows = self.ledger.rows.values().filter(|r| !r.state.is_final());
-        let jobs = rows.map(|r| Input::Reloaded(Box::new(r.reloaded(true))));
+        let jobs = rows.map(|r| Input::Recovered(Box::new(r.reloaded(true))));
         let jobs = jobs.collect();
         self.recover(jobs);
         if self.bus_up {

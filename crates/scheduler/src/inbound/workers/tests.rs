@@ -1,4 +1,4 @@
-use airlock_model::engine::reach_of;
+use airlock_model::engine::addressing_of;
 
 use super::*;
 
@@ -19,12 +19,12 @@ fn hello(ears: &Ears, id: &str) -> Option<Worker> {
         ..cap::Handshake::default()
     };
     match handshake(ears, h, NOW)? {
-        Input::Hello(worker) => Some(*worker),
+        Input::Register(worker) => Some(*worker),
         other => panic!("{other:?}"),
     }
 }
 
-fn beat(ears: &Ears, id: &str, slots: i32, active: i32) -> Beat {
+fn beat(ears: &Ears, id: &str, slots: i32, active: i32) -> Heartbeat {
     let h = cap::Heartbeat {
         worker_id: id.into(),
         max_parallel_jobs: slots,
@@ -32,7 +32,7 @@ fn beat(ears: &Ears, id: &str, slots: i32, active: i32) -> Beat {
         ..cap::Heartbeat::default()
     };
     match heartbeat(ears, h, NOW) {
-        Some(Input::Beat(beat)) => beat,
+        Some(Input::Heartbeat(beat)) => beat,
         other => panic!("{other:?}"),
     }
 }
@@ -43,8 +43,8 @@ fn a_worker_of_another_sdk_is_known_by_its_handshake() {
     assert!(!w.sdk && !w.inline);
     assert_eq!((w.pool.clone(), w.max_parallel), (None, 1));
     assert_eq!(w.topics, BTreeSet::from(["job.a".to_owned()]));
-    assert_eq!(w.reach, Reach::Direct);
-    assert_eq!(reach_of(&w.incarnation), Reach::Direct);
+    assert_eq!(w.reach, Addressing::Direct);
+    assert_eq!(addressing_of(&w.incarnation), Addressing::Direct);
     // An id that makes no subject could never be given anything.
     assert!(hello(&ears(), "py..1").is_none());
     let gateway = cap::Handshake {
@@ -60,15 +60,15 @@ fn those_under_one_id_are_one_worker_with_the_room_of_all() {
     let ears = ears();
     assert_eq!(hello(&ears, "cap-runtime").unwrap().max_parallel, 1);
     let w = hello(&ears, "cap-runtime").unwrap();
-    assert_eq!((w.max_parallel, w.reach), (2, Reach::Shared));
-    assert_eq!(reach_of(&w.incarnation), Reach::Shared);
+    assert_eq!((w.max_parallel, w.reach), (2, Addressing::Shared));
+    assert_eq!(addressing_of(&w.incarnation), Addressing::Shared);
     beat(&ears, "cap-runtime", 3, 1);
     let b = beat(&ears, "cap-runtime", 3, 2);
     assert_eq!((b.max_parallel, b.active_jobs), (6, 3));
-    assert_eq!(b.reach, Reach::Shared);
+    assert_eq!(b.reach, Addressing::Shared);
     let alone = beat(&ears, "py-1", 3, 2);
     assert_eq!((alone.max_parallel, alone.active_jobs), (3, 2));
-    assert_eq!(alone.reach, Reach::Direct);
+    assert_eq!(alone.reach, Addressing::Direct);
 }
 
 #[test]
