@@ -2,6 +2,7 @@
 
 mod cost;
 mod decision;
+mod released;
 mod retry;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use crate::time::{Millis, Timestamp};
 
 pub use cost::Cost;
 pub use decision::{Allowed, Decision, Verdict};
+pub use released::Released;
 pub use retry::RetryPlan;
 
 /// Labels that only Airlock itself may set. A client that could send them could

@@ -17,9 +17,9 @@ use airlock_model::{
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{cap, packet};
 
-use crate::commit::committer;
 use crate::inbound::reports;
 use crate::inbound::shared_ids::SharedIds;
+use crate::outbound::control;
 use crate::term::{Batch, Term};
 
 /// How often the server is asked whether it is there, and how long it may take to answer.
@@ -148,7 +148,7 @@ async fn read(
             }
         }
         for worker in greet {
-            committer::greet(&term, &worker).await;
+            control::greet(&term, &worker).await;
         }
         if !cancelled.is_empty() {
             inputs.extend(ended(&term, cancelled).await);

@@ -16,9 +16,10 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::commit::committer::{Core, ask_inventory, reloaded};
+use crate::commit::committer::Core;
 use crate::commit::locked_rows::Aside;
 use crate::commit::payload_cache::PayloadCache;
+use crate::commit::reload::reloaded;
 use crate::config::Config;
 use crate::inbound::bad_messages::Letters;
 use crate::inbound::reports::{self, Reports};
@@ -26,6 +27,7 @@ use crate::inbound::signatures::Signatures;
 use crate::inbound::speculation::Ahead;
 use crate::kernel::Kernel;
 use crate::metrics::{Begun, Metrics};
+use crate::outbound::control;
 use crate::outbound::worker_log::WorkerLog;
 use crate::rules::placement::{LaneMetrics, Placement};
 use crate::term::clock::Clock;
@@ -166,7 +168,7 @@ pub async fn lead(
     parts.spawn(introspect::answer(term.clone()));
     parts.spawn(placement::count(term.clone(), lanes));
     for worker in holders {
-        ask_inventory(&term, &worker, &inbox).await;
+        control::request_inventory(&term, &worker, &inbox).await;
     }
     ctx.health.remove("standby");
     ctx.health.ok("leader");
