@@ -3,8 +3,8 @@
 //! What must stay true: clients name topics, so no family grows with what they think of.
 //! Beyond [`bounded::MAX_TOPICS`] further topics are counted together as `other`.
 
-mod begun;
 mod bounded;
+mod start_latency;
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -17,9 +17,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
-pub use begun::Begun;
 pub use bounded::Bounded;
 use bounded::OTHER;
+pub use start_latency::StartLatency;
 
 /// What the reconciler looks at; each has its series from the beginning.
 const CAN_BE_STALE: [JobState; 5] = [

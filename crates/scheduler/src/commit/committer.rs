@@ -23,18 +23,20 @@ use tokio::sync::mpsc;
 
 use crate::background::reconciler;
 use crate::background::snapshot;
+use crate::commit::handle::{
+    CommitRequest, InputBatch, PendingAck, ResultContent, SpeculativeSubmit,
+};
 use crate::commit::locked_rows::Aside;
 use crate::commit::on_error::Next;
 use crate::commit::payload_cache::PayloadCache;
 use crate::commit::plan::Plan;
 use crate::commit::result_gate::{Order, ROUND};
-use crate::inbound::speculation;
 use crate::inbound::submissions;
-use crate::metrics::{Begun, by_topic};
+use crate::metrics::{StartLatency, by_topic};
 use crate::outbound::dispatch::{self, Dispatch, Sending};
 use crate::outbound::duplicate_workers;
 use crate::outbound::worker_log::WorkerLog;
-use crate::term::{Batch, Content, Done, Term, ToCore, Told, random};
+use crate::term::{Term, random};
 
 /// How long a failed commit waits before it is tried again, at first and at most.
 const COMMIT_RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -49,13 +51,13 @@ pub struct Core {
     pub engine: Engine,
     pub writer: LeaderWriter,
     pub inbox: String,
-    pub contents: HashMap<u64, Content>,
+    pub contents: HashMap<u64, ResultContent>,
     pub payloads: PayloadCache,
     /// Results that came too late to change anything, to be recorded with the next round.
     pub late: Vec<UnmatchedResult>,
-    pub begun: Begun,
+    pub starts: StartLatency,
     /// Transactions of gateways that the next round's waits for.
-    pub told: Vec<Told>,
+    pub told: Vec<SpeculativeSubmit>,
     pub worker_log: WorkerLog,
     /// Moves of jobs whose rows somebody else holds.
     pub aside: Aside,
@@ -65,8 +67,8 @@ impl Core {
     /// Runs until the term is over or lost. An error means that we may not lead.
     pub async fn run(
         mut self,
-        mut inputs: mpsc::Receiver<ToCore>,
-        mut results: mpsc::Receiver<Batch>,
+        mut inputs: mpsc::Receiver<CommitRequest>,
+        mut results: mpsc::Receiver<InputBatch>,
     ) -> anyhow::Result<()> {
         let mut order = Order::new(Instant::now());
         let mut noted = self.engine.counts().workers;
@@ -75,7 +77,7 @@ impl Core {
             let held = order.holds_results(now, self.engine.counts().waiting);
             let wake = self.engine.next_deadline().map(|at| {
                 let wait = at
-                    .since(self.term.clock.now())
+                    .since(self.term.ctx.clock.now())
                     .max(Duration::from_millis(1));
                 wait.min(Duration::from_secs(1))
             });
@@ -85,7 +87,7 @@ impl Core {
             let mut dones = Vec::new();
             tokio::select! {
                 biased;
-                () = self.term.over.cancelled() => return Ok(()),
+                () = self.term.ctx.over.cancelled() => return Ok(()),
                 message = inputs.recv() => match message {
                     Some(message) => self.hear(message, &mut batch, &mut dones),
                     None => return Ok(()),
@@ -110,44 +112,51 @@ impl Core {
             {
                 self.take_in(result, &mut batch, &mut dones);
             }
-            self.term.ahead.busy(true);
+            self.term.speculation.set_busy(true);
             self.round(batch, dones).await?;
             if self.aside.due_in(Instant::now()) == Some(Duration::ZERO) {
                 self.take_up_again().await?;
             }
-            self.term.rounds.good();
-            self.term.ahead.busy(false);
+            self.term.last_round.mark();
+            self.term.speculation.set_busy(false);
             // Who is not in the snapshot is unknown to the next leader until heard of, so
             // newcomers are noted at once: in steps of a tenth, for a crowd of them.
             let workers = self.engine.counts().workers;
             if workers > noted + noted / 10 {
-                snapshot::write(&self.term, &self.engine);
+                snapshot::write(&self.term.ctx, &self.term.stores, &self.engine);
                 noted = workers;
             }
             noted = noted.min(workers);
         }
     }
 
-    fn hear(&mut self, message: ToCore, inputs: &mut Vec<Input>, dones: &mut Vec<Done>) {
+    fn hear(
+        &mut self,
+        message: CommitRequest,
+        inputs: &mut Vec<Input>,
+        dones: &mut Vec<PendingAck>,
+    ) {
         match message {
-            ToCore::Batch(b) => self.take_in(b, inputs, dones),
-            ToCore::Loose { mut ids, answer } => {
+            CommitRequest::Enqueue(b) => self.take_in(b, inputs, dones),
+            CommitRequest::Untracked { mut ids, answer } => {
                 ids.retain(|id| !self.engine.is_tracking(id) && !self.aside.contains(id));
                 let _ = answer.send(ids);
             }
-            ToCore::Adopt(jobs) => inputs.extend(self.adopt(jobs)),
-            ToCore::Snapshot => snapshot::write(&self.term, &self.engine),
+            CommitRequest::Recover(jobs) => inputs.extend(self.adopt(jobs)),
+            CommitRequest::WriteSnapshot => {
+                snapshot::write(&self.term.ctx, &self.term.stores, &self.engine)
+            }
             // Whoever asked may be gone.
-            ToCore::Explain { job, answer } => {
+            CommitRequest::Explain { job, answer } => {
                 let _ = answer.send(self.engine.explain(&job));
             }
-            ToCore::Lanes(answer) => {
+            CommitRequest::Lanes(answer) => {
                 let _ = answer.send(self.engine.lanes());
             }
         }
     }
 
-    fn take_in(&mut self, b: Batch, inputs: &mut Vec<Input>, dones: &mut Vec<Done>) {
+    fn take_in(&mut self, b: InputBatch, inputs: &mut Vec<Input>, dones: &mut Vec<PendingAck>) {
         inputs.extend(b.inputs);
         self.contents.extend(b.contents);
         for (job, payload) in b.payloads {
@@ -159,29 +168,29 @@ impl Core {
 
     /// Jobs that should have moved on, unless they came into our hands meanwhile.
     fn adopt(&self, jobs: Vec<LoadedJob>) -> Vec<Input> {
-        let now = self.term.clock.now();
+        let now = self.term.ctx.clock.now();
         jobs.into_iter()
             .filter(|job| {
                 !self.engine.is_tracking(&job.job_id) && !self.aside.contains(&job.job_id)
             })
             .map(|job| {
                 let mut job = reloaded(job, now, true);
-                reconciler::age(&mut job, &self.term.config.scheduler);
+                reconciler::set_silence(&mut job, &self.term.ctx.config.scheduler);
                 Input::Recovered(Box::new(job))
             })
             .collect()
     }
 
     /// One round: decide, commit, hand on.
-    async fn round(&mut self, inputs: Vec<Input>, dones: Vec<Done>) -> anyhow::Result<()> {
-        let now = self.term.clock.now();
+    async fn round(&mut self, inputs: Vec<Input>, dones: Vec<PendingAck>) -> anyhow::Result<()> {
+        let now = self.term.ctx.clock.now();
         let mut told = std::mem::take(&mut self.told);
         for told in &mut told {
             // What came to us by another way is in the ledger.
             told.jobs.retain(|id| !self.engine.is_tracking(id));
         }
         self.payloads.drop_ended(&inputs);
-        let uptime = self.term.clock.uptime();
+        let uptime = self.term.ctx.clock.uptime();
         let effects = self.engine.handle(now, uptime, &mut random, inputs);
         self.worker_log.write(self.engine.take_worker_changes());
         let mut plan = Plan::new(effects, &mut self.contents, now);
@@ -196,7 +205,7 @@ impl Core {
         }
         for told in told {
             let known = told.jobs.iter().all(|id| self.engine.is_tracking(id));
-            speculation::settle(&self.term, &told, known);
+            self.term.speculation.finish(&told, known);
         }
         Ok(())
     }
@@ -206,9 +215,9 @@ impl Core {
     async fn carry_out(
         &mut self,
         mut plan: Plan,
-        told: &mut [Told],
-        mut dones: Vec<Done>,
-    ) -> anyhow::Result<(Vec<Input>, Vec<Done>)> {
+        told: &mut [SpeculativeSubmit],
+        mut dones: Vec<PendingAck>,
+    ) -> anyhow::Result<(Vec<Input>, Vec<PendingAck>)> {
         let mut followup = Vec::new();
         if !self.aside.is_empty() {
             let ids = plan.commit.job_ids();
@@ -249,7 +258,7 @@ impl Core {
         };
         self.count(&plan, &written);
         for job in plan.recheck.drain(..) {
-            let _ = self.term.to_decide.send(job);
+            self.term.commit.evaluate_again(job);
         }
         // A message is acknowledged when what it says is in the ledger, or is known to
         // change nothing there.
@@ -271,7 +280,7 @@ impl Core {
         &mut self,
         plan: &mut Plan,
         jobs: HashSet<JobId>,
-        dones: &mut Vec<Done>,
+        dones: &mut Vec<PendingAck>,
         followup: &mut Vec<Input>,
     ) {
         for job in jobs {
@@ -330,7 +339,7 @@ impl Core {
                     state: row.state,
                 }
             } else {
-                let now = self.term.clock.now();
+                let now = self.term.ctx.clock.now();
                 Input::Recovered(Box::new(reloaded(row, now, false)))
             });
         }
@@ -352,8 +361,12 @@ impl Core {
             };
             let error = match done {
                 Ok((written, locked)) => {
-                    self.term.metrics.commits.inc();
-                    self.term.metrics.committed.inc_by(plan.commit.len() as u64);
+                    self.term.ctx.metrics.commits.inc();
+                    self.term
+                        .ctx
+                        .metrics
+                        .committed
+                        .inc_by(plan.commit.len() as u64);
                     plan.locked = locked;
                     return Ok(written);
                 }
@@ -363,7 +376,7 @@ impl Core {
                 Next::StepDown => return Err(error.into()),
                 Next::Unwait => {
                     // What is not there now is let go of; the stream will bring it.
-                    self.term.ahead.pause();
+                    self.term.speculation.pause();
                     plan.commit.after.clear();
                 }
                 Next::Divide => {
@@ -378,7 +391,7 @@ impl Core {
                     let (failure, wait) = (error.failure(), backoff.pause());
                     tracing::warn!(%error, ?failure, retry_ms = wait.as_millis() as u64, "a commit failed");
                     tokio::select! {
-                        () = self.term.over.cancelled() => anyhow::bail!("the term ended during a commit"),
+                        () = self.term.ctx.over.cancelled() => anyhow::bail!("the term ended during a commit"),
                         () = tokio::time::sleep(wait) => {}
                     }
                 }
@@ -411,7 +424,7 @@ impl Core {
                         }
                         // Its end, in words of our own; if not even that can be written,
                         // it is let go.
-                        let now = self.term.clock.now();
+                        let now = self.term.ctx.clock.now();
                         match part.commit.give_up(REFUSED, REFUSED_WHY, now) {
                             Some(end) => part.commit = end,
                             None => {
@@ -460,7 +473,7 @@ impl Core {
                 reason: REFUSED_WHY.to_owned(),
                 ..NewDeadLetter::default()
             };
-            if let Err(error) = self.term.ledger.put_letter_once(letter).await {
+            if let Err(error) = self.term.stores.ledger.put_letter_once(letter).await {
                 tracing::error!(job = %id, %error, "the dead letter of a refused row was not written");
             }
         }
@@ -472,13 +485,13 @@ impl Core {
             return Ok(Vec::new());
         }
         loop {
-            match self.term.ledger.load(ids, 0).await {
+            match self.term.stores.ledger.load(ids, 0).await {
                 Ok(rows) => return Ok(rows),
                 Err(error) if Next::of(&error) == Next::StepDown => return Err(error.into()),
                 Err(error) => {
                     tracing::warn!(%error, jobs = ids.len(), "reading jobs again");
                     tokio::select! {
-                        () = self.term.over.cancelled() => anyhow::bail!("the term ended"),
+                        () = self.term.ctx.over.cancelled() => anyhow::bail!("the term ended"),
                         () = tokio::time::sleep(COMMIT_RETRY.1) => {}
                     }
                 }
@@ -493,7 +506,7 @@ impl Core {
         let ids: Vec<JobId> = ids.into_iter().cloned().collect();
         let rows = self.rows(&ids).await?.into_iter();
         let mut rows: HashMap<JobId, LoadedJob> = rows.map(|r| (r.job_id.clone(), r)).collect();
-        let now = self.term.clock.now();
+        let now = self.term.ctx.clock.now();
         let mut inputs = Vec::with_capacity(reports.len());
         for mut report in reports {
             let dispatch = report.dispatch.parse().ok();
@@ -557,7 +570,7 @@ impl Core {
                     state: row.state,
                 });
             } else {
-                let now = self.term.clock.now();
+                let now = self.term.ctx.clock.now();
                 followup.push(Input::Recovered(Box::new(reloaded(row, now, false))));
             }
         }
@@ -565,13 +578,13 @@ impl Core {
     }
 
     fn count(&mut self, plan: &Plan, written: &Written) {
-        let metrics = &self.term.metrics;
+        let metrics = &self.term.ctx.metrics;
         for run in &plan.runs {
             let (id, scheduled, started) = (run.dispatch, run.scheduled_at, run.started_at);
             if run.over {
-                self.begun.over(metrics, id, scheduled, started);
+                self.starts.ended(metrics, id, scheduled, started);
             } else {
-                self.begun.going(metrics, id, scheduled, started);
+                self.starts.started(metrics, id, scheduled, started);
             }
         }
         for e in &plan.ended {
@@ -590,11 +603,11 @@ impl Core {
         metrics.waiting.set(census.waiting as i64);
         metrics.assigned.set(census.assigned as i64);
         metrics.workers.set(census.workers as i64);
-        duplicate_workers::show(&self.term, &self.engine);
+        duplicate_workers::show(&self.term.ctx, &self.engine);
     }
 
     /// Publishes and acknowledges, beside the next round.
-    fn follow_up(&mut self, mut plan: Plan, written: Written, dones: Vec<Done>) {
+    fn follow_up(&mut self, mut plan: Plan, written: Written, dones: Vec<PendingAck>) {
         let mut dispatches = std::mem::take(&mut plan.republish);
         let mut payloads = HashMap::new();
         for id in &written.assigned {
@@ -625,7 +638,7 @@ impl Core {
         }
         let term = self.term.clone();
         let inbox = self.inbox.clone();
-        self.term.tasks.spawn(async move {
+        self.term.ctx.tasks.spawn("follow-up", async move {
             let sending = dispatch::begin(&term, dispatches, payloads).await;
             let late = match sending.may_wait() {
                 true => Some(sending),
@@ -641,7 +654,7 @@ impl Core {
                 publish(&term, sending).await;
             }
             for done in dones {
-                term.settle(done).await;
+                term.acks.finish(done).await;
             }
         });
     }
@@ -651,13 +664,13 @@ impl Core {
 async fn publish(term: &Term, sending: Sending) {
     let told = sending.publish(term).await;
     if !told.is_empty() {
-        term.hand_in(Batch::of(told)).await;
+        term.commit.enqueue(InputBatch::of(told)).await;
     }
 }
 
 /// What the others hear: verdicts on jobs, and dead letters.
 async fn events(term: &Term, plan: &Plan, written: &Written) {
-    let now = term.clock.now();
+    let now = term.ctx.clock.now();
     let mut list = Vec::with_capacity(plan.ended.len());
     let mut letters = Vec::new();
     for e in &plan.ended {
@@ -691,7 +704,7 @@ async fn events(term: &Term, plan: &Plan, written: &Written) {
             letters.push(Outgoing {
                 subject: subjects::JOB_DLQ.to_owned(),
                 payload: packet::seal(
-                    &term.instance,
+                    &term.ctx.instance,
                     &e.job.trace_id,
                     now,
                     Payload::DeadLetter(letter),
@@ -706,23 +719,23 @@ async fn events(term: &Term, plan: &Plan, written: &Written) {
     if outgoing.is_empty() {
         return;
     }
-    let acks = term.bus.publish_all(outgoing).await;
+    let acks = term.stores.bus.publish_all(outgoing).await;
     if acks.iter().all(Result::is_ok)
         && let Some(position) = written.position
     {
-        term.tell(position);
+        term.published.insert(position);
     }
 }
 
 /// Events in packets of at most 500.
 pub fn pack_events(term: &Term, events: Vec<own::JobEvent>) -> Vec<Outgoing> {
-    let now = term.clock.now();
+    let now = term.ctx.clock.now();
     events
         .chunks(500)
         .map(|chunk| Outgoing {
             subject: subjects::JOB_EVENT.to_owned(),
             payload: packet::seal(
-                &term.instance,
+                &term.ctx.instance,
                 &chunk[0].trace_id,
                 now,
                 Payload::JobEvents(own::JobEvents {
@@ -741,26 +754,28 @@ async fn control(term: &Term, plan: Plan, inbox: &str) {
         |control: own::WorkerControl| term.seal("control", Payload::WorkerControl(control));
     for (worker, receipts) in plan.receipts {
         let payload = message(own::WorkerControl {
-            epoch: term.epoch.0,
-            ledger_id: term.ledger_id.to_string(),
+            epoch: term.ctx.epoch.0,
+            ledger_id: term.ctx.ledger_id.to_string(),
             receipts,
             ..own::WorkerControl::default()
         });
         tell(
-            term.bus
+            term.stores
+                .bus
                 .send(&subjects::worker_control(&worker), payload, None)
                 .await,
         );
     }
     for worker in plan.hello {
         let payload = message(own::WorkerControl {
-            epoch: term.epoch.0,
-            ledger_id: term.ledger_id.to_string(),
+            epoch: term.ctx.epoch.0,
+            ledger_id: term.ctx.ledger_id.to_string(),
             rehello: true,
             ..own::WorkerControl::default()
         });
         tell(
-            term.bus
+            term.stores
+                .bus
                 .send(&subjects::worker_control(&worker), payload, None)
                 .await,
         );
@@ -773,7 +788,7 @@ async fn control(term: &Term, plan: Plan, inbox: &str) {
         let cancel = cap::JobCancel {
             job_id: job.to_string(),
             reason,
-            requested_by: term.instance.clone(),
+            requested_by: term.ctx.instance.clone(),
             dispatch: Some(cap::DispatchIdentity {
                 dispatch_id: run.dispatch.to_string(),
                 attempt: u64::from(run.attempt.0),
@@ -783,20 +798,26 @@ async fn control(term: &Term, plan: Plan, inbox: &str) {
         };
         let trace = run.dispatch.to_string();
         let payload = term.seal(&trace, Payload::JobCancel(cancel));
-        tell(term.bus.send(subjects::JOB_CANCEL, payload, None).await);
+        tell(
+            term.stores
+                .bus
+                .send(subjects::JOB_CANCEL, payload, None)
+                .await,
+        );
     }
 }
 
 /// Answers a worker that introduced itself. The packet's time tells it our clock.
 pub async fn greet(term: &Term, worker: &airlock_model::WorkerId) {
     let control = own::WorkerControl {
-        epoch: term.epoch.0,
-        ledger_id: term.ledger_id.to_string(),
+        epoch: term.ctx.epoch.0,
+        ledger_id: term.ctx.ledger_id.to_string(),
         ..own::WorkerControl::default()
     };
     let payload = term.seal("control", Payload::WorkerControl(control));
     tell(
-        term.bus
+        term.stores
+            .bus
             .send(&subjects::worker_control(worker), payload, None)
             .await,
     );
@@ -805,14 +826,19 @@ pub async fn greet(term: &Term, worker: &airlock_model::WorkerId) {
 /// Asks a worker what it is running and has finished.
 pub async fn ask_inventory(term: &Term, worker: &airlock_model::WorkerId, inbox: &str) {
     let control = own::WorkerControl {
-        epoch: term.epoch.0,
-        ledger_id: term.ledger_id.to_string(),
+        epoch: term.ctx.epoch.0,
+        ledger_id: term.ctx.ledger_id.to_string(),
         inventory: true,
         ..own::WorkerControl::default()
     };
     let payload = term.seal("control", Payload::WorkerControl(control));
     let subject = subjects::worker_control(worker);
-    tell(term.bus.send_with_reply(&subject, inbox, payload).await);
+    tell(
+        term.stores
+            .bus
+            .send_with_reply(&subject, inbox, payload)
+            .await,
+    );
 }
 
 /// These may be lost: what matters is asked or told again.
@@ -855,7 +881,7 @@ pub fn reloaded(row: LoadedJob, now: airlock_model::Timestamp, recovered: bool) 
         }),
         _ => None,
     };
-    let mut queued = submissions::known(row);
+    let mut queued = submissions::queued_job(row);
     queued.attempt = queued.attempt.without_run_under_way(state);
     RecoveredJob {
         queued,

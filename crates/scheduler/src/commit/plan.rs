@@ -10,8 +10,8 @@ use airlock_model::engine::{Assignment, Effect, QueuedJob, ResultReport, RunId};
 use airlock_model::{DispatchId, Incarnation, JobId, JobState, Timestamp, WorkerId};
 use airlock_proto::own;
 
+use crate::commit::handle::ResultContent;
 use crate::outbound::dispatch::Dispatch;
-use crate::term::Content;
 
 /// What one round of the core does.
 #[derive(Default)]
@@ -105,7 +105,11 @@ impl Ended {
 }
 
 impl Plan {
-    pub fn new(effects: Vec<Effect>, contents: &mut HashMap<u64, Content>, now: Timestamp) -> Self {
+    pub fn new(
+        effects: Vec<Effect>,
+        contents: &mut HashMap<u64, ResultContent>,
+        now: Timestamp,
+    ) -> Self {
         let mut plan = Self::default();
         for effect in effects {
             plan.add(effect, contents, now);
@@ -127,7 +131,7 @@ impl Plan {
         self.ended.push(ended);
     }
 
-    fn add(&mut self, effect: Effect, contents: &mut HashMap<u64, Content>, now: Timestamp) {
+    fn add(&mut self, effect: Effect, contents: &mut HashMap<u64, ResultContent>, now: Timestamp) {
         match effect {
             Effect::Assign {
                 job,

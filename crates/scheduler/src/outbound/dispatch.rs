@@ -62,7 +62,7 @@ pub async fn begin(
         return sending;
     }
     let unready = gather(term, &dispatches, &mut payloads).await;
-    let now = term.clock.now();
+    let now = term.ctx.clock.now();
     for dispatch in dispatches {
         if unready.contains(&dispatch.job.id) {
             sending.unready.push(dispatch);
@@ -92,7 +92,7 @@ impl Sending {
         for (d, message) in self.dispatches.iter().zip(&self.outgoing) {
             let to = subjects::worker_control(&d.assignment.worker);
             let (packet, trace) = (message.payload.clone(), message.traceparent.as_deref());
-            if term.bus.send(to, packet, trace).await.is_ok() {
+            if term.stores.bus.send(to, packet, trace).await.is_ok() {
                 self.told = Some(now);
             }
         }
@@ -100,7 +100,7 @@ impl Sending {
 
     /// Publishes them to the stream and says what came of each.
     pub async fn publish(self, term: &Term) -> Vec<Input> {
-        let acks = term.bus.publish_all(self.outgoing).await;
+        let acks = term.stores.bus.publish_all(self.outgoing).await;
         let mut inputs = Vec::with_capacity(self.dispatches.len() + self.unready.len());
         for (dispatch, ack) in self.dispatches.into_iter().zip(acks) {
             let (job, run) = (dispatch.job.id.clone(), dispatch.assignment.run());
@@ -109,8 +109,8 @@ impl Sending {
                     let job_ = &dispatch.job;
                     let ready = job_.not_before.unwrap_or_default().max(job_.created_at);
                     let topic = job_.spec.topic.as_str();
-                    let at = self.told.unwrap_or_else(|| term.clock.now());
-                    term.metrics.dispatched(topic, ready, at);
+                    let at = self.told.unwrap_or_else(|| term.ctx.clock.now());
+                    term.ctx.metrics.dispatched(topic, ready, at);
                     inputs.push(Input::Published { job, run, at });
                 }
                 Err(error) => {
@@ -148,7 +148,7 @@ async fn gather(
         .collect();
     let mut unready = HashSet::new();
     if !missing.is_empty() {
-        match term.ledger.payloads(&missing).await {
+        match term.stores.ledger.payloads(&missing).await {
             Ok(found) => payloads.extend(found),
             Err(error) => {
                 tracing::warn!(%error, jobs = missing.len(), "payloads cannot be read");
@@ -156,7 +156,7 @@ async fn gather(
             }
         }
     }
-    let limit = term.config.scheduler.inline_bytes;
+    let limit = term.ctx.config.scheduler.inline_bytes;
     let mut staged: Vec<(JobId, Bytes)> = Vec::new();
     for d in dispatches {
         let large = d.job.payload_len > limit as u64;
@@ -170,8 +170,9 @@ async fn gather(
     }
     if !staged.is_empty()
         && let Err(error) = term
+            .stores
             .guard
-            .put_context(&staged, term.config.scheduler.context_ttl)
+            .put_context(&staged, term.ctx.config.scheduler.context_ttl)
             .await
     {
         tracing::warn!(%error, jobs = staged.len(), "inputs cannot be staged");
@@ -185,7 +186,7 @@ fn outgoing_of(term: &Term, now: Timestamp, d: &Dispatch, payload: Option<Bytes>
     let spec = &job.spec;
     let text = |s: &Option<String>| s.clone().unwrap_or_default();
     let dispatch_id = a.dispatch.to_string();
-    let inline = a.inline && job.payload_len <= term.config.scheduler.inline_bytes as u64;
+    let inline = a.inline && job.payload_len <= term.ctx.config.scheduler.inline_bytes as u64;
     let context = keys::pointer(&keys::context(&job.id));
     let (sha256, size) = match &payload {
         _ if inline => (Bytes::new(), 0),
@@ -224,7 +225,7 @@ fn outgoing_of(term: &Term, now: Timestamp, d: &Dispatch, payload: Option<Bytes>
             assigned_worker_id: a.worker.to_string(),
         }),
         airlock: Some(own::Dispatch {
-            epoch: term.epoch.0,
+            epoch: term.ctx.epoch.0,
             accept_by_ms: a.accept_by.as_millis(),
             incarnation: a.incarnation.to_string(),
             payload: payload.filter(|_| inline),
@@ -238,7 +239,7 @@ fn outgoing_of(term: &Term, now: Timestamp, d: &Dispatch, payload: Option<Bytes>
             accept_within_ms: left(a.accept_by, now),
             deadline_in_ms: job.deadline_at.map_or(0, |at| left(at, now)),
             sent_at_ms: now.as_millis(),
-            ledger_id: term.ledger_id.to_string(),
+            ledger_id: term.ctx.ledger_id.to_string(),
             input_sha256: sha256,
             input_size: size,
         }),

@@ -77,13 +77,13 @@ pub async fn set_back(ledger: &Ledger, shard: Shard, epoch: Epoch) -> anyhow::Re
 }
 
 /// What workers say they have seen of this ledger.
-pub struct Claims {
+pub struct EpochClaims {
     ledger: LedgerId,
     epoch: Epoch,
     highest: watch::Sender<u64>,
 }
 
-impl Claims {
+impl EpochClaims {
     pub fn new(ledger: LedgerId, epoch: Epoch) -> Self {
         Self {
             ledger,
@@ -167,7 +167,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_a_later_and_possible_epoch_of_this_ledger_ends_a_term() {
         let ours = LedgerId::new("ours").expect("an id");
-        let claims = Claims::new(ours, Epoch(5));
+        let claims = EpochClaims::new(ours, Epoch(5));
         for (ledger, epoch) in [
             ("ours", 5),
             ("ours", 0),
