@@ -5,7 +5,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use airlock_bus::{Outgoing, subjects};
 use airlock_guard::keys;
@@ -18,14 +17,9 @@ use airlock_proto::{cap, own};
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
+use crate::outbound::direct_dispatch;
+pub use crate::outbound::direct_dispatch::STREAM_LAG;
 use crate::term::Term;
-
-/// Up to this many dispatches at once are also told to their workers directly, which is
-/// faster than the stream. With more of them the stream is as fast, and half the work.
-const DIRECT: usize = 4;
-
-/// How much later the stream may have them then, out of the way of what comes of them.
-pub const STREAM_LAG: Duration = Duration::from_millis(5);
 
 /// What is staged for a job without an input.
 const NO_INPUT: &[u8] = b"null";
@@ -47,11 +41,11 @@ pub struct Sending {
     outgoing: Vec<Outgoing>,
     /// Those whose input could not be had.
     unready: Vec<Dispatch>,
-    /// When workers were told directly.
-    told: Option<Timestamp>,
+    /// When they were sent directly to their workers.
+    sent_directly: Option<Timestamp>,
 }
 
-/// Makes the packets. When they are few, their workers are told directly.
+/// Makes the packets. When they are few, they are also sent directly to their workers.
 pub async fn begin(
     term: &Term,
     dispatches: Vec<Dispatch>,
@@ -73,29 +67,16 @@ pub async fn begin(
         sending.outgoing.push(outgoing);
         sending.dispatches.push(dispatch);
     }
-    sending.tell(term, now).await;
+    if direct_dispatch::send(term, &sending.dispatches, &sending.outgoing).await {
+        sending.sent_directly = Some(now);
+    }
     sending
 }
 
 impl Sending {
-    /// Whether the workers know, so that the stream may have them a little later.
+    /// Whether the workers have them, so that the stream may have them a little later.
     pub fn may_wait(&self) -> bool {
-        self.told.is_some()
-    }
-
-    /// Tells workers of our SDK, which know a dispatch when it comes again.
-    async fn tell(&mut self, term: &Term, now: Timestamp) {
-        let known = |d: &Dispatch| d.assignment.sdk && !d.again;
-        if self.dispatches.len() > DIRECT || !self.dispatches.iter().all(known) {
-            return;
-        }
-        for (d, message) in self.dispatches.iter().zip(&self.outgoing) {
-            let to = subjects::worker_control(&d.assignment.worker);
-            let (packet, trace) = (message.payload.clone(), message.traceparent.as_deref());
-            if term.stores.bus.send(to, packet, trace).await.is_ok() {
-                self.told = Some(now);
-            }
-        }
+        self.sent_directly.is_some()
     }
 
     /// Publishes them to the stream and says what came of each.
@@ -109,17 +90,19 @@ impl Sending {
                     let job_ = &dispatch.job;
                     let ready = job_.not_before.unwrap_or_default().max(job_.created_at);
                     let topic = job_.spec.topic.as_str();
-                    let at = self.told.unwrap_or_else(|| term.ctx.clock.now());
+                    let at = self.sent_directly.unwrap_or_else(|| term.ctx.clock.now());
                     term.ctx.metrics.dispatched(topic, ready, at);
                     inputs.push(Input::Published { job, run, at });
                 }
                 Err(error) => {
-                    tracing::warn!(job = %job, worker = %dispatch.assignment.worker, %error, "a dispatch was not published");
+                    tracing::warn!(job = %job, worker = %dispatch.assignment.worker, %error, "publishing a dispatch failed");
                     inputs.push(Input::PublishFailed {
                         job,
                         run,
-                        // What was told directly may have arrived.
-                        sure: !error.is_ambiguous() && !dispatch.again && self.told.is_none(),
+                        // What was sent directly may have arrived.
+                        sure: !error.is_ambiguous()
+                            && !dispatch.again
+                            && self.sent_directly.is_none(),
                     });
                 }
             }
@@ -151,7 +134,7 @@ async fn gather(
         match term.stores.ledger.payloads(&missing).await {
             Ok(found) => payloads.extend(found),
             Err(error) => {
-                tracing::warn!(%error, jobs = missing.len(), "payloads cannot be read");
+                tracing::warn!(%error, jobs = missing.len(), "reading payloads failed, dispatches wait");
                 unready.extend(missing);
             }
         }
@@ -175,7 +158,7 @@ async fn gather(
             .put_context(&staged, term.ctx.config.scheduler.context_ttl)
             .await
     {
-        tracing::warn!(%error, jobs = staged.len(), "inputs cannot be staged");
+        tracing::warn!(%error, jobs = staged.len(), "staging inputs failed, dispatches wait");
         unready.extend(staged.into_iter().map(|(job, _)| job));
     }
     unready

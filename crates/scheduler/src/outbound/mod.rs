@@ -1,5 +1,6 @@
 //! What follows a commit: dispatches to workers, and reports about workers to operators.
 
+pub(crate) mod direct_dispatch;
 pub(crate) mod dispatch;
 pub(crate) mod duplicate_workers;
 pub(crate) mod worker_log;
