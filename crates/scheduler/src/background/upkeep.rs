@@ -13,7 +13,7 @@ use airlock_model::JobState;
 use airlock_model::engine::{Input, RunId};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{own, packet};
-
+use airlock_settings::Backoff;
 use tokio::sync::Semaphore;
 
 use crate::commit::committer::pack_events;
@@ -24,6 +24,8 @@ use crate::term::Term;
 /// Without anything due, the next due time is asked for this often.
 const DUE_POLL: Duration = Duration::from_millis(500);
 const TAIL_POLL: Duration = Duration::from_millis(500);
+/// The first pause when the change cursor cannot be read.
+const TAIL_RETRY: Duration = Duration::from_millis(50);
 const CLOCK_POLL: Duration = Duration::from_secs(10);
 const DUE_BATCH: u32 = 500;
 /// When what is due is in somebody else's hands.
@@ -62,7 +64,7 @@ pub async fn due(term: Arc<Term>) -> anyhow::Result<()> {
                         wait
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "claiming due jobs");
+                        tracing::warn!(%error, "claiming due jobs failed, retrying");
                         DUE_POLL
                     }
                 }
@@ -71,7 +73,7 @@ pub async fn due(term: Arc<Term>) -> anyhow::Result<()> {
             Ok((Some(at), now)) => (at.since(now) + Duration::from_millis(1)).min(DUE_POLL),
             Ok((None, _)) => DUE_POLL,
             Err(error) => {
-                tracing::warn!(%error, "asking for due jobs");
+                tracing::warn!(%error, "reading the next due time failed, retrying");
                 DUE_POLL
             }
         };
@@ -107,12 +109,13 @@ async fn claimed(term: &Term, jobs: Vec<LoadedJob>) {
 /// Reads the change log behind its writers: tells the bus what its writer did not, and
 /// the engine what others did to its jobs.
 pub async fn tail(term: Arc<Term>) -> anyhow::Result<()> {
+    let mut backoff = Backoff::new(TAIL_RETRY, TAIL_POLL);
     let mut at = loop {
         match term.stores.ledger.change_cursor(term.ctx.shard).await {
             Ok(at) => break at,
             Err(error) => {
-                tracing::warn!(%error, "reading the change cursor");
-                if !term.ctx.sleep_unless_over(TAIL_POLL).await {
+                tracing::warn!(%error, "reading the change cursor failed, retrying");
+                if !term.ctx.sleep_unless_over(backoff.pause()).await {
                     return Ok(());
                 }
             }
@@ -127,7 +130,7 @@ pub async fn tail(term: Arc<Term>) -> anyhow::Result<()> {
         {
             Ok(changes) => changes,
             Err(error) => {
-                tracing::warn!(%error, "reading the change log");
+                tracing::warn!(%error, "reading the change log failed, retrying");
                 Vec::new()
             }
         };
@@ -137,7 +140,7 @@ pub async fn tail(term: Arc<Term>) -> anyhow::Result<()> {
             if !term.published.remove(change.position)
                 && let Err(error) = retell(&term, &change.job_ids).await
             {
-                tracing::warn!(%error, "telling of a change");
+                tracing::warn!(%error, "publishing a change failed, retrying");
                 break;
             }
             reached = change.position;
@@ -145,12 +148,12 @@ pub async fn tail(term: Arc<Term>) -> anyhow::Result<()> {
         if reached != at {
             match term.stores.ledger.advance_cursor(reached).await {
                 Ok(()) => at = reached,
-                Err(error) => tracing::warn!(%error, "moving the change cursor"),
+                Err(error) => tracing::warn!(%error, "moving the change cursor failed, retrying"),
             }
         }
         match term.stores.ledger.change_lag(term.ctx.shard, at).await {
             Ok(lag) => term.ctx.metrics.lags("changes", lag),
-            Err(error) => tracing::warn!(%error, "asking for the lag of the change log"),
+            Err(error) => tracing::warn!(%error, "reading the change log lag failed, retrying"),
         }
         if !more && !term.ctx.sleep_unless_over(TAIL_POLL).await {
             return Ok(());
@@ -260,7 +263,7 @@ fn event(job: LoadedJob) -> own::JobEvent {
 pub async fn clock(term: Arc<Term>) -> anyhow::Result<()> {
     while term.ctx.sleep_unless_over(CLOCK_POLL).await {
         if let Err(error) = term.ctx.clock.sync(&term.stores.ledger).await {
-            tracing::warn!(%error, "asking the ledger for its time");
+            tracing::warn!(%error, "reading the ledger clock failed, retrying");
         }
     }
     Ok(())

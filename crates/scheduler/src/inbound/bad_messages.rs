@@ -121,7 +121,7 @@ impl DeadLetters for DeadLetterSink {
                 subject = %first.subject,
                 reason = %first.reason,
                 per_hour = self.per_hour.most,
-                "bad bus messages beyond the limit are dropped and only counted"
+                "bad bus messages above the hourly limit dropped"
             );
         }
         Ok(())

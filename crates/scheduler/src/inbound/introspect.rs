@@ -60,6 +60,6 @@ async fn one(term: &Term, message: Incoming) {
     if let Ok(bytes) = serde_json::to_vec(&answer)
         && let Err(error) = term.stores.bus.send(reply, Bytes::from(bytes), None).await
     {
-        tracing::debug!(%error, "an explanation was not sent");
+        tracing::debug!(%error, "sending an explanation failed");
     }
 }

@@ -122,7 +122,7 @@ async fn flush(term: &Term) {
         let count = said.len();
         if let Err(error) = write(term, said).await {
             // Progress is worth no second try: newer words come, and results bring theirs.
-            tracing::warn!(%error, jobs = count, "what workers said is not kept");
+            tracing::warn!(%error, jobs = count, "writing worker reports failed, dropped");
             term.ctx.metrics.reports("dropped", count as u64);
         }
     }
@@ -143,7 +143,7 @@ pub async fn with_results<'a>(
     match write(term, said).await {
         Err(error) if error.is_data_error() => {
             // The same words would be refused again, and the results are good.
-            tracing::error!(%error, "what workers said is refused by the ledger");
+            tracing::error!(%error, "worker reports refused by the ledger, dropped");
             term.ctx.metrics.reports("dropped", 1);
             Ok(())
         }
@@ -212,6 +212,6 @@ async fn fetch(term: &Term, said: &mut [NewReport]) {
             }
         }
         // That there was one is known all the same.
-        Err(error) => tracing::debug!(%error, "partial results cannot be read"),
+        Err(error) => tracing::debug!(%error, "reading partial results failed"),
     }
 }

@@ -115,7 +115,7 @@ async fn report(term: &Term, opened: &mut [Opened], seen: &[bool]) -> bool {
     match reports::with_results(term, jobs, brought).await {
         Ok(()) => true,
         Err(error) => {
-            tracing::warn!(%error, "what came with results cannot be written yet");
+            tracing::warn!(%error, "writing reports of results failed, results retried later");
             false
         }
     }
@@ -176,30 +176,32 @@ fn open(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
         .map(|d| (d.payload_sha256.clone(), d.payload_size));
     let bytes = r.airlock.and_then(|d| d.payload);
     let pointer = (!r.result_ptr.is_empty() && bytes.is_none()).then_some(r.result_ptr);
-    let pointer = pointer.and_then(|pointer| {
-        let of_run = |key: &&str| keys::is_of_run(&report.job, &report.dispatch, key);
-        let key = keys::parse_pointer(&pointer).filter(of_run);
-        if key.is_none() {
-            // Anything else is another job's, or nobody's: not ours to read, and least of
-            // all to let expire.
-            tracing::warn!(job = %report.job, worker = %report.worker, %pointer, "a result is not where results are left");
-            report.missing = true;
-        }
-        key.map(str::to_owned)
-    });
+    let staged = pointer.as_deref().and_then(|p| staged_key(&report, p));
+    report.missing = pointer.is_some() && staged.is_none();
     if report.started_at.is_none() && r.execution_ms > 0 {
-        let now = term.ctx.clock.now();
         let ran = Duration::from_millis(u64::try_from(r.execution_ms).unwrap_or(0));
-        report.started_at = Some(now - ran);
+        report.started_at = Some(term.ctx.clock.now() - ran);
     }
     Ok(Opened {
         report,
         content: ResultContent { bytes },
-        staged: pointer,
+        staged,
         promised,
         with_report: brought.is_some(),
         brought,
     })
+}
+
+/// The key that a result's pointer names, if it is one of its run. Anything else is another
+/// job's, or nobody's: not ours to read, and least of all to let expire.
+fn staged_key(report: &ResultReport, pointer: &str) -> Option<String> {
+    let of_run = |key: &&str| keys::is_of_run(&report.job, &report.dispatch, key);
+    let key = keys::parse_pointer(pointer).filter(of_run);
+    if key.is_none() {
+        let (job, worker) = (&report.job, &report.worker);
+        tracing::warn!(%job, %worker, pointer, "result pointer refused, not a key of its run");
+    }
+    key.map(str::to_owned)
 }
 
 /// Fetches what came by pointer, in one round trip, and lets the staging place expire.
@@ -224,7 +226,7 @@ async fn fetch(term: &Term, opened: &mut [Opened]) -> bool {
                     let bytes = bytes.filter(|bytes| {
                         let same = is_promised(o.promised.as_ref(), bytes);
                         if !same {
-                            tracing::error!(job_id = %o.report.job, worker = %o.report.worker, key, "a staged result is not what its worker left there");
+                            tracing::error!(job_id = %o.report.job, worker = %o.report.worker, key, "staged result does not match its digest");
                         }
                         same
                     });
@@ -233,11 +235,11 @@ async fn fetch(term: &Term, opened: &mut [Opened]) -> bool {
                 }
                 names.retain(|key| !keys::is_artifact(key));
                 if let Err(error) = term.stores.guard.expire(&names, STAGING_TTL).await {
-                    tracing::debug!(%error, "letting staged results expire");
+                    tracing::debug!(%error, "expiring staged results failed");
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, results = names.len(), "staged results cannot be read yet");
+                tracing::warn!(%error, results = names.len(), "reading staged results failed, results retried later");
                 asked = false;
             }
         }

@@ -145,7 +145,7 @@ async fn take_group(term: &Term, settler: &Settler, group: Group) {
     let (stored, mut batch) = match evaluated {
         Ok(evaluated) => evaluated,
         Err(error) => {
-            tracing::warn!(%error, jobs = ids.len(), "submissions wait for the ledger");
+            tracing::warn!(%error, jobs = ids.len(), "ledger unavailable, submissions retried later");
             term.acks.release(&ids).await;
             let again = group.into_iter().map(|(d, _)| {
                 (
@@ -180,7 +180,7 @@ async fn take_group(term: &Term, settler: &Settler, group: Group) {
                 }
                 Err(bus_submission::Refused::Later(error)) => {
                     let job = &offer.request.job_id;
-                    tracing::warn!(%error, job, "a submission waits for a store");
+                    tracing::warn!(%error, job, "store unavailable, submission retried later");
                     let base = term.ctx.config.scheduler.retry_delay_store;
                     let again = Outcome::Retry(store_delay(base, delivery.deliveries));
                     not_done.push((delivery, again));

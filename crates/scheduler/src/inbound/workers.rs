@@ -145,7 +145,9 @@ async fn read(
                     }
                 }
                 // Nobody waits for an answer here; a bad one is only counted out loud.
-                Err(error) => tracing::debug!(subject = %message.subject, %error, "ignored"),
+                Err(error) => {
+                    tracing::debug!(subject = %message.subject, %error, "unreadable message ignored")
+                }
             }
         }
         for worker in greet {
@@ -247,7 +249,7 @@ async fn ended(term: &Term, ids: Vec<JobId>) -> Vec<Input> {
             .collect(),
         // The change log tells it again.
         Err(error) => {
-            tracing::debug!(%error, "looking up cancelled jobs");
+            tracing::debug!(%error, "reading cancelled jobs failed");
             Vec::new()
         }
     }
@@ -266,7 +268,7 @@ fn handshake(ears: &Ears, h: cap::Handshake, now: Timestamp) -> Option<Input> {
     let Some(own) = h.airlock else {
         let shared = ears.shared.contains(id.as_str());
         if !shared && !subjects::is_addressable(&id) {
-            tracing::warn!(worker = %id, "a worker's id makes no subject: it cannot be given work");
+            tracing::warn!(worker = %id, "worker id is not a valid subject, worker ignored");
             return None;
         }
         let mut worker = if shared {

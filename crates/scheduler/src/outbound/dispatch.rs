@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 
 use crate::outbound::direct_dispatch;
 pub use crate::outbound::direct_dispatch::STREAM_LAG;
-use crate::term::Term;
+use crate::term::{Term, TermContext};
 
 /// What is staged for a job without an input.
 const NO_INPUT: &[u8] = b"null";
@@ -208,23 +208,10 @@ fn outgoing_of(term: &Term, now: Timestamp, d: &Dispatch, payload: Option<Bytes>
             assigned_worker_id: a.worker.to_string(),
         }),
         airlock: Some(own::Dispatch {
-            epoch: term.ctx.epoch.0,
-            accept_by_ms: a.accept_by.as_millis(),
-            incarnation: a.incarnation.to_string(),
             payload: payload.filter(|_| inline),
-            timeout_ms: a
-                .limits
-                .run_limit
-                .map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(0)),
-            deadline_ms: job.deadline_at.map_or(0, Timestamp::as_millis),
-            max_attempts: i32::try_from(a.limits.max_attempts).unwrap_or(0),
-            constraints: a.constraints.as_deref().map(Into::into),
-            accept_within_ms: left(a.accept_by, now),
-            deadline_in_ms: job.deadline_at.map_or(0, |at| left(at, now)),
-            sent_at_ms: now.as_millis(),
-            ledger_id: term.ctx.ledger_id.to_string(),
             input_sha256: sha256,
             input_size: size,
+            ..extension(&term.ctx, now, d)
         }),
         ..cap::JobRequest::default()
     };
@@ -245,6 +232,28 @@ fn outgoing_of(term: &Term, now: Timestamp, d: &Dispatch, payload: Option<Bytes>
             dispatch_id
         }),
         traceparent: Some(job.traceparent.clone()),
+    }
+}
+
+/// What our own SDK reads of a dispatch beside the agent protocol, but for its input.
+fn extension(ctx: &TermContext, now: Timestamp, d: &Dispatch) -> own::Dispatch {
+    let (job, a) = (&d.job, &d.assignment);
+    own::Dispatch {
+        epoch: ctx.epoch.0,
+        accept_by_ms: a.accept_by.as_millis(),
+        incarnation: a.incarnation.to_string(),
+        timeout_ms: a
+            .limits
+            .run_limit
+            .map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(0)),
+        deadline_ms: job.deadline_at.map_or(0, Timestamp::as_millis),
+        max_attempts: i32::try_from(a.limits.max_attempts).unwrap_or(0),
+        constraints: a.constraints.as_deref().map(Into::into),
+        accept_within_ms: left(a.accept_by, now),
+        deadline_in_ms: job.deadline_at.map_or(0, |at| left(at, now)),
+        sent_at_ms: now.as_millis(),
+        ledger_id: ctx.ledger_id.to_string(),
+        ..own::Dispatch::default()
     }
 }
 

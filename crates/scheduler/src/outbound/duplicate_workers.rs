@@ -29,7 +29,7 @@ pub fn show(ctx: &TermContext, engine: &Engine) {
         let message = format!("worker ids used by more than one live process: {ids}");
         ctx.health.degraded(COMPONENT, message);
     } else if before > 0 {
-        tracing::info!("no worker id is used by more than one process any more");
+        tracing::info!("duplicate worker ids gone");
         ctx.health.ok(COMPONENT);
     }
 }
@@ -45,7 +45,7 @@ pub async fn report(term: &Term, found: Vec<(WorkerId, [Incarnation; 2])>) {
     for (worker, processes) in found {
         term.ctx.metrics.duplicates_found.inc();
         let [given_work, other] = &processes;
-        tracing::error!(%worker, %given_work, %other, "two live processes use one worker id; only one of them is given work");
+        tracing::error!(%worker, %given_work, %other, "duplicate worker id, only one process is given work");
         let control = own::WorkerControl {
             epoch: term.ctx.epoch.0,
             ledger_id: term.ctx.ledger_id.to_string(),
@@ -55,7 +55,7 @@ pub async fn report(term: &Term, found: Vec<(WorkerId, [Incarnation; 2])>) {
         let payload = term.seal("control", Payload::WorkerControl(control));
         let subject = subjects::worker_control(&worker);
         if let Err(error) = term.stores.bus.send(&subject, payload, None).await {
-            tracing::debug!(%worker, %error, "the workers were not told");
+            tracing::debug!(%worker, %error, "sending a duplicate id notice failed");
         }
     }
 }

@@ -51,7 +51,9 @@ pub async fn seen_on_bus(
                     place: "on the bus",
                 }));
             }
-            Err(error) => tracing::warn!(%error, "asking the bus for earlier leaders"),
+            Err(error) => {
+                tracing::warn!(%error, "reading earlier leaders from the bus failed, retrying")
+            }
         }
         tokio::select! {
             () = ctx.shutdown.cancelled() => return Ok(None),
@@ -105,7 +107,7 @@ impl EpochClaims {
             return;
         }
         if epoch - self.epoch.0 > FURTHEST {
-            tracing::warn!(epoch, "a worker claims an epoch that cannot be");
+            tracing::warn!(epoch, "impossible epoch claimed by a worker, ignored");
             return;
         }
         self.highest.send_if_modified(|highest| {
