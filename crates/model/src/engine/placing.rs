@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Assignment, Effect, Engine, Phase, QueuedJob, Random, RunLimits, RunLiveness};
+use super::{Assignment, Effect, Engine, Phase, QueuedJob, RunLimits, RunLiveness, Step};
 use crate::constraints::Constraints;
 use crate::ids::{DispatchId, JobId, TenantId, WorkerId};
 use crate::job::{Allowed, Decision, Verdict};
@@ -19,17 +19,12 @@ const LOOKS: usize = 1024;
 
 impl Engine {
     /// Gives waiting jobs to workers until either runs out.
-    pub(super) fn place_ready(
-        &mut self,
-        now: Timestamp,
-        random: Random<'_>,
-        out: &mut Vec<Effect>,
-    ) {
+    pub(super) fn place_ready(&mut self, step: &mut Step<'_>) {
         if self.capacity_changed {
             self.capacity_changed = false;
             self.ready.unblock_all();
         }
-        self.place_fresh(now, random, out);
+        self.place_fresh(step);
         // Nothing could be put on the wire while the bus is away.
         if self.ready.len() == 0 || !self.listening.is_on() {
             return;
@@ -66,10 +61,10 @@ impl Engine {
             let workers = self.workers.values();
             match crate::routing::pick(&self.rules.routing, spec, job.crash_suspect, workers) {
                 Ok(worker) => {
-                    if let Some(verdict) = self.allowed(verdict, now) {
+                    if let Some(verdict) = self.allowed(verdict, step.now) {
                         let worker = worker.id.clone();
                         self.ready.serve(&job.queued, place);
-                        self.assign(now, random, &id, &worker, verdict, out);
+                        self.assign(step, &id, &worker, verdict);
                         if self.workers.get(&worker).is_none_or(|w| !w.is_open()) {
                             open -= 1;
                         }
@@ -80,7 +75,7 @@ impl Engine {
                         if let Some(job) = self.jobs.get_mut(&id) {
                             job.kept = kept;
                         }
-                        self.recheck(&id, out);
+                        self.recheck(step, &id);
                     } else {
                         // As soon as an answer has come.
                         break;
@@ -97,7 +92,7 @@ impl Engine {
 
     /// Jobs of this round go straight to workers when nobody waits and there is room for
     /// all of them, so that no order has to be made; otherwise they queue.
-    fn place_fresh(&mut self, now: Timestamp, random: Random<'_>, out: &mut Vec<Effect>) {
+    fn place_fresh(&mut self, step: &mut Step<'_>) {
         if self.fresh.is_empty() {
             return;
         }
@@ -108,8 +103,8 @@ impl Engine {
             .sum();
         let direct = self.ready.len() == 0 && self.listening.is_on() && room >= fresh.len();
         for id in &fresh {
-            if !(direct && self.place_now(now, id, random, out)) {
-                self.enqueue(now, id, random);
+            if !(direct && self.place_now(step, id)) {
+                self.enqueue(step, id);
             }
         }
         // The list is kept for the next round.
@@ -117,13 +112,7 @@ impl Engine {
         self.fresh.clear();
     }
 
-    fn place_now(
-        &mut self,
-        now: Timestamp,
-        id: &JobId,
-        random: Random<'_>,
-        out: &mut Vec<Effect>,
-    ) -> bool {
+    fn place_now(&mut self, step: &mut Step<'_>, id: &JobId) -> bool {
         let Some(job) = self.jobs.get(id) else {
             return true;
         };
@@ -133,14 +122,14 @@ impl Engine {
         if self.at_limit(&job.queued.tenant, verdict) {
             return false;
         }
-        let Some(verdict) = self.allowed(verdict, now) else {
+        let Some(verdict) = self.allowed(verdict, step.now) else {
             return false;
         };
         let (spec, workers) = (&job.queued.spec, self.workers.values());
         let picked = crate::routing::pick(&self.rules.routing, spec, job.crash_suspect, workers);
         let Ok(worker) = picked else { return false };
         let worker = worker.id.clone();
-        self.assign(now, random, id, &worker, verdict, out);
+        self.assign(step, id, &worker, verdict);
         true
     }
 
@@ -241,23 +230,15 @@ impl Engine {
         }
     }
 
-    pub(super) fn recheck(&mut self, id: &JobId, out: &mut Vec<Effect>) {
+    pub(super) fn recheck(&mut self, step: &mut Step<'_>, id: &JobId) {
         if let Some(job) = self.jobs.get_mut(id) {
             job.phase = Phase::Checking;
             job.place = None;
-            out.push(Effect::Recheck(job.queued.clone()));
+            step.effects.push(Effect::Recheck(job.queued.clone()));
         }
     }
 
-    fn assign(
-        &mut self,
-        now: Timestamp,
-        random: Random<'_>,
-        id: &JobId,
-        worker: &WorkerId,
-        verdict: Allowed,
-        out: &mut Vec<Effect>,
-    ) {
+    fn assign(&mut self, step: &mut Step<'_>, id: &JobId, worker: &WorkerId, verdict: Allowed) {
         let (Some(job), Some(w)) = (self.jobs.get(id), self.workers.get(worker)) else {
             return;
         };
@@ -271,8 +252,8 @@ impl Engine {
             miss_counted: false,
         };
         let mut bytes = [0u8; 16];
-        bytes[..8].copy_from_slice(&random().to_be_bytes());
-        bytes[8..].copy_from_slice(&random().to_be_bytes());
+        bytes[..8].copy_from_slice(&step.random().to_be_bytes());
+        bytes[8..].copy_from_slice(&step.random().to_be_bytes());
         let dispatch = DispatchId(uuid::Builder::from_random_bytes(bytes).into_uuid());
         let mut assignment = Assignment {
             worker: w.id.clone(),
@@ -281,12 +262,12 @@ impl Engine {
             inline: w.inline,
             dispatch,
             attempt: known.attempt.next(),
-            scheduled_at: now,
+            scheduled_at: step.now,
             dispatched_at: None,
             started_at: None,
             accepted: false,
             recovered: false,
-            accept_by: now,
+            accept_by: step.now,
             liveness: RunLiveness::default(),
             constraints: verdict.constraints.clone(),
             addressing: w.addressing,
@@ -294,16 +275,16 @@ impl Engine {
         };
         let heard = self.listening.now();
         assignment.liveness.last_heartbeat = heard;
-        assignment.offer(now, heard, self.settings.accept_within);
+        assignment.offer(step.now, heard, self.settings.accept_within);
         let accept_by = assignment.accept_by;
         self.take_slot(&known.tenant, id, &assignment, crash_suspect);
         if let Some(job) = self.jobs.get_mut(id) {
             job.phase = Phase::Assigned(assignment.clone());
             job.place = None;
-            job.since = now;
+            job.since = step.now;
             job.rounds = 0;
         }
-        out.push(Effect::Assign {
+        step.effects.push(Effect::Assign {
             job: known,
             assignment,
             verdict,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::jobs::grid;
 use super::workers::ANSWER_GRACE;
-use super::{Assignment, Effect, Engine, Phase, Random};
+use super::{Assignment, Effect, Engine, Phase, Step};
 use crate::ids::JobId;
 use crate::routing::WaitReason;
 use crate::run_end::RunEnd;
@@ -49,11 +49,11 @@ impl Engine {
         }
     }
 
-    pub(super) fn run_timers(&mut self, now: Timestamp, random: Random<'_>, out: &mut Vec<Effect>) {
-        self.sweep_workers(now, random, out);
+    pub(super) fn run_timers(&mut self, step: &mut Step<'_>) {
+        self.sweep_workers(step);
         let mut run = 0;
         while let Some(Reverse((at, _))) = self.timers.peek() {
-            if *at > now {
+            if *at > step.now {
                 break;
             }
             if let Some(Reverse((at, id))) = self.timers.pop()
@@ -61,7 +61,7 @@ impl Engine {
                 && job.armed == Some(at)
             {
                 job.armed = None;
-                self.timer(now, &id, random, out);
+                self.timer(step, &id);
                 run += 1;
                 if run >= TIMERS_AT_ONCE {
                     self.behind = true;
@@ -76,16 +76,16 @@ impl Engine {
             self.timers
                 .retain(|Reverse((at, id))| jobs.get(id).is_some_and(|j| j.armed == Some(*at)));
         }
-        self.flush_times(now, out);
+        self.flush_times(step);
     }
 
     /// A timer of this job fired; which one is seen from where the job stands. Timers
     /// of a phase long past find nothing to do.
-    fn timer(&mut self, now: Timestamp, id: &JobId, random: Random<'_>, out: &mut Vec<Effect>) {
+    fn timer(&mut self, step: &mut Step<'_>, id: &JobId) {
         let Some(job) = self.jobs.get(id) else { return };
-        if job.queued.deadline_at.is_some_and(|at| at <= now) {
+        if job.queued.deadline_at.is_some_and(|at| at <= step.now) {
             let reason = "its deadline passed".to_owned();
-            self.expire(id, RunEnd::DeadlineExceeded, reason, out);
+            self.expire(step, id, RunEnd::DeadlineExceeded, reason);
             return;
         }
         match &job.phase {
@@ -93,26 +93,20 @@ impl Engine {
             Phase::Checking => {}
             Phase::Held => self.arm(None, id),
             Phase::Sleeping { until, .. } => match *until {
-                until if until <= now => self.recheck(id, out),
+                until if until <= step.now => self.recheck(step, id),
                 until => self.arm(Some(until), id),
             },
             Phase::Waiting { retry_at, .. } => match *retry_at {
-                retry_at if retry_at <= now => self.scheduled_try(now, id, random, out),
+                retry_at if retry_at <= step.now => self.scheduled_try(step, id),
                 retry_at => self.arm(Some(retry_at), id),
             },
-            Phase::Assigned(_) => self.check_run(now, id, random, out),
+            Phase::Assigned(_) => self.check_run(step, id),
         }
     }
 
     /// The next try on the backoff schedule. Tries that end for a reason that does not
     /// cure itself are counted, and the last one gives up.
-    fn scheduled_try(
-        &mut self,
-        now: Timestamp,
-        id: &JobId,
-        random: Random<'_>,
-        out: &mut Vec<Effect>,
-    ) {
+    fn scheduled_try(&mut self, step: &mut Step<'_>, id: &JobId) {
         // What blocked it may be gone in this very moment; then the try is still open.
         // Without the bus nobody shows itself, which is nobody's fault.
         let reason = match self.listening.is_on() {
@@ -136,7 +130,7 @@ impl Engine {
             Duration::ZERO
         };
         let first = job.since + floor;
-        if job.rounds == 0 && first > now {
+        if job.rounds == 0 && first > step.now {
             *retry_at = grid(first);
             let at = *retry_at;
             self.arm(Some(at), id);
@@ -149,7 +143,7 @@ impl Engine {
                 let code = reason.code();
                 let reason = format!("{tries} tries to place it ended with {code}");
                 self.forget(id);
-                out.push(Effect::Close {
+                step.effects.push(Effect::Close {
                     job: known,
                     to: JobState::Failed,
                     verdict: None,
@@ -160,8 +154,8 @@ impl Engine {
             }
         }
         job.rounds = job.rounds.saturating_add(1);
-        let delay = settings.backoff.delay(job.rounds, random()).max(floor);
-        *retry_at = grid(now + delay);
+        let delay = settings.backoff.delay(job.rounds, step.random()).max(floor);
+        *retry_at = grid(step.now + delay);
         let at = *retry_at;
         self.arm(Some(at), id);
         self.ready.unblock(place.class);
@@ -178,7 +172,7 @@ impl Engine {
 
     /// A run in a worker's hands: was it taken in time, does it show signs of life, does
     /// it take longer than it may?
-    fn check_run(&mut self, now: Timestamp, id: &JobId, random: Random<'_>, out: &mut Vec<Effect>) {
+    fn check_run(&mut self, step: &mut Step<'_>, id: &JobId) {
         let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
@@ -202,7 +196,7 @@ impl Engine {
         if self.listening.is_on() && heard.since(a.liveness.last_heartbeat) >= limit {
             let reason = format!("no sign of life for {} s", limit.as_secs());
             if visibility.is_some() {
-                self.give_up(now, id, RunEnd::VisibilityTimeout, reason, random, out);
+                self.give_up(step, id, RunEnd::VisibilityTimeout, reason);
                 return;
             }
             let end = if a.accepted {
@@ -210,7 +204,7 @@ impl Engine {
             } else {
                 RunEnd::DispatchTimeout
             };
-            self.timed_out(now, id, end, reason, random, out);
+            self.timed_out(step, id, end, reason);
             return;
         }
         let mut again = a.liveness.last_heartbeat + limit;
@@ -220,7 +214,7 @@ impl Engine {
             if self.listening.is_on() && end <= heard {
                 let run = a.limits.run_limit.unwrap_or_default();
                 let reason = format!("it ran for longer than {} s", run.as_secs_f64());
-                self.timed_out(now, id, RunEnd::TimedOut, reason, random, out);
+                self.timed_out(step, id, RunEnd::TimedOut, reason);
                 return;
             }
             again = again.min(end);
@@ -234,10 +228,10 @@ impl Engine {
                 {
                     // Its publish failed: the same dispatch goes out again.
                     a.recovered = false;
-                    a.offer(now, heard, self.settings.accept_within);
+                    a.offer(step.now, heard, self.settings.accept_within);
                     let assignment = a.clone();
                     again = again.min(a.liveness.accept_by);
-                    out.push(Effect::Republish {
+                    step.effects.push(Effect::Republish {
                         job: known,
                         assignment,
                     });
@@ -247,11 +241,11 @@ impl Engine {
                     let reason = "its worker does not hear".to_owned();
                     let worker = a.worker.clone();
                     self.worker_missed_accept(&worker);
-                    self.retry_or_fail(now, id, RunEnd::WorkerLost, reason, random, out);
+                    self.retry_or_fail(step, id, RunEnd::WorkerLost, reason);
                     return;
                 } else {
                     // Past accept-by nobody will start it; ask before giving it away.
-                    out.push(Effect::RequestInventory {
+                    step.effects.push(Effect::RequestInventory {
                         worker: a.worker.clone(),
                     });
                     again = again.min(heard + self.settings.retry_delay_publish);
@@ -267,56 +261,40 @@ impl Engine {
         }
         // Never at once: what could be done now has been done.
         let soonest = match self.listening.is_on() {
-            true => now + Duration::from_millis(1),
-            false => now + LOOK_AGAIN,
+            true => step.now + Duration::from_millis(1),
+            false => step.now + LOOK_AGAIN,
         };
-        let again = self.listening.timer(now, again);
+        let again = self.listening.timer(step.now, again);
         self.arm(Some(again.max(soonest)), id);
     }
 
     /// The end, or another run where the topic says so; the worker is told in any case.
-    fn timed_out(
-        &mut self,
-        now: Timestamp,
-        id: &JobId,
-        end: RunEnd,
-        reason: String,
-        random: Random<'_>,
-        out: &mut Vec<Effect>,
-    ) {
+    fn timed_out(&mut self, step: &mut Step<'_>, id: &JobId, end: RunEnd, reason: String) {
         let again = self.jobs.get(id).is_some_and(|job| {
             let left = |a: &Assignment| a.attempt.0 < a.limits.max_attempts;
             self.retry_on(&job.queued).follows(end) && job.assignment().is_some_and(left)
         });
         if again {
-            self.give_up(now, id, RunEnd::TimedOut, reason, random, out);
+            self.give_up(step, id, RunEnd::TimedOut, reason);
         } else {
-            self.expire(id, end, reason, out);
+            self.expire(step, id, end, reason);
         }
     }
 
     /// This run is over for us, whatever the worker says.
-    fn give_up(
-        &mut self,
-        now: Timestamp,
-        id: &JobId,
-        end: RunEnd,
-        reason: String,
-        random: Random<'_>,
-        out: &mut Vec<Effect>,
-    ) {
+    fn give_up(&mut self, step: &mut Step<'_>, id: &JobId, end: RunEnd, reason: String) {
         if let Some(a) = self.jobs.get(id).and_then(|j| j.assignment()) {
-            self.cancel_at_worker(id.clone(), a.run(), reason.clone(), out);
+            self.cancel_at_worker(step, id.clone(), a.run(), reason.clone());
         }
-        self.retry_or_fail(now, id, end, reason, random, out);
+        self.retry_or_fail(step, id, end, reason);
     }
 
-    fn expire(&mut self, id: &JobId, end: RunEnd, reason: String, out: &mut Vec<Effect>) {
+    fn expire(&mut self, step: &mut Step<'_>, id: &JobId, end: RunEnd, reason: String) {
         let Some(job) = self.forget(id) else { return };
         match job.phase {
             Phase::Assigned(assignment) => {
-                self.cancel_at_worker(id.clone(), assignment.run(), reason.clone(), out);
-                out.push(Effect::Finish {
+                self.cancel_at_worker(step, id.clone(), assignment.run(), reason.clone());
+                step.effects.push(Effect::Finish {
                     job: job.queued,
                     assignment,
                     end,
@@ -328,7 +306,7 @@ impl Engine {
                 });
             }
             Phase::Checking | Phase::Waiting { .. } | Phase::Sleeping { .. } | Phase::Held => {
-                out.push(Effect::Close {
+                step.effects.push(Effect::Close {
                     job: job.queued,
                     to: end.final_state(),
                     verdict: None,
@@ -339,9 +317,9 @@ impl Engine {
         }
     }
 
-    fn flush_times(&mut self, now: Timestamp, out: &mut Vec<Effect>) {
+    fn flush_times(&mut self, step: &mut Step<'_>) {
         while let Some((at, _, _)) = self.unflushed_times.front() {
-            if *at > now {
+            if *at > step.now {
                 break;
             }
             let Some((_, id, dispatch)) = self.unflushed_times.pop_front() else {
@@ -350,7 +328,7 @@ impl Engine {
             if let Some(a) = self.jobs.get(&id).and_then(|j| j.assignment())
                 && a.dispatch == dispatch
             {
-                out.push(Effect::RecordTimes {
+                step.effects.push(Effect::RecordTimes {
                     job: id,
                     assignment: a.clone(),
                 });
