@@ -9,7 +9,6 @@ use crate::ids::{DispatchId, Incarnation, WorkerId};
 use crate::run_end::RunEnd;
 
 impl Engine {
-    #[expect(clippy::too_many_arguments, reason = "the parts of one message")]
     pub(super) fn inventory(
         &mut self,
         step: &mut Step<'_>,
@@ -30,7 +29,6 @@ impl Engine {
         }
         self.note_heartbeats(worker, running.iter().chain(finished));
         let heard = self.listening.now();
-        let accept_within = self.settings.accept_within;
         let absent = self.jobs_at_worker(worker, |a| {
             a.incarnation == *incarnation
                 && !running.contains(&a.dispatch)
@@ -38,24 +36,14 @@ impl Engine {
                 && (a.recovered || a.liveness.accept_by + ANSWER_GRACE <= heard)
         });
         for id in absent {
-            let Some(job) = self.jobs.get_mut(&id) else {
-                continue;
-            };
-            let known = job.queued.clone();
-            let Some(a) = job.assignment_mut() else {
+            let Some(a) = self.jobs.get(&id).and_then(Job::assignment) else {
                 continue;
             };
             if a.recovered && !a.accepted && a.sdk {
                 // The leader before us may have died before it was on the wire; the
                 // worker drops it if it has seen it.
-                a.recovered = false;
-                a.offer(step.now, heard, accept_within);
-                let assignment = a.clone();
-                self.arm(Some(step.now + accept_within), &id);
-                step.effects.push(Effect::Republish {
-                    job: known,
-                    assignment,
-                });
+                self.arm(Some(step.now + self.settings.accept_within), &id);
+                self.republish(step, &id);
             } else {
                 let (end, reason) = if a.accepted {
                     (RunEnd::RunLost, "its worker no longer has it")

@@ -95,6 +95,11 @@ impl Assignment {
         }
     }
 
+    /// Whether its job may have no run after this one.
+    pub(super) fn is_last_attempt(&self) -> bool {
+        self.attempt.is_last_of(self.limits.max_attempts)
+    }
+
     /// It is offered to its worker from now on.
     pub(super) fn offer(&mut self, now: Timestamp, heard: ListenTime, accept_within: Duration) {
         self.accept_by = now + accept_within;
@@ -157,7 +162,7 @@ pub(super) struct Job {
     /// Scheduled tries, counted or not: they become rarer.
     pub rounds: u32,
     /// The turn it had when it left the ready queue to be asked about again.
-    pub kept: Option<SavedTurn>,
+    pub saved_turn: Option<SavedTurn>,
     /// It is on its last attempt after it lost a worker.
     pub crash_suspect: bool,
 }
@@ -173,7 +178,7 @@ impl Job {
             armed: None,
             tries: 0,
             rounds: 0,
-            kept: None,
+            saved_turn: None,
             crash_suspect: false,
         }
     }
@@ -198,20 +203,9 @@ impl Engine {
     /// in flight or waiting by now (its submission came twice) is left as it is; one that
     /// was held has been approved.
     pub(super) fn decided(&mut self, step: &mut Step<'_>, mut queued: QueuedJob, verdict: Verdict) {
-        // Every verdict names the snapshot it was made with: that is a confirmation.
-        let told = self.confirmed.as_ref().map(|(_, at)| *at);
-        if verdict.decision != Decision::FailOpen
-            && told.is_none_or(|at| at <= verdict.confirmed_at)
-        {
-            self.confirmed = Some((verdict.snapshot.clone(), verdict.confirmed_at));
-        }
-        if let Some(job) = self.jobs.get(&queued.id) {
-            match &job.phase {
-                Phase::Assigned(_) | Phase::Waiting { .. } => return,
-                Phase::Checking | Phase::Sleeping { .. } | Phase::Held => {
-                    keep_engine_progress(&mut queued, &job.queued);
-                }
-            }
+        self.note_snapshot(&verdict);
+        if !self.bring_up_to_date(&mut queued) {
+            return;
         }
         let id = queued.id.clone();
         let queued = Arc::new(queued);
@@ -264,6 +258,33 @@ impl Engine {
         }
     }
 
+    /// Every verdict names the snapshot it was made with: that confirms the snapshot.
+    fn note_snapshot(&mut self, verdict: &Verdict) {
+        let last = self.confirmed.as_ref().map(|(_, at)| *at);
+        if verdict.decision != Decision::FailOpen
+            && last.is_none_or(|at| at <= verdict.confirmed_at)
+        {
+            self.confirmed = Some((verdict.snapshot.clone(), verdict.confirmed_at));
+        }
+    }
+
+    /// An answer about a job carries the job as it was when the question was put. What we
+    /// did to it since then counts: its attempts never fall back, nor its backoff away.
+    /// False when the job is past waiting for an answer.
+    fn bring_up_to_date(&self, queued: &mut QueuedJob) -> bool {
+        let Some(job) = self.jobs.get(&queued.id) else {
+            return true;
+        };
+        match &job.phase {
+            Phase::Assigned(_) | Phase::Waiting { .. } => false,
+            Phase::Checking | Phase::Sleeping { .. } | Phase::Held => {
+                queued.attempt = job.queued.attempt;
+                queued.not_before = job.queued.not_before;
+                true
+            }
+        }
+    }
+
     /// Into a phase outside the ready queue and the workers, keeping since when it waits
     /// and what was tried.
     pub(super) fn set_phase(&mut self, now: Timestamp, queued: Arc<QueuedJob>, phase: Phase) {
@@ -290,7 +311,7 @@ impl Engine {
         verdict: Verdict,
     ) {
         let max = self.max_attempts(&queued, verdict.constraints.as_deref());
-        if queued.attempt.0 >= max {
+        if queued.attempt.is_last_of(max) {
             self.jobs.remove(&queued.id);
             step.effects.push(Effect::Close {
                 job: queued,
@@ -301,7 +322,7 @@ impl Engine {
             });
         } else {
             let id = queued.id.clone();
-            let crash_suspect = queued.lost && queued.attempt.next().0 >= max;
+            let crash_suspect = queued.lost && queued.attempt.next().is_last_of(max);
             let retry_at = step.now;
             self.set_phase(step.now, queued, Phase::Waiting { verdict, retry_at });
             if let Some(job) = self.jobs.get_mut(&id) {
@@ -338,7 +359,7 @@ impl Engine {
             crash_suspect: job.crash_suspect,
             rule: limit.map(|n| (verdict.rule_id.as_str(), n)),
             weight: self.rules.tenants.get(&job.queued.tenant).weight,
-            kept: job.kept.take(),
+            saved_turn: job.saved_turn.take(),
         });
         job.place = Some(place);
         self.arm(Some(at), id);
@@ -364,13 +385,8 @@ impl Engine {
         detail: Option<Arc<str>>,
     ) {
         let id = queued.id.clone();
-        if let Some(job) = self.jobs.get(&id) {
-            match &job.phase {
-                Phase::Assigned(_) | Phase::Waiting { .. } => return,
-                Phase::Checking | Phase::Sleeping { .. } | Phase::Held => {
-                    keep_engine_progress(&mut queued, &job.queued);
-                }
-            }
+        if !self.bring_up_to_date(&mut queued) {
+            return;
         }
         let phase = Phase::Sleeping {
             until,
@@ -418,8 +434,7 @@ impl Engine {
                 let began = assignment.began_at();
                 assignment.liveness.began = began.map(|at| self.listening.moment(step.now, at));
                 let accept_by = assignment.accept_by;
-                let max = assignment.limits.max_attempts;
-                let crash_suspect = queued.lost && assignment.attempt.0 >= max;
+                let crash_suspect = queued.lost && assignment.is_last_attempt();
                 self.take_slot(&queued.tenant, &id, &assignment, crash_suspect);
                 let mut job = Job::new(step.now, queued, Phase::Assigned(assignment));
                 job.crash_suspect = crash_suspect;
@@ -460,13 +475,6 @@ impl Engine {
             self.cancel_at_worker(step, id.clone(), assignment.run(), reason);
         }
     }
-}
-
-/// An answer about a job carries the job as it was when the question was put. What we
-/// did to it since then counts: its attempts never fall back, nor its backoff away.
-fn keep_engine_progress(said: &mut QueuedJob, ours: &QueuedJob) {
-    said.attempt = ours.attempt;
-    said.not_before = ours.not_before;
 }
 
 /// Tries of waiting jobs fall on a grid, so that a hundred thousand of them do not wake

@@ -195,7 +195,7 @@ impl Engine {
             Input::EndedRun { job, run, state } => self.ended_run(step, job, run, state),
             Input::Gone(job) => self.gone(step, &job),
             Input::Register(worker) => self.register_worker(step, *worker),
-            Input::Heartbeat(beat) => self.beat(step, beat),
+            Input::Heartbeat(heartbeat) => self.heartbeat(step, &heartbeat),
             Input::Deregister {
                 worker,
                 incarnation,
@@ -308,7 +308,7 @@ impl Engine {
                 continue;
             };
             job.place = None;
-            job.kept = None;
+            job.saved_turn = None;
             let phase = std::mem::replace(&mut job.phase, Phase::Checking);
             let known = job.queued.clone();
             match phase {

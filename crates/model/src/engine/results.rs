@@ -154,7 +154,7 @@ impl Engine {
             return;
         }
         let again = self.retry_on(&known).follows(end);
-        if again && assignment.attempt.0 < assignment.limits.max_attempts {
+        if again && !assignment.is_last_attempt() {
             self.retry_or_fail(step, &report.job, end, detail);
             return;
         }
@@ -260,7 +260,7 @@ impl Engine {
 
     /// Why no other run follows one that ended like this; `None` if one does.
     fn why_final(&self, job: &Job, a: &Assignment, end: RunEnd, reason: &str) -> Option<String> {
-        if end.may_have_begun() && a.attempt.0 >= a.limits.max_attempts {
+        if end.may_have_begun() && a.is_last_attempt() {
             Some(format!("attempt {} was the last: {reason}", a.attempt))
         } else if !self.retry_on(&job.queued).follows(end) {
             Some(reason.to_owned())
@@ -280,7 +280,7 @@ impl Engine {
         end: RunEnd,
     ) -> Option<Duration> {
         let mut backoff = |n: u32| self.settings.backoff.delay(n, step.random());
-        let nth = a.attempt.0.saturating_sub(1);
+        let nth = a.attempt.before_this_run().0;
         match end {
             RunEnd::DispatchFailed => {
                 let floor = self.settings.retry_delay_publish;
@@ -303,7 +303,7 @@ impl Engine {
             | RunEnd::DeadlineExceeded
             | RunEnd::Abandoned => {
                 let plan = job.queued.spec.retry.as_ref();
-                let planned = plan.and_then(|p| p.delay(a.attempt.0));
+                let planned = plan.and_then(|p| p.delay(a.attempt));
                 Some(planned.unwrap_or_else(|| backoff(nth)))
             }
         }

@@ -8,6 +8,7 @@ use super::jobs::grid;
 use super::workers::ANSWER_GRACE;
 use super::{Assignment, Effect, Engine, Phase, Step};
 use crate::ids::JobId;
+use crate::job::RetryPlan;
 use crate::routing::WaitReason;
 use crate::run_end::RunEnd;
 use crate::state::JobState;
@@ -16,8 +17,8 @@ use crate::time::{ListenTime, Timestamp};
 /// Timers that are kept without asking whether they still count.
 const TIMERS_KEPT: usize = 1024;
 
-/// While the bus is away nobody can show life: look again after this long.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// While the bus is away nobody can show life: a run is checked again after this long.
+const BUS_DOWN_RECHECK: Duration = Duration::from_secs(1);
 
 /// A worker ends a run at its limit by itself and says so; only this much later it is
 /// ended for it.
@@ -173,25 +174,15 @@ impl Engine {
     /// A run in a worker's hands: was it taken in time, does it show signs of life, does
     /// it take longer than it may?
     fn check_run(&mut self, step: &mut Step<'_>, id: &JobId) {
-        let Some(job) = self.jobs.get_mut(id) else {
+        let Some(job) = self.jobs.get(id) else {
             return;
         };
-        let known = job.queued.clone();
-        let Some(a) = job.assignment_mut() else {
+        let Some(a) = job.assignment() else {
             return;
         };
-        let plan = known.spec.retry.as_ref();
-        let visibility = plan
-            .and_then(|p| p.visibility_ms)
-            .map(Duration::from_millis);
-        let limit = visibility.unwrap_or_else(|| {
-            let limit = if a.accepted {
-                self.settings.running_timeout
-            } else {
-                self.settings.dispatch_timeout
-            };
-            a.limits.run_limit.map_or(limit, |run| limit.max(run))
-        });
+        let plan = job.queued.spec.retry.as_ref();
+        let visibility = plan.and_then(RetryPlan::visibility_timeout);
+        let limit = visibility.unwrap_or_else(|| self.silence_limit(a));
         let heard = self.listening.now();
         if self.listening.is_on() && heard.since(a.liveness.last_heartbeat) >= limit {
             let reason = format!("no sign of life for {} s", limit.as_secs());
@@ -208,6 +199,7 @@ impl Engine {
             return;
         }
         let mut again = a.liveness.last_heartbeat + limit;
+        let unaccepted = !a.accepted && a.sdk;
         if let Some(end) = ends_by(a) {
             // A result may still be on its way from before the bus was lost.
             let end = end.max(self.listening.settled(RUN_GRACE));
@@ -219,60 +211,90 @@ impl Engine {
             }
             again = again.min(end);
         }
-        if !a.accepted && a.sdk {
-            let ttl = self.settings.worker_ttl;
-            let unheard = self.settings.accept_within + ANSWER_GRACE + ttl;
-            let accept_by = a.liveness.accept_by;
-            if a.recovered && accept_by <= heard || accept_by + ANSWER_GRACE <= heard {
-                if a.recovered && self.workers.contains_key(&a.worker) && a.dispatched_at.is_none()
-                {
-                    // Its publish failed: the same dispatch goes out again.
-                    a.recovered = false;
-                    a.offer(step.now, heard, self.settings.accept_within);
-                    let assignment = a.clone();
-                    again = again.min(a.liveness.accept_by);
-                    step.effects.push(Effect::Republish {
-                        job: known,
-                        assignment,
-                    });
-                } else if self.listening.silence(a.liveness.last_heartbeat) >= unheard {
-                    // It is there, but neither took it nor answers what it has: as good
-                    // as gone, for this run.
-                    let reason = "its worker does not hear".to_owned();
-                    let worker = a.worker.clone();
-                    self.worker_missed_accept(&worker);
-                    self.retry_or_fail(step, id, RunEnd::WorkerLost, reason);
-                    return;
-                } else {
-                    // Past accept-by nobody will start it; ask before giving it away.
-                    step.effects.push(Effect::RequestInventory {
-                        worker: a.worker.clone(),
-                    });
-                    again = again.min(heard + self.settings.retry_delay_publish);
-                    if self.listening.is_on() {
-                        self.count_missed_accept(id);
-                    }
-                }
-            } else if a.recovered {
-                again = again.min(accept_by);
-            } else {
-                again = again.min(accept_by + ANSWER_GRACE);
+        if unaccepted {
+            match self.check_acceptance(step, id) {
+                Some(at) => again = again.min(at),
+                None => return,
             }
         }
         // Never at once: what could be done now has been done.
         let soonest = match self.listening.is_on() {
             true => step.now + Duration::from_millis(1),
-            false => step.now + LOOK_AGAIN,
+            false => step.now + BUS_DOWN_RECHECK,
         };
         let again = self.listening.timer(step.now, again);
         self.arm(Some(again.max(soonest)), id);
     }
 
+    /// How long a run may show no sign of life.
+    fn silence_limit(&self, a: &Assignment) -> Duration {
+        let limit = if a.accepted {
+            self.settings.running_timeout
+        } else {
+            self.settings.dispatch_timeout
+        };
+        a.limits.run_limit.map_or(limit, |run| limit.max(run))
+    }
+
+    /// A run that its worker has not accepted yet: when to check it again. `None` when it
+    /// is over.
+    fn check_acceptance(&mut self, step: &mut Step<'_>, id: &JobId) -> Option<ListenTime> {
+        let heard = self.listening.now();
+        let a = self.jobs.get(id)?.assignment()?;
+        let grace = if a.recovered {
+            Duration::ZERO
+        } else {
+            ANSWER_GRACE
+        };
+        let due = a.liveness.accept_by + grace;
+        if heard < due {
+            return Some(due);
+        }
+        let worker = a.worker.clone();
+        if a.recovered && self.workers.contains_key(&worker) && a.dispatched_at.is_none() {
+            // Its publish failed: the same dispatch goes out again.
+            self.republish(step, id);
+            return Some(heard + self.settings.accept_within);
+        }
+        let unheard = self.settings.accept_within + ANSWER_GRACE + self.settings.worker_ttl;
+        if self.listening.silence(a.liveness.last_heartbeat) >= unheard {
+            // The worker is there, but neither accepted the run nor answers what it has: it
+            // is as good as gone, for this run.
+            let reason = "its worker does not hear".to_owned();
+            self.worker_missed_accept(&worker);
+            self.retry_or_fail(step, id, RunEnd::WorkerLost, reason);
+            return None;
+        }
+        // Past accept-by nobody will start it; the worker is asked before it is given away.
+        step.effects.push(Effect::RequestInventory { worker });
+        if self.listening.is_on() {
+            self.count_missed_accept(id);
+        }
+        Some(heard + self.settings.retry_delay_publish)
+    }
+
+    /// The same dispatch goes out again; a worker of our SDK drops it if it has it.
+    pub(super) fn republish(&mut self, step: &mut Step<'_>, id: &JobId) {
+        let heard = self.listening.now();
+        let Some(job) = self.jobs.get_mut(id) else {
+            return;
+        };
+        let queued = job.queued.clone();
+        if let Some(a) = job.assignment_mut() {
+            a.recovered = false;
+            a.offer(step.now, heard, self.settings.accept_within);
+            step.effects.push(Effect::Republish {
+                job: queued,
+                assignment: a.clone(),
+            });
+        }
+    }
+
     /// The end, or another run where the topic says so; the worker is told in any case.
     fn timed_out(&mut self, step: &mut Step<'_>, id: &JobId, end: RunEnd, reason: String) {
         let again = self.jobs.get(id).is_some_and(|job| {
-            let left = |a: &Assignment| a.attempt.0 < a.limits.max_attempts;
-            self.retry_on(&job.queued).follows(end) && job.assignment().is_some_and(left)
+            let left = job.assignment().is_some_and(|a| !a.is_last_attempt());
+            left && self.retry_on(&job.queued).follows(end)
         });
         if again {
             self.give_up(step, id, RunEnd::TimedOut, reason);

@@ -55,20 +55,55 @@ impl Engine {
         self.register(worker);
     }
 
-    pub(super) fn beat(&mut self, step: &mut Step<'_>, beat: Heartbeat) {
+    pub(super) fn heartbeat(&mut self, step: &mut Step<'_>, beat: &Heartbeat) {
         self.resend_cancels(step, &beat.active);
         let registered = self.workers.get(&beat.worker).map(|w| &w.incarnation);
         if let Some(incarnation) = &beat.incarnation
             && registered != Some(incarnation)
         {
-            self.duplicate_heartbeat(step, &beat, incarnation);
+            self.duplicate_heartbeat(step, beat, incarnation);
             return;
         }
         if registered.is_none() {
             // A worker that knows only CAP introduces itself once in its life, perhaps
             // to an earlier leader: its heartbeat must do.
-            self.register_worker(step, worker_of_heartbeat(step.now, &beat));
+            self.register_worker(step, worker_of_heartbeat(step.now, beat));
         }
+        let Some(w) = self.workers.get_mut(&beat.worker) else {
+            return;
+        };
+        let (sdk, held, idle_before) = (w.sdk, w.in_flight, w.health.idle_at);
+        self.update_worker(beat);
+        if sdk {
+            if held > 0 {
+                self.request_inventory_if_missing(step, &beat.worker, &beat.active);
+            }
+            self.note_heartbeats(&beat.worker, beat.active.iter());
+        } else if held > 0 && beat.active_jobs >= held {
+            // It cannot say which, but it has as many as we gave it.
+            let all: Vec<DispatchId> = self
+                .in_flight
+                .of_worker(&beat.worker)
+                .map(|(d, _)| *d)
+                .collect();
+            self.note_heartbeats(&beat.worker, all.iter());
+        } else if held > 0
+            && beat.active_jobs == 0
+            && let Some(before) = idle_before
+        {
+            // What was sent while it was not connected is gone; it had time to begin, and
+            // has said twice that it has nothing.
+            let reason = "its worker does not have it";
+            let gone = self.jobs_at_worker(&beat.worker, |a| a.liveness.accept_by <= before);
+            for id in gone {
+                self.note_declined_topic(&beat.worker, &id);
+                self.retry_or_fail(step, &id, RunEnd::WorkerLost, reason.into());
+            }
+        }
+    }
+
+    /// What a heartbeat says of the worker itself.
+    fn update_worker(&mut self, beat: &Heartbeat) {
         let heard = self.listening.now();
         let Some(w) = self.workers.get_mut(&beat.worker) else {
             return;
@@ -96,38 +131,9 @@ impl Engine {
             w.in_flight.saturating_add(u32::from(ended))
         };
         w.reported_active = beat.active_jobs.saturating_sub(ours);
-        let idle_before = w.health.idle_at;
         w.health.idle_at = (beat.active_jobs == 0).then_some(heard);
-        let (sdk, held) = (w.sdk, w.in_flight);
         if !was_open && w.is_open() {
             self.capacity_changed = true;
-        }
-        if sdk && held > 0 {
-            self.request_inventory_if_missing(step, &beat.worker, &beat.active);
-        }
-        if sdk {
-            self.note_heartbeats(&beat.worker, beat.active.iter());
-        } else if held > 0 && beat.active_jobs >= held {
-            // It cannot say which, but it has as many as we gave it.
-            let all: Vec<DispatchId> = self
-                .in_flight
-                .of_worker(&beat.worker)
-                .map(|(d, _)| *d)
-                .collect();
-            self.note_heartbeats(&beat.worker, all.iter());
-        } else if held > 0
-            && beat.active_jobs == 0
-            && let Some(before) = idle_before
-        {
-            // What was sent while it was not connected is gone; it had time to begin, and
-            // has said twice that it has nothing.
-            let reason = "its worker does not have it";
-            let gone = self.jobs_at_worker(&beat.worker, |a| a.liveness.accept_by <= before);
-            for id in gone {
-                self.note_declined_topic(&beat.worker, &id);
-                let end = RunEnd::WorkerLost;
-                self.retry_or_fail(step, &id, end, reason.into());
-            }
         }
     }
 
