@@ -39,7 +39,7 @@ async fn required_signatures_admit_only_known_keys() {
 
     // Changed without a new signature, and signed by another hand.
     r.rewrite(DENY);
-    until("health says why", health, |h| h.contains("is not good")).await;
+    until("health says why", health, |h| h.contains("is invalid")).await;
     assert_eq!(decision().await, DecisionType::Allow);
     sign(DENY, &SigningKey::from_bytes(&[8; 32]));
     until("health says why", health, |h| h.contains("known keys")).await;
