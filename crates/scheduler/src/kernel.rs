@@ -6,7 +6,6 @@
 
 mod approved;
 mod cache;
-mod calls;
 mod config;
 mod fields;
 mod link;
@@ -20,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use airlock_guard::{Guard, SharedBreaker};
+use airlock_kernel_client::batch;
 use airlock_ledger::{Fact, LeaderLedger, Ledger};
 use airlock_model::backoff::Backoff;
 use airlock_model::breaker::Circuit;
@@ -28,7 +28,6 @@ use airlock_model::routing::WaitReason;
 use airlock_model::{Decision, JobId, Timestamp, Verdict};
 
 use cache::Cache;
-use calls::{halved, in_calls};
 pub use config::{BreakerConfig, FailMode, KernelConfig};
 use link::{Link, Told};
 use unanswered::Unanswered;
@@ -126,7 +125,7 @@ impl Kernel {
         verdicts: &mut [Option<Verdict>],
     ) -> Result<(), Unanswered> {
         let unknown: Vec<usize> = (0..jobs.len()).filter(|i| verdicts[*i].is_none()).collect();
-        let mut calls = in_calls(&unknown, |i| wire::encoded_at_most(&jobs[i]));
+        let mut calls = batch::split(&unknown, |i| wire::encoded_at_most(&jobs[i]));
         calls.reverse();
         while let Some(call) = calls.pop() {
             let asked: Vec<&QueuedJob> = call.iter().map(|i| &jobs[*i]).collect();
@@ -136,7 +135,7 @@ impl Kernel {
                         verdicts[i] = Some(verdict);
                     }
                 }
-                Err(Unanswered::Refused(reason)) => match halved(call) {
+                Err(Unanswered::Refused(reason)) => match batch::halve(call) {
                     Ok([first, second]) => calls.extend([second, first]),
                     Err(alone) => {
                         if let Some(i) = alone {
