@@ -292,7 +292,7 @@ fn read_set_index(
         return *index;
     }
     listed.push(own::ReadSet {
-        fields: evaluation.reads.words(),
+        fields: evaluation.reads.names(),
     });
     let index = listed.len() as u32;
     indexes.insert(evaluation.reads.clone(), index);

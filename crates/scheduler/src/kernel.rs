@@ -7,7 +7,6 @@
 mod approved;
 mod cache;
 mod config;
-mod fields;
 mod link;
 #[cfg(test)]
 mod tests;
@@ -308,8 +307,8 @@ impl Kernel {
             .zip(told.answers)
             .map(|(job, answered)| {
                 let verdict = answered.answer.verdict(now, asked_at);
-                if let Some(shape) = answered.shape {
-                    known.cache.put(&shape, job, answered.answer);
+                if let Some(reads) = answered.reads {
+                    known.cache.put(&reads, job, answered.answer);
                 }
                 verdict
             })

@@ -12,11 +12,11 @@ use airlock_kernel_client::{KernelClient, batch};
 use airlock_ledger::Ledger;
 use airlock_model::JobId;
 use airlock_model::engine::QueuedJob;
+use airlock_model::reads::Reads;
 use airlock_proto::own;
 
 use super::cache::Answer;
 use super::config::{FailMode, KernelConfig};
-use super::fields::Shape;
 use super::unanswered::Unanswered;
 use super::wire;
 use crate::metrics::Metrics;
@@ -27,7 +27,7 @@ const CONTENT_BYTES: usize = batch::MAX_BYTES;
 /// An answer, and which fields it depends on; `None` when it holds for its job alone.
 pub struct Answered {
     pub answer: Answer,
-    pub shape: Option<Shape>,
+    pub reads: Option<Reads>,
 }
 
 /// What a call told.
@@ -62,7 +62,7 @@ impl Link {
         let answer = self.call(jobs, Vec::new(), true).await.ok()?;
         let complete = answer.content_wanted.is_empty();
         let told = read(answer, jobs.len()).ok()?;
-        let known = told.answers.iter().all(|a| a.shape.is_some());
+        let known = told.answers.iter().all(|a| a.reads.is_some());
         (complete && known).then_some(told)
     }
 
@@ -98,7 +98,7 @@ impl Link {
             told.fail_mode = second.fail_mode;
             for (i, answered) in chunk.into_iter().zip(second.answers) {
                 told.answers[i] = Answered {
-                    shape: None,
+                    reads: None,
                     ..answered
                 };
             }
@@ -159,16 +159,17 @@ fn read(answer: own::CheckBatchResponse, asked: usize) -> Result<Told, Unanswere
             responses.len()
         )));
     }
-    let shapes: Vec<Option<Shape>> = reads.iter().map(|r| Shape::of(&r.fields)).collect();
+    let read_sets: Vec<Option<Reads>> =
+        reads.iter().map(|r| Reads::from_names(&r.fields)).collect();
     let answers = responses
         .into_iter()
         .enumerate()
         .map(|(i, response)| {
             let place = reads_of.get(i).copied().unwrap_or(0) as usize;
-            let shape = place.checked_sub(1).and_then(|p| shapes.get(p)?.clone());
+            let reads = place.checked_sub(1).and_then(|p| read_sets.get(p)?.clone());
             Answered {
                 answer: wire::answer(response),
-                shape,
+                reads,
             }
         })
         .collect();
