@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::auth;
 use crate::bundle_check::PublicKey;
-pub use crate::kernel::KernelConfig;
 pub use crate::tasks::TasksConfig;
+use airlock_kernel_client::ConnectionConfig;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -24,7 +24,7 @@ pub struct GatewayConfig {
     pub tasks: TasksConfig,
     pub database: LedgerConfig,
     pub nats: BusConfig,
-    pub kernel: KernelConfig,
+    pub kernel: ConnectionConfig,
     pub policy: PolicyConfig,
     /// How many parts the jobs are divided into, each with a leader of its own. Must be
     /// the schedulers' number.
@@ -161,7 +161,7 @@ impl Default for GatewayConfig {
             tasks: TasksConfig::default(),
             database: LedgerConfig::default(),
             nats: BusConfig::default(),
-            kernel: KernelConfig::default(),
+            kernel: ConnectionConfig::default(),
             policy: PolicyConfig::default(),
             shards: 1,
             telemetry: TelemetryConfig::default(),
@@ -303,7 +303,7 @@ impl ServiceConfig for GatewayConfig {
             "submit.queue and submit.publishers must be at least 1",
         );
         problems.extend(self.policy.problems());
-        problems.extend(self.kernel.problems());
+        problems.extend(self.kernel.validate());
         problems.extend(self.tasks.problems());
         problems.extend(self.database.validate());
         problems.extend(

@@ -26,7 +26,16 @@ const SERVICES: &[&str] = &[
 
 /// What services may build on.
 const LIBRARIES: &[&str] = &[
-    "bus", "election", "guard", "ledger", "model", "policy", "proto", "service", "settings",
+    "bus",
+    "election",
+    "guard",
+    "kernel-client",
+    "ledger",
+    "model",
+    "policy",
+    "proto",
+    "service",
+    "settings",
 ];
 
 /// What each crate that is no service may build on. `bus` takes its duplicate check and
@@ -37,6 +46,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("policy", &["model", "settings"]),
     ("proto", &["model"]),
     ("bus", &["model", "proto", "settings"]),
+    ("kernel-client", &["proto", "settings"]),
     ("guard", &["bus", "model", "proto", "settings"]),
     ("ledger", &["bus", "model", "settings"]),
     ("election", &["ledger", "model", "proto", "settings"]),
