@@ -10,8 +10,8 @@ use airlock_service::{HttpConfig, Secret, ServiceConfig, ShutdownConfig, Telemet
 use serde::{Deserialize, Serialize};
 
 use crate::auth;
-use crate::bundle_check::PublicKey;
-pub use crate::kernel::KernelConfig;
+use crate::policy::bundle_check::PublicKey;
+pub use crate::policy::kernel::KernelConfig;
 pub use crate::tasks::TasksConfig;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -8,7 +8,7 @@ use airlock_ledger::{Failure, LedgerError};
 use airlock_settings::Backoff;
 use tokio::time::Instant;
 
-use crate::problem::Problem;
+use crate::http::problem::Problem;
 
 /// Whether the same call, repeated, may go better. Everything given to [`retrying`]
 /// may be repeated without harm, so an ambiguous failure is among these.

@@ -11,7 +11,7 @@ use axum::http::header::{CONTENT_TYPE, HOST};
 use axum::http::{HeaderName, Method, Uri};
 use serde::{Deserialize, Serialize};
 
-use crate::problem::Problem;
+use crate::http::problem::Problem;
 
 /// How tasks become jobs.
 #[derive(Debug, Clone, Serialize, Deserialize)]

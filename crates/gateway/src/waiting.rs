@@ -19,9 +19,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::watch;
 
 use crate::config::LimitsConfig;
-use crate::links::Links;
-use crate::problem::Problem;
-use crate::shares::{Place, Room, Shares, Who};
+use crate::connections::Links;
+use crate::http::problem::Problem;
+use crate::limits::quota::{Place, Room, Shares, Who};
 
 const POLL_EVERY: Duration = Duration::from_millis(500);
 const POLL_CHUNK: usize = 1_000;

@@ -13,13 +13,14 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::jobs::{JobPath, RETRY_FOR, job_id};
-use super::{Answer, App, admission};
-use crate::changes::{Change, Changes};
-use crate::cursor;
-use crate::decode::decode_object;
-use crate::policy_query as query;
-use crate::problem::Problem;
+use super::{Answer, App};
+use crate::http::cursor;
+use crate::http::decode::decode_object;
+use crate::http::problem::Problem;
+use crate::limits::admission;
+use crate::policy::query;
 use crate::retry::{problem, retrying};
+use crate::view::diff::{Change, Changes};
 
 const MAX_REASON: usize = 1_024;
 /// A word on a job is a reason and perhaps constraints.

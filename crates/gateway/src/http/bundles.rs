@@ -22,12 +22,13 @@ use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
 use super::jobs::RETRY_FOR;
-use super::{Answer, App, admission};
-use crate::bundle_check;
-use crate::decode::decode_object;
-use crate::kernels::{self, LoadedBy};
-use crate::policy_query as query;
-use crate::problem::{FieldProblem, Problem};
+use super::{Answer, App};
+use crate::http::decode::decode_object;
+use crate::http::problem::{FieldProblem, Problem};
+use crate::limits::admission;
+use crate::policy::bundle_check;
+use crate::policy::kernel_status::{self, LoadedBy};
+use crate::policy::query;
 use crate::retry::{problem, retrying};
 
 const MAX_CONTENT: usize = 1 << 20;
@@ -93,7 +94,7 @@ struct Changed<'a> {
 
 /// Active is what the kernels have, not what the ledger wants.
 fn changed<'a>(bundle: &'a Bundle, loaded_by: &'a [LoadedBy]) -> Changed<'a> {
-    let in_force = kernels::by_all(loaded_by);
+    let in_force = kernel_status::by_all(loaded_by);
     Changed {
         bundle: Shown {
             active: bundle.active && in_force,
@@ -220,7 +221,7 @@ pub async fn publish(State(app): State<Arc<App>>, request: Request) -> Answer {
         .map_err(|e| problem(&e))?;
     app.waker
         .policy_changed("policy.published", &bundle.name, bundle.version);
-    let loaded_by = kernels::wait(&ledger).await;
+    let loaded_by = kernel_status::wait(&ledger).await;
     Ok((StatusCode::CREATED, Json(changed(&bundle, &loaded_by))).into_response())
 }
 
@@ -298,7 +299,7 @@ pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
     let there = ledger.kernels().await.map_err(|e| problem(&e))?;
     let loaded_by: Vec<LoadedBy> = there
         .iter()
-        .map(|k| kernels::loaded_by(k, generation))
+        .map(|k| kernel_status::loaded_by(k, generation))
         .collect();
     let why = match loaded_by.iter().find(|k| !k.loaded) {
         Some(k) => Some(format!(
@@ -356,15 +357,15 @@ pub async fn rollback(
         RolledBack::To(bundle) => {
             app.waker
                 .policy_changed("policy.rolled_back", &name, bundle.version);
-            let loaded_by = kernels::wait(&ledger).await;
+            let loaded_by = kernel_status::wait(&ledger).await;
             Ok(Json(changed(&bundle, &loaded_by)).into_response())
         }
         RolledBack::Withdrawn => {
             app.waker.policy_changed("policy.withdrawn", &name, 0);
-            let loaded_by = kernels::wait(&ledger).await;
+            let loaded_by = kernel_status::wait(&ledger).await;
             Ok(Json(json!({
                 "name": name, "version": null, "active": false,
-                "in_force": kernels::by_all(&loaded_by), "loaded_by": loaded_by,
+                "in_force": kernel_status::by_all(&loaded_by), "loaded_by": loaded_by,
             }))
             .into_response())
         }
@@ -383,7 +384,7 @@ pub async fn status(State(app): State<Arc<App>>, request: Request) -> Answer {
     let mut in_force = matches!(&asked, Ok(a) if a.refused.is_empty() && !a.snapshot.is_empty());
     let mut listed = Vec::new();
     for kernel in &there {
-        let stands = kernels::loaded_by(kernel, generation);
+        let stands = kernel_status::loaded_by(kernel, generation);
         in_force &= stands.loaded;
         let time = |at: Option<airlock_model::Timestamp>| at.map(|at| at.to_rfc3339());
         listed.push(json!({

@@ -12,8 +12,8 @@ use tokio::time::Instant;
 
 use super::jobs::RETRY_FOR;
 use super::{Answer, App};
-use crate::cursor;
-use crate::policy_query as query;
+use crate::http::cursor;
+use crate::policy::query;
 use crate::retry::{problem, retrying};
 
 /// Inputs up to this size are sent along when they are asked for.
@@ -21,7 +21,7 @@ const LARGEST_INPUT: usize = 64 << 10;
 
 pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
     let caller = app.keys.caller(request.headers())?;
-    let asked = query::decisions(request.uri(), crate::wake::now())?;
+    let asked = query::decisions(request.uri(), crate::submit::wake_up::now())?;
     let _admitted = app.admission.look(&caller)?;
     let ledger = app.links.need_ledger()?;
     let largest = if asked.input { LARGEST_INPUT } else { 0 };

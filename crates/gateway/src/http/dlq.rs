@@ -19,12 +19,13 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::jobs::RETRY_FOR;
-use super::{Answer, App, admission};
+use super::{Answer, App};
 use crate::auth::Caller;
-use crate::decode::decode_object;
-use crate::letters::{Bulk, Shown, ShownWhole, bulk, listing};
-use crate::open_jobs;
-use crate::problem::Problem;
+use crate::dlq::filter::{Bulk, Shown, ShownWhole, bulk, listing};
+use crate::http::decode::decode_object;
+use crate::http::problem::Problem;
+use crate::limits::admission;
+use crate::limits::open_jobs;
 use crate::retry::{problem, retrying};
 
 /// A filter and a few words.

@@ -17,8 +17,8 @@ use bytes::Bytes;
 
 use super::jobs::{self, JobPath};
 use super::{Answer, App};
-use crate::explain::{ask_leader, explain};
-use crate::wake::now;
+use crate::submit::wake_up::now;
+use crate::view::explanation::{ask_leader, explain};
 
 /// How long the leader may take. A person waits.
 const ASK_FOR: Duration = Duration::from_secs(1);

@@ -14,16 +14,17 @@ use axum::response::IntoResponse;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::{Answer, App, admission, explain};
-use crate::cursor;
-use crate::decode::decode_object;
-use crate::problem::Problem;
-use crate::query;
+use super::{Answer, App, explain};
+use crate::http::cursor;
+use crate::http::decode::decode_object;
+use crate::http::problem::Problem;
+use crate::http::query;
+use crate::limits::admission;
 use crate::retry::{problem, retrying};
+use crate::submit::wake_up::now;
 use crate::trace;
-use crate::view::{Detail, Shown, show};
+use crate::view::job::{Detail, Shown, show};
 use crate::waiting::Waiter;
-use crate::wake::now;
 
 /// How long a read is tried when the ledger does not answer.
 pub(super) const RETRY_FOR: Duration = Duration::from_secs(3);

@@ -1,14 +1,17 @@
 //! The routes, and the edge every request passes.
 
-mod admission;
 mod approvals;
 mod bundles;
+pub(crate) mod cursor;
 mod decisions;
+pub(crate) mod decode;
 mod dlq;
 mod explain;
 mod jobs;
 mod policy;
-mod refusals;
+pub(crate) mod problem;
+pub(crate) mod query;
+mod rejections;
 mod submit;
 mod tasks;
 
@@ -25,20 +28,20 @@ use axum::routing::{get, post};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::auth::Keys;
-use crate::bundle_check::PublicKey;
-use crate::commit::Submitter;
 use crate::config::{LimitsConfig, PolicyConfig};
-use crate::kernel::Kernel;
-use crate::links::Links;
+use crate::connections::Links;
+use crate::http::problem::Problem;
+use crate::limits::admission::Admission;
 use crate::metrics::GatewayMetrics;
-use crate::problem::Problem;
+use crate::policy::bundle_check::PublicKey;
+use crate::policy::kernel::Kernel;
+use crate::submit::commit::Submitter;
+use crate::submit::wake_up::Waker;
 use crate::tasks::TasksConfig;
 use crate::trace::{self, Tracing};
 use crate::waiting::Waiting;
-use crate::wake::Waker;
 
-pub use admission::Admission;
-pub use refusals::Refusals;
+pub use rejections::Refusals;
 
 /// What the handlers share.
 pub struct App {
@@ -119,7 +122,7 @@ async fn edge(State(app): State<Arc<App>>, request: Request, next: Next) -> Resp
     } else {
         app.limits.request_timeout
     };
-    let remote = refusals::remote(request.extensions());
+    let remote = rejections::remote(request.extensions());
     let uri = request.uri().clone();
     let mut response = match tokio::time::timeout(bound, next.run(request)).await {
         Ok(response) => response,

@@ -16,11 +16,12 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::{Answer, App, admission};
+use super::{Answer, App};
 use crate::auth::Caller;
-use crate::decode::decode_object;
-use crate::kernel::Question;
-use crate::problem::Problem;
+use crate::http::decode::decode_object;
+use crate::http::problem::Problem;
+use crate::limits::admission;
+use crate::policy::kernel::Question;
 
 /// What is asked about, in the shape clients of the protocol send.
 #[derive(Debug, Deserialize)]

@@ -16,14 +16,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use super::{Answer, App, admission, jobs};
-use crate::body::SubmitBody;
-use crate::commit::{Outcome, outcome};
-use crate::decode::decode;
-use crate::open_jobs;
-use crate::problem::Problem;
-use crate::query;
-use crate::shares::Who;
+use super::{Answer, App, jobs};
+use crate::http::decode::decode;
+use crate::http::problem::Problem;
+use crate::http::query;
+use crate::limits::admission;
+use crate::limits::open_jobs;
+use crate::limits::quota::Who;
+use crate::submit::body::SubmitBody;
+use crate::submit::commit::{Outcome, outcome};
 use crate::trace::{self, JobTrace};
 use crate::waiting::Waiter;
 

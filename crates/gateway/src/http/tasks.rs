@@ -17,13 +17,14 @@ use uuid::Uuid;
 
 use super::jobs::{self, JobPath};
 use super::submit::{header_key, settle};
-use super::{Answer, App, admission};
+use super::{Answer, App};
 use crate::auth::ANONYMOUS;
-use crate::body;
-use crate::commit::Outcome;
-use crate::decode::decode_object;
-use crate::problem::Problem;
-use crate::shares::Who;
+use crate::http::decode::decode_object;
+use crate::http::problem::Problem;
+use crate::limits::admission;
+use crate::limits::quota::Who;
+use crate::submit::body;
+use crate::submit::commit::Outcome;
 use crate::tasks::{from_here, status};
 use crate::trace;
 

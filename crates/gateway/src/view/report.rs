@@ -8,7 +8,7 @@ use airlock_model::{JobState, Timestamp};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::embed;
+use super::job::embed;
 
 #[derive(Debug, Serialize)]
 pub struct ShownReport<'a> {

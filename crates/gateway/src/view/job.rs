@@ -15,9 +15,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-mod report;
-
-use report::ShownReport;
+use super::report::{self, ShownReport};
 
 #[derive(Debug, Serialize)]
 pub struct Shown<'a> {

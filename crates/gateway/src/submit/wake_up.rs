@@ -2,7 +2,7 @@
 //!
 //! A wake-up is a hint. The ledger has the job, and the scheduler's replayer finds what
 //! no wake-up announced, so no client waits for it. One that could not go out is tried
-//! again behind ([`late`](crate::late)); one that is lost costs time and is counted.
+//! again behind ([`late`](crate::submit::pending)); one that is lost costs time and is counted.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -18,10 +18,10 @@ use bytes::Bytes;
 use futures::FutureExt;
 use tokio::sync::Semaphore;
 
-use crate::ahead::tell;
-use crate::late::Late;
-use crate::links::Links;
+use crate::connections::Links;
 use crate::metrics::GatewayMetrics;
+use crate::submit::pending::Late;
+use crate::submit::speculative::tell;
 
 /// How the gateway signs its packets.
 pub const SENDER: &str = "gateway";

@@ -15,7 +15,7 @@ use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
-use crate::problem::Problem;
+use crate::http::problem::Problem;
 
 /// The largest answer that is read; a policy's rules are the largest there are.
 const LARGEST_ANSWER: usize = 16 << 20;

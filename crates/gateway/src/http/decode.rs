@@ -7,7 +7,7 @@
 use serde::Deserialize;
 use serde_json::error::Category;
 
-use crate::problem::Problem;
+use crate::http::problem::Problem;
 
 /// Reads `text`, or says which field is wrong and where.
 pub fn decode<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T, Problem> {
@@ -72,7 +72,7 @@ fn full_path(path: &str, message: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::body::SubmitBody;
+    use crate::submit::body::SubmitBody;
 
     fn refused(text: &str) -> serde_json::Value {
         let problem = decode_object::<SubmitBody<'_>>(text.as_bytes()).unwrap_err();

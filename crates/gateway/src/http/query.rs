@@ -10,8 +10,8 @@ use airlock_service::config::duration;
 use axum::extract::Query;
 use axum::http::Uri;
 
-use crate::cursor;
-use crate::problem::Problem;
+use crate::http::cursor;
+use crate::http::problem::Problem;
 
 pub(crate) const DEFAULT_LIMIT: u32 = 100;
 const MAX_LIMIT: u32 = 1_000;

@@ -13,7 +13,7 @@ use airlock_proto::{own, packet};
 use bytes::Bytes;
 use uuid::Uuid;
 
-use crate::wake::{SENDER, now};
+use crate::submit::wake_up::{SENDER, now};
 
 /// How long nothing was committed before a transaction that counts as lone.
 const REST: Duration = Duration::from_millis(2);

@@ -8,7 +8,7 @@ use axum::extract::ConnectInfo;
 use axum::http::{Extensions, StatusCode};
 use tokio::time::Instant;
 
-use crate::problem::Problem;
+use crate::http::problem::Problem;
 
 /// Lines in each window; the next one says how many were left out.
 const LINES: u32 = 10;

@@ -8,9 +8,9 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::problem::Problem;
-use crate::query::{DEFAULT_LIMIT, filled, limit, parse, place, time, unknown};
-use crate::view::embed;
+use crate::http::problem::Problem;
+use crate::http::query::{DEFAULT_LIMIT, filled, limit, parse, place, time, unknown};
+use crate::view::job::embed;
 
 const MAX_CODE: usize = 256;
 /// Letters that one request about many may touch.

@@ -13,7 +13,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
-use crate::links::Links;
+use crate::connections::Links;
 
 const EVERY: Duration = Duration::from_secs(5);
 /// Pairs of reason and topic that are shown by themselves.

@@ -12,9 +12,9 @@ use bytes::Bytes;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use crate::decode::decode_object;
-use crate::mistakes::{self, Mistakes};
-use crate::problem::Problem;
+use super::validation::{self, Mistakes};
+use crate::http::decode::decode_object;
+use crate::http::problem::Problem;
 
 /// The fields a submission may have; any other is an error.
 #[derive(Debug, Deserialize)]
@@ -94,7 +94,7 @@ impl<'a> SubmitBody<'a> {
     ) -> Result<Asked, Problem> {
         match decode_object::<SubmitBody<'a>>(text) {
             Ok(body) => body.asked(whole, header_key, payload_limit),
-            Err(first) => Err(mistakes::all(text, first, |body, rest| {
+            Err(first) => Err(validation::all(text, first, |body, rest| {
                 body.asked(rest, header_key, payload_limit).map(drop)
             })),
         }

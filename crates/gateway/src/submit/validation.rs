@@ -10,9 +10,9 @@ use serde::Deserialize;
 use serde::de::{MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::body::SubmitBody;
-use crate::decode::decode_object;
-use crate::problem::Problem;
+use crate::http::decode::decode_object;
+use crate::http::problem::Problem;
+use crate::submit::body::SubmitBody;
 
 /// Enough for a person; beyond it a body is not a mistake but something else.
 const MOST: usize = 32;

@@ -5,18 +5,19 @@ use std::sync::Arc;
 use airlock_service::{Context, Service, ops};
 
 use crate::auth::{self, Keys};
-use crate::commit;
 use crate::config::GatewayConfig;
-use crate::http::{self, Admission, App, Refusals};
-use crate::kernel::Kernel;
-use crate::kernels;
-use crate::letters_gauge::LettersGauge;
-use crate::links::Links;
+use crate::connections::Links;
+use crate::dlq::gauge::LettersGauge;
+use crate::http::{self, App, Refusals};
+use crate::limits::admission::Admission;
+use crate::limits::open_jobs;
 use crate::metrics::GatewayMetrics;
-use crate::open_jobs;
+use crate::policy::kernel::Kernel;
+use crate::policy::kernel_status;
+use crate::submit::commit;
+use crate::submit::wake_up::Waker;
 use crate::trace::Tracing;
 use crate::waiting::Waiting;
-use crate::wake::Waker;
 
 pub struct Gateway;
 
@@ -50,7 +51,7 @@ impl Service for Gateway {
             .otlp_endpoint
             .is_some_and(|e| !e.is_empty());
         let kernel = Kernel::new(&config.kernel).await?;
-        kernels::watch(kernel.clone(), links.clone(), &ctx);
+        kernel_status::watch(kernel.clone(), links.clone(), &ctx);
         // The server's task alone holds the app and with it the submitter: when the
         // last request is answered, the committers see the end of their queue.
         let app = App {

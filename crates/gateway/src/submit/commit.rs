@@ -19,13 +19,13 @@ use airlock_service::{Context, OnFailure};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::ahead::{Calm, id_for};
 use crate::config::SubmitConfig;
-use crate::links::Links;
+use crate::connections::Links;
+use crate::http::problem::Problem;
 use crate::metrics::GatewayMetrics;
-use crate::problem::Problem;
 use crate::retry::retrying;
-use crate::wake::Waker;
+use crate::submit::speculative::{Calm, id_for};
+use crate::submit::wake_up::Waker;
 
 /// What became of one submission.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,9 +7,9 @@ use airlock_model::{JobId, TenantId, Timestamp};
 use airlock_service::config::duration;
 use axum::http::Uri;
 
-use crate::cursor;
-use crate::problem::Problem;
-use crate::query::{DEFAULT_LIMIT, filled, limit, parse, place, unknown};
+use crate::http::cursor;
+use crate::http::problem::Problem;
+use crate::http::query::{DEFAULT_LIMIT, filled, limit, parse, place, unknown};
 
 /// What a list of approvals asks for.
 #[derive(Debug)]

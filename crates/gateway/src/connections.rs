@@ -14,7 +14,7 @@ use airlock_service::{Context, LinkMetrics, OnFailure, Status};
 use airlock_settings::Backoff;
 use anyhow::Context as _;
 
-use crate::problem::Problem;
+use crate::http::problem::Problem;
 
 const DATABASE: &str = "database";
 const NATS: &str = "nats";

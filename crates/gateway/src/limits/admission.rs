@@ -14,8 +14,8 @@ use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 
 use crate::config::LimitsConfig;
-use crate::problem::Problem;
-use crate::shares::{Place, Room, Shares, Who};
+use crate::http::problem::Problem;
+use crate::limits::quota::{Place, Room, Shares, Who};
 
 /// How much of a body that is too large is read and thrown away, so that its sender
 /// reads our answer instead of a reset connection.

@@ -11,8 +11,8 @@ use airlock_service::{Context, OnFailure, Status};
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::kernel::Kernel;
-use crate::links::Links;
+use crate::connections::Links;
+use crate::policy::kernel::Kernel;
 
 /// How long a publication waits for the kernels.
 const LOAD_WAIT: Duration = Duration::from_secs(5);

@@ -8,8 +8,8 @@ use airlock_service::Context;
 use tokio::time::Instant;
 
 use crate::config::LimitsConfig;
-use crate::links::Links;
-use crate::problem::Problem;
+use crate::connections::Links;
+use crate::http::problem::Problem;
 
 /// How often the ledger is counted.
 const EVERY: Duration = Duration::from_secs(1);

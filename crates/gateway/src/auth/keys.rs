@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use crate::config::{AuthConfig, Role};
-use crate::problem::Problem;
+use crate::http::problem::Problem;
 
 const KEY_HEADER: &str = "x-api-key";
 const TENANT_HEADER: &str = "x-tenant-id";

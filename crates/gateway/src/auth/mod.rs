@@ -1,0 +1,5 @@
+//! Who is asking, and for which tenant.
+
+mod keys;
+
+pub use keys::*;
