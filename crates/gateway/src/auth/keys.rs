@@ -1,4 +1,4 @@
-//! Who is asking, and for which tenant.
+//! API keys: who a request's headers belong to.
 //!
 //! What must stay true: a user's key reaches its own tenant and nothing else, whatever
 //! headers come with it. Keys are kept and compared only as SHA-256 digests, and every
@@ -8,13 +8,13 @@ use std::collections::HashSet;
 use std::fmt;
 use std::net::SocketAddr;
 
-use airlock_ledger::{Actor, Voter};
 use airlock_model::{ActsFor, Credential, TenantId};
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+use super::caller::{ANONYMOUS, Caller};
 use crate::config::{AuthConfig, Role};
 use crate::http::problem::Problem;
 
@@ -24,8 +24,6 @@ const TENANT_HEADER: &str = "x-tenant-id";
 const DEVELOPMENT_TENANT: &str = "default";
 /// How the second key of development is called.
 const APPROVER: &str = "approver";
-/// Who submits without a key, where that is allowed.
-pub const ANONYMOUS: &str = "anonymous";
 /// A shorter key can be guessed; off loopback it is refused.
 const SHORTEST_KEY: usize = 16;
 
@@ -39,8 +37,8 @@ struct Key {
     acts_for: ActsFor,
 }
 
-/// The keys that open the door.
-pub struct Keys(Vec<Key>);
+/// The configured API keys.
+pub(crate) struct Keys(Vec<Key>);
 
 impl fmt::Debug for Keys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -48,73 +46,9 @@ impl fmt::Debug for Keys {
     }
 }
 
-/// Whoever sent the request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Caller {
-    /// The key's name.
-    pub name: String,
-    /// The person behind the key, when it says so.
-    pub principal: Option<String>,
-    /// What a rule may ask of who approves: the key's roles, `user` or `admin` among them.
-    pub roles: Vec<String>,
-    /// As whom it may submit.
-    pub acts_for: ActsFor,
-    pub admin: bool,
-    /// Whose jobs may be seen and cancelled; `None`: everybody's.
-    pub scope: Option<TenantId>,
-    /// For whom jobs are submitted; `None` when that was left open.
-    pub submits_for: Option<TenantId>,
-}
-
-impl Caller {
-    /// For what only administrators do.
-    pub fn must_be_admin(&self) -> Result<(), Problem> {
-        if self.admin {
-            Ok(())
-        } else {
-            Err(Problem::forbidden("this needs an administrator's key").by(&self.name))
-        }
-    }
-
-    /// Whose jobs this caller's are.
-    pub fn credential(&self) -> Credential {
-        Credential {
-            name: self.name.clone(),
-            principal: self.principal.clone().unwrap_or_else(|| self.name.clone()),
-            acts_for: self.acts_for.clone(),
-        }
-    }
-
-    /// Under whose name the audit trail has what this caller does.
-    pub fn actor(&self) -> Actor<'_> {
-        Actor {
-            key: &self.name,
-            principal: self.principal.as_deref(),
-        }
-    }
-
-    /// Who speaks when this caller approves or rejects.
-    pub fn voter(&self) -> Voter {
-        Voter {
-            key: self.name.clone(),
-            principal: self.principal.clone(),
-            roles: self.roles.clone(),
-        }
-    }
-
-    pub fn submit_tenant(&self) -> Result<&TenantId, Problem> {
-        self.submits_for.as_ref().ok_or_else(|| {
-            Problem::field(
-                "X-Tenant-ID",
-                "a job belongs to one tenant; name it instead of *",
-            )
-        })
-    }
-}
-
 impl Keys {
     /// The configured keys. The configuration was checked before.
-    pub fn new(config: &AuthConfig) -> anyhow::Result<Self> {
+    pub(crate) fn new(config: &AuthConfig) -> anyhow::Result<Self> {
         let mut keys = Vec::new();
         for key in &config.keys {
             let digest = if key.key.is_empty() {
@@ -153,7 +87,7 @@ impl Keys {
     }
 
     /// Who these headers belong to.
-    pub fn caller(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
+    pub(crate) fn caller(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
         let presented = presented(headers).ok_or_else(|| {
             Problem::unauthorized("an API key is needed, as X-API-Key or Authorization: Bearer")
         })?;
@@ -186,15 +120,18 @@ impl Keys {
                 (Some(tenant.clone()), Some(tenant))
             }
         };
-        let admin = key.role == Role::Admin;
-        let mut roles = key.roles.clone();
-        roles.push(if admin { "admin" } else { "user" }.to_owned());
+        let own_role = match key.role {
+            Role::Admin => "admin",
+            Role::User => "user",
+        };
+        let mut approver_roles = key.roles.clone();
+        approver_roles.push(own_role.to_owned());
         Ok(Caller {
             name: key.name.clone(),
             principal: key.principal.clone(),
-            roles,
+            approver_roles,
             acts_for: key.acts_for.clone(),
-            admin,
+            role: key.role,
             scope,
             submits_for,
         })
@@ -214,6 +151,11 @@ pub fn is_loopback(listen: &str) -> bool {
         Ok(address) => address.ip().is_loopback(),
         Err(_) => listen.starts_with("localhost:"),
     }
+}
+
+/// Whether a request brings an API key at all, a wrong one too.
+pub(crate) fn has_key(headers: &HeaderMap) -> bool {
+    headers.contains_key(KEY_HEADER) || headers.contains_key(AUTHORIZATION)
 }
 
 fn presented(headers: &HeaderMap) -> Option<&str> {
@@ -259,7 +201,7 @@ fn short_keys<'a>(config: &'a AuthConfig, listen: &str) -> Vec<&'a str> {
 }
 
 /// Everything that is wrong with the keys, together. Never quotes one.
-pub fn problems(config: &AuthConfig, listen: &str) -> Vec<String> {
+pub(crate) fn problems(config: &AuthConfig, listen: &str) -> Vec<String> {
     let mut problems = Vec::new();
     for name in short_keys(config, listen) {
         problems.push(format!(
@@ -427,7 +369,7 @@ mod tests {
         };
         let (one, two) = (who("one"), who("two"));
         assert_ne!(one.voter().name(), two.voter().name());
-        assert!(one.admin && !two.admin);
+        assert!(one.is_admin() && !two.is_admin());
         assert_eq!(two.scope.unwrap().as_str(), DEVELOPMENT_TENANT);
         config.approver_key = Secret::from("one");
         assert_eq!(problems(&config, HERE).len(), 1);

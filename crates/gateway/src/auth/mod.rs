@@ -1,5 +1,10 @@
-//! Who is asking, and for which tenant.
+//! Who is asking, for which tenant, and what they may do.
 
+mod caller;
 mod keys;
+mod permission;
 
-pub use keys::*;
+pub(crate) use caller::{ANONYMOUS, Caller};
+pub use keys::is_loopback;
+pub(crate) use keys::{Keys, has_key, problems};
+pub(crate) use permission::Permission;

@@ -26,12 +26,12 @@ struct Kind {
 }
 
 #[derive(Clone)]
-pub struct LettersGauge {
+pub struct DeadLetterGauge {
     letters: Family<Kind, Gauge>,
     oldest: Gauge,
 }
 
-impl LettersGauge {
+impl DeadLetterGauge {
     pub fn new(metrics: &Metrics) -> Self {
         Self {
             letters: metrics.family(

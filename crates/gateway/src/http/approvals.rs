@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::jobs::{JobPath, RETRY_FOR, job_id};
-use super::{Answer, App};
+use super::{App, HandlerResult};
+use crate::auth::Caller;
 use crate::http::cursor;
 use crate::http::decode::decode_object;
 use crate::http::problem::Problem;
@@ -194,8 +195,11 @@ fn entry(e: &AuditEntry) -> Value {
     json!({"at": e.at.to_rfc3339(), "kind": e.kind, "actor": e.actor, "detail": e.detail})
 }
 
-pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let caller = app.keys.caller(request.headers())?;
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    request: Request,
+) -> HandlerResult {
     let listing = query::approvals(request.uri(), caller.scope.as_ref())?;
     let _admitted = app.admission.look(&caller)?;
     let ledger = app.links.need_ledger()?;
@@ -209,8 +213,11 @@ pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
     Ok(Json(json!({"items": items, "next_cursor": next_cursor})).into_response())
 }
 
-pub async fn get(State(app): State<Arc<App>>, path: JobPath, request: Request) -> Answer {
-    let caller = app.keys.caller(request.headers())?;
+pub(super) async fn get(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    path: JobPath,
+) -> HandlerResult {
     let id = job_id(path)?;
     let scope = caller.scope.as_ref();
     let _admitted = app.admission.look(&caller)?;
@@ -257,17 +264,32 @@ impl VoteBody {
     }
 }
 
-pub async fn approve(State(app): State<Arc<App>>, path: JobPath, request: Request) -> Answer {
-    vote(&app, path, request, true).await
+pub(super) async fn approve(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    path: JobPath,
+    request: Request,
+) -> HandlerResult {
+    vote(&app, caller, path, request, true).await
 }
 
-pub async fn reject(State(app): State<Arc<App>>, path: JobPath, request: Request) -> Answer {
-    vote(&app, path, request, false).await
+pub(super) async fn reject(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    path: JobPath,
+    request: Request,
+) -> HandlerResult {
+    vote(&app, caller, path, request, false).await
 }
 
-async fn vote(app: &App, path: JobPath, request: Request, approve: bool) -> Answer {
+async fn vote(
+    app: &App,
+    caller: Caller,
+    path: JobPath,
+    request: Request,
+    approve: bool,
+) -> HandlerResult {
     let (parts, body) = request.into_parts();
-    let caller = app.keys.caller(&parts.headers)?;
     let id = job_id(path)?;
     let mut admitted = app.admission.enter(&caller)?;
     let text = admitted
@@ -312,7 +334,7 @@ async fn vote(app: &App, path: JobPath, request: Request, approve: bool) -> Answ
     answer(app, outcome, &id)
 }
 
-fn answer(app: &App, outcome: VoteOutcome, id: &airlock_model::JobId) -> Answer {
+fn answer(app: &App, outcome: VoteOutcome, id: &airlock_model::JobId) -> HandlerResult {
     let refused = match outcome {
         VoteOutcome::Approved(a) => {
             app.metrics.voted("approved");

@@ -22,7 +22,8 @@ use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
 use super::jobs::RETRY_FOR;
-use super::{Answer, App};
+use super::{App, HandlerResult};
+use crate::auth::Caller;
 use crate::http::decode::decode_object;
 use crate::http::problem::{FieldProblem, Problem};
 use crate::limits::admission;
@@ -171,10 +172,12 @@ async fn try_rollback(
     }
 }
 
-pub async fn publish(State(app): State<Arc<App>>, request: Request) -> Answer {
+pub(super) async fn publish(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    request: Request,
+) -> HandlerResult {
     let (parts, body) = request.into_parts();
-    let caller = app.keys.caller(&parts.headers)?;
-    caller.must_be_admin()?;
     admission::check_content_type(&parts.headers)?;
     let mut admitted = app.admission.enter(&caller)?;
     let text = admitted
@@ -284,9 +287,11 @@ fn decoded(text: &str) -> Option<Vec<u8>> {
     (bytes.len() == 64).then_some(bytes)
 }
 
-pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let caller = app.keys.caller(request.headers())?;
-    caller.must_be_admin()?;
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    request: Request,
+) -> HandlerResult {
     let asked = query::bundles(request.uri())?;
     let _admitted = app.admission.look(&caller)?;
     let ledger = app.links.need_ledger()?;
@@ -322,14 +327,13 @@ pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
     Ok(Json(json!({"items": items, "next_cursor": null})).into_response())
 }
 
-pub async fn rollback(
+pub(super) async fn rollback(
     State(app): State<Arc<App>>,
+    caller: Caller,
     path: Result<Path<String>, PathRejection>,
     request: Request,
-) -> Answer {
+) -> HandlerResult {
     let (parts, body) = request.into_parts();
-    let caller = app.keys.caller(&parts.headers)?;
-    caller.must_be_admin()?;
     let Ok(Path(name)) = path else {
         return Err(Problem::no_such_bundle("that"));
     };
@@ -374,8 +378,7 @@ pub async fn rollback(
 }
 
 /// What the policy is made of, and how each kernel stands to it.
-pub async fn status(State(app): State<Arc<App>>, request: Request) -> Answer {
-    app.keys.caller(request.headers())?.must_be_admin()?;
+pub(super) async fn status(State(app): State<Arc<App>>) -> HandlerResult {
     let ledger = app.links.need_ledger()?;
     let generation = ledger.bundles_generation().await.map_err(|e| problem(&e))?;
     let bundles = ledger.active_bundles().await.map_err(|e| problem(&e))?;

@@ -11,7 +11,8 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::jobs::RETRY_FOR;
-use super::{Answer, App};
+use super::{App, HandlerResult};
+use crate::auth::Caller;
 use crate::http::cursor;
 use crate::policy::query;
 use crate::retry::{problem, retrying};
@@ -19,8 +20,11 @@ use crate::retry::{problem, retrying};
 /// Inputs up to this size are sent along when they are asked for.
 const LARGEST_INPUT: usize = 64 << 10;
 
-pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let caller = app.keys.caller(request.headers())?;
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    request: Request,
+) -> HandlerResult {
     let asked = query::decisions(request.uri(), crate::submit::wake_up::now())?;
     let _admitted = app.admission.look(&caller)?;
     let ledger = app.links.need_ledger()?;

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::jobs::RETRY_FOR;
-use super::{Answer, App};
+use super::{App, HandlerResult};
 use crate::auth::Caller;
 use crate::dlq::filter::{Bulk, Shown, ShownWhole, bulk, listing};
 use crate::http::decode::decode_object;
@@ -59,8 +59,11 @@ struct Page<'a> {
     next_cursor: Option<String>,
 }
 
-pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let caller = app.keys.caller(request.headers())?;
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    request: Request,
+) -> HandlerResult {
     let listing = listing(request.uri(), caller.scope.as_ref())?;
     let _admitted = app.admission.look(&caller)?;
     let ledger = app.links.need_ledger()?;
@@ -76,8 +79,11 @@ pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
     Ok(Json(Page { items, next_cursor }).into_response())
 }
 
-pub async fn get(State(app): State<Arc<App>>, path: LetterPath, request: Request) -> Answer {
-    let caller = app.keys.caller(request.headers())?;
+pub(super) async fn get(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    path: LetterPath,
+) -> HandlerResult {
     let id = letter_id(path)?;
     let _admitted = app.admission.look(&caller)?;
     let whole = read(&app, caller.scope.as_ref(), id).await?;
@@ -89,8 +95,11 @@ struct Deleted {
     deleted: u64,
 }
 
-pub async fn delete(State(app): State<Arc<App>>, path: LetterPath, request: Request) -> Answer {
-    let caller = app.keys.caller(request.headers())?;
+pub(super) async fn delete(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    path: LetterPath,
+) -> HandlerResult {
     let id = letter_id(path)?;
     let _admitted = app.admission.enter(&caller)?;
     let ledger = app.links.need_ledger()?;
@@ -114,9 +123,13 @@ struct Chance {
     retry_of: Option<String>,
 }
 
-pub async fn retry(State(app): State<Arc<App>>, path: LetterPath, request: Request) -> Answer {
+pub(super) async fn retry(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    path: LetterPath,
+    request: Request,
+) -> HandlerResult {
     let (parts, body) = request.into_parts();
-    let caller = app.keys.caller(&parts.headers)?;
     let id = letter_id(path)?;
     let mut admitted = app.admission.enter(&caller)?;
     admitted
@@ -243,16 +256,14 @@ struct Many {
 }
 
 /// Reads a request about many letters.
-async fn many(app: &App, request: Request) -> Result<(Caller, Bulk), Problem> {
+async fn read_bulk(app: &App, caller: &Caller, request: Request) -> Result<Bulk, Problem> {
     let (parts, body) = request.into_parts();
-    let caller = app.keys.caller(&parts.headers)?;
     admission::check_content_type(&parts.headers)?;
-    let mut admitted = app.admission.enter(&caller)?;
+    let mut admitted = app.admission.enter(caller)?;
     let text = admitted
         .read(&parts.headers, body, BULK_BYTES, "body")
         .await?;
-    let bulk = bulk(decode_object(&text)?, caller.scope.as_ref())?;
-    Ok((caller, bulk))
+    bulk(decode_object(&text)?, caller.scope.as_ref())
 }
 
 /// Fixes the upper end of what the filter names, unless the request did.
@@ -277,8 +288,12 @@ async fn count(app: &App, filter: &LetterFilter) -> Result<u64, Problem> {
         .map_err(|e| problem(&e))
 }
 
-pub async fn retry_many(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let (caller, mut bulk) = many(&app, request).await?;
+pub(super) async fn retry_many(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    request: Request,
+) -> HandlerResult {
+    let mut bulk = read_bulk(&app, &caller, request).await?;
     let by = caller.credential();
     if bulk.filter.retried == Some(true) {
         let message = "what was tried again is not tried again a second time";
@@ -343,8 +358,12 @@ pub async fn retry_many(State(app): State<Arc<App>>, request: Request) -> Answer
     Ok(Json(answer).into_response())
 }
 
-pub async fn delete_many(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let (caller, mut bulk) = many(&app, request).await?;
+pub(super) async fn delete_many(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    request: Request,
+) -> HandlerResult {
+    let mut bulk = read_bulk(&app, &caller, request).await?;
     fix_end(&app, &mut bulk.filter).await?;
     let matched = count(&app, &bulk.filter).await?;
     let mut answer = Many {

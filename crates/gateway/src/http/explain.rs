@@ -11,12 +11,13 @@ use airlock_ledger::JobView;
 use airlock_model::explain::{Answer as Told, CHECKING, Question, Standing};
 use airlock_model::{JobId, JobState, Timestamp};
 use axum::Json;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::response::IntoResponse;
 use bytes::Bytes;
 
 use super::jobs::{self, JobPath};
-use super::{Answer, App};
+use super::{App, HandlerResult};
+use crate::auth::Caller;
 use crate::submit::wake_up::now;
 use crate::view::explanation::{ask_leader, explain};
 
@@ -44,8 +45,11 @@ pub(super) async fn waits_for(
     ask(app, &job.job_id, LOOK_FOR).await?.standing.waits_for()
 }
 
-pub async fn get(State(app): State<Arc<App>>, path: JobPath, request: Request) -> Answer {
-    let caller = app.keys.caller(request.headers())?;
+pub(super) async fn get(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    path: JobPath,
+) -> HandlerResult {
     let id = jobs::job_id(path)?;
     let _admitted = app.admission.look(&caller)?;
     let job = jobs::read(&app, caller.scope.as_ref(), &id).await?;

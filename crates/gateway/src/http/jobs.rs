@@ -14,7 +14,8 @@ use axum::response::IntoResponse;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::{Answer, App, explain};
+use super::{App, HandlerResult, explain};
+use crate::auth::Caller;
 use crate::http::cursor;
 use crate::http::decode::decode_object;
 use crate::http::problem::Problem;
@@ -54,8 +55,12 @@ pub(super) async fn read(
         .ok_or_else(|| Problem::no_such_job(id.as_str()))
 }
 
-pub async fn get(State(app): State<Arc<App>>, path: JobPath, request: Request) -> Answer {
-    let caller = app.keys.caller(request.headers())?;
+pub(super) async fn get(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    path: JobPath,
+    request: Request,
+) -> HandlerResult {
     let id = job_id(path)?;
     let scope = caller.scope.as_ref();
     let Some(wait) = query::wait(request.uri(), app.limits.max_wait)? else {
@@ -75,14 +80,14 @@ pub async fn get(State(app): State<Arc<App>>, path: JobPath, request: Request) -
 /// 200 with the job once it has ended, or 202 with it as it is when the time is up or
 /// the gateway stops. `waiter` was registered before the job was last looked at;
 /// `look_first` says that it was never looked at.
-pub async fn when_final(
+pub(super) async fn when_final(
     app: &App,
     scope: Option<&TenantId>,
     id: &JobId,
     wait: Duration,
     mut waiter: Waiter,
     mut look_first: bool,
-) -> Answer {
+) -> HandlerResult {
     let deadline = Instant::now() + wait;
     loop {
         let mut last = Instant::now() >= deadline;
@@ -118,8 +123,11 @@ struct Page<'a> {
     next_cursor: Option<String>,
 }
 
-pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let caller = app.keys.caller(request.headers())?;
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    request: Request,
+) -> HandlerResult {
     let listing = query::listing(request.uri(), caller.scope.as_ref())?;
     let _admitted = app.admission.look(&caller)?;
     let ledger = app.links.need_ledger()?;
@@ -150,9 +158,13 @@ struct Cancelled<'a> {
     state: JobState,
 }
 
-pub async fn cancel(State(app): State<Arc<App>>, path: JobPath, request: Request) -> Answer {
+pub(super) async fn cancel(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    path: JobPath,
+    request: Request,
+) -> HandlerResult {
     let (parts, body) = request.into_parts();
-    let caller = app.keys.caller(&parts.headers)?;
     let id = job_id(path)?;
     let mut admitted = app.admission.enter(&caller)?;
     let text = admitted

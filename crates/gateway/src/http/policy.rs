@@ -16,7 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::{Answer, App};
+use super::{App, HandlerResult};
 use crate::auth::Caller;
 use crate::http::decode::decode_object;
 use crate::http::problem::Problem;
@@ -186,7 +186,7 @@ fn told(answer: cap::PolicyCheckResponse, caller: &Caller) -> Told {
     let detail = answer.airlock.unwrap_or_default();
     let mut explanation: Option<Value> = serde_json::from_str(&detail.explanation).ok();
     let (mut reason, mut shadows) = (answer.reason, detail.shadows);
-    if !caller.admin {
+    if !caller.is_admin() {
         // The words of an explanation name every rule that was asked.
         if let Some(whole) = explanation.take() {
             if let Some(own) = whole["evaluation"]["reason"].as_str() {
@@ -292,33 +292,43 @@ fn remediation(r: cap::PolicyRemediation) -> Value {
     })
 }
 
-async fn ask(app: &App, question: Question, request: Request) -> Answer {
+async fn ask(app: &App, caller: &Caller, question: Question, request: Request) -> HandlerResult {
     let (parts, body) = request.into_parts();
-    let caller = app.keys.caller(&parts.headers)?;
     admission::check_content_type(&parts.headers)?;
     let limit = app.limits.body_bytes();
-    let mut admitted = app.admission.enter(&caller)?;
+    let mut admitted = app.admission.enter(caller)?;
     let whole = admitted.read(&parts.headers, body, limit, "input").await?;
     let asked: Asked<'_> = decode_object(&whole)?;
-    let request = asked.question(&caller)?;
+    let request = asked.question(caller)?;
     let answer = app.kernel.ask(question, request).await?;
-    Ok(Json(told(answer, &caller)).into_response())
+    Ok(Json(told(answer, caller)).into_response())
 }
 
-pub async fn evaluate(State(app): State<Arc<App>>, request: Request) -> Answer {
-    ask(&app, Question::Verdict, request).await
+pub(super) async fn evaluate(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    request: Request,
+) -> HandlerResult {
+    ask(&app, &caller, Question::Verdict, request).await
 }
 
-pub async fn simulate(State(app): State<Arc<App>>, request: Request) -> Answer {
-    ask(&app, Question::Verdict, request).await
+pub(super) async fn simulate(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    request: Request,
+) -> HandlerResult {
+    ask(&app, &caller, Question::Verdict, request).await
 }
 
-pub async fn explain(State(app): State<Arc<App>>, request: Request) -> Answer {
-    ask(&app, Question::Explain, request).await
+pub(super) async fn explain(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    request: Request,
+) -> HandlerResult {
+    ask(&app, &caller, Question::Explain, request).await
 }
 
-pub async fn snapshots(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let caller = app.keys.caller(request.headers())?;
+pub(super) async fn snapshots(State(app): State<Arc<App>>, caller: Caller) -> HandlerResult {
     let _admitted = app.admission.look(&caller)?;
     let snapshots = app.kernel.snapshots().await?;
     let items: Vec<Value> = snapshots
@@ -330,9 +340,7 @@ pub async fn snapshots(State(app): State<Arc<App>>, request: Request) -> Answer 
 }
 
 /// Rules name tenants, so only administrators see them.
-pub async fn rules(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let caller = app.keys.caller(request.headers())?;
-    caller.must_be_admin()?;
+pub(super) async fn rules(State(app): State<Arc<App>>, caller: Caller) -> HandlerResult {
     let _admitted = app.admission.look(&caller)?;
     let answer = app.kernel.rules().await?;
     let rules: Value = serde_json::from_str(&answer.rules).unwrap_or(Value::Array(Vec::new()));
@@ -350,15 +358,20 @@ mod tests {
     use airlock_model::TenantId;
 
     use super::*;
+    use crate::config::Role;
 
     fn caller(scope: Option<&str>) -> Caller {
         let scope = scope.map(|t| TenantId::new(t).unwrap());
         Caller {
             name: "k".to_owned(),
             principal: None,
-            roles: Vec::new(),
+            approver_roles: Vec::new(),
             acts_for: airlock_model::ActsFor::Names(Vec::new()),
-            admin: scope.is_none(),
+            role: if scope.is_none() {
+                Role::Admin
+            } else {
+                Role::User
+            },
             submits_for: Some(TenantId::new("home").unwrap()),
             scope,
         }

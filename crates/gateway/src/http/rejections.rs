@@ -1,4 +1,4 @@
-//! What the log has of callers that were turned away.
+//! The log of callers that were rejected: without a key, or without the permission.
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::http::problem::Problem;
 
-/// Lines in each window; the next one says how many were left out.
+/// Lines in each window; the next one says how many were suppressed.
 const LINES: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(60);
 
@@ -18,19 +18,19 @@ const WINDOW: Duration = Duration::from_secs(60);
 struct Window {
     since: Instant,
     written: u32,
-    left_out: u64,
+    suppressed: u64,
 }
 
-/// Writes a line for each refused caller, but not so many that refusing becomes work.
+/// Writes a line for each rejected caller, at most [`LINES`] in a [`WINDOW`].
 #[derive(Debug)]
-pub struct Refusals(Mutex<Window>);
+pub struct RejectionLog(Mutex<Window>);
 
-impl Default for Refusals {
+impl Default for RejectionLog {
     fn default() -> Self {
         Self(Mutex::new(Window {
             since: Instant::now(),
             written: 0,
-            left_out: 0,
+            suppressed: 0,
         }))
     }
 }
@@ -42,14 +42,14 @@ pub fn remote(extensions: &Extensions) -> Option<SocketAddr> {
         .map(|ConnectInfo(address)| *address)
 }
 
-impl Refusals {
-    /// Never says the key itself: a name only where the key is known.
-    pub fn note(&self, problem: &Problem, remote: Option<SocketAddr>, path: &str) {
+impl RejectionLog {
+    /// Never logs the key itself; its name only where the key is known.
+    pub fn log(&self, problem: &Problem, remote: Option<SocketAddr>, path: &str) {
         let status = problem.status();
         if status != StatusCode::UNAUTHORIZED && status != StatusCode::FORBIDDEN {
             return;
         }
-        let Some(left_out) = self.admit(Instant::now()) else {
+        let Some(suppressed) = self.next_line(Instant::now()) else {
             return;
         };
         tracing::warn!(
@@ -57,24 +57,24 @@ impl Refusals {
             remote = remote.map(tracing::field::display),
             key_name = problem.key_name(),
             path,
-            left_out,
-            "caller refused"
+            suppressed,
+            "caller rejected"
         );
     }
 
-    /// How many were left out before this one; `None`: this one is left out, too.
-    fn admit(&self, now: Instant) -> Option<u64> {
+    /// How many lines were suppressed before this one; `None`: this one is suppressed, too.
+    fn next_line(&self, now: Instant) -> Option<u64> {
         let mut window = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if now.duration_since(window.since) >= WINDOW {
             window.since = now;
             window.written = 0;
         }
         if window.written >= LINES {
-            window.left_out += 1;
+            window.suppressed += 1;
             return None;
         }
         window.written += 1;
-        Some(std::mem::take(&mut window.left_out))
+        Some(std::mem::take(&mut window.suppressed))
     }
 }
 
@@ -83,12 +83,14 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_flood_of_refusals_is_a_few_lines_and_a_number() {
-        let log = Refusals::default();
+    async fn a_flood_of_rejections_is_a_few_lines_and_a_number() {
+        let log = RejectionLog::default();
         let start = Instant::now();
-        let written = (0..1_000).filter(|_| log.admit(start).is_some()).count();
+        let written = (0..1_000)
+            .filter(|_| log.next_line(start).is_some())
+            .count();
         assert_eq!(written, LINES as usize);
-        assert_eq!(log.admit(start + WINDOW), Some(990));
-        assert_eq!(log.admit(start + WINDOW), Some(0));
+        assert_eq!(log.next_line(start + WINDOW), Some(990));
+        assert_eq!(log.next_line(start + WINDOW), Some(0));
     }
 }

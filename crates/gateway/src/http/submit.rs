@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use super::{Answer, App, jobs};
+use super::{App, HandlerResult, jobs};
+use crate::auth::Caller;
 use crate::http::decode::decode;
 use crate::http::problem::Problem;
 use crate::http::query;
@@ -188,9 +189,12 @@ pub(super) fn header_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
         .transpose()
 }
 
-pub async fn one(State(app): State<Arc<App>>, request: Request) -> Answer {
+pub(super) async fn one(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    request: Request,
+) -> HandlerResult {
     let (parts, body) = request.into_parts();
-    let caller = app.keys.caller(&parts.headers)?;
     let tenant = caller.submit_tenant()?;
     admission::check_content_type(&parts.headers)?;
     let wait = query::wait(&parts.uri, app.limits.max_wait)?;
@@ -237,7 +241,7 @@ async fn answer_later(
     accepted: Accepted,
     wait: Duration,
     waiter: Waiter,
-) -> Answer {
+) -> HandlerResult {
     // A replayed submission is about another job than the one we registered for.
     let (waiter, look_first) = if accepted.replayed {
         (app.waiting.register(&accepted.job_id, who)?, true)
@@ -280,9 +284,12 @@ struct Results {
     results: Vec<Item>,
 }
 
-pub async fn batch(State(app): State<Arc<App>>, request: Request) -> Answer {
+pub(super) async fn batch(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    request: Request,
+) -> HandlerResult {
     let (parts, body) = request.into_parts();
-    let caller = app.keys.caller(&parts.headers)?;
     let tenant = caller.submit_tenant()?;
     admission::check_content_type(&parts.headers)?;
     if parts.headers.contains_key(IDEMPOTENCY_KEY) {

@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use airlock_ledger::NewJob;
 use airlock_model::hash::job_hash;
-use airlock_model::{ActsFor, Credential, JobId, Shard, TenantId};
+use airlock_model::{JobId, Shard};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::header::LOCATION;
-use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::IntoResponse;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -17,15 +16,16 @@ use uuid::Uuid;
 
 use super::jobs::{self, JobPath};
 use super::submit::{header_key, settle};
-use super::{Answer, App};
+use super::{App, HandlerResult};
 use crate::auth::ANONYMOUS;
+use crate::auth::Caller;
 use crate::http::decode::decode_object;
 use crate::http::problem::Problem;
 use crate::limits::admission;
 use crate::limits::quota::Who;
 use crate::submit::body;
 use crate::submit::commit::Outcome;
-use crate::tasks::{from_here, status};
+use crate::tasks::status;
 use crate::trace;
 
 #[derive(Deserialize)]
@@ -43,30 +43,13 @@ struct Task {
     status: &'static str,
 }
 
-fn has_key(headers: &HeaderMap) -> bool {
-    headers.contains_key("x-api-key") || headers.contains_key(axum::http::header::AUTHORIZATION)
-}
-
-impl App {
-    /// For whom a task is, and who brings it. Without a key only where that is allowed.
-    fn task_owner(&self, parts: &Parts) -> Result<(TenantId, Credential), Problem> {
-        if has_key(&parts.headers) || !self.anonymous_tasks {
-            let caller = self.keys.caller(&parts.headers)?;
-            return Ok((caller.submit_tenant()?.clone(), caller.credential()));
-        }
-        from_here(&parts.method, &parts.uri, &parts.headers)?;
-        let nobody = Credential {
-            name: ANONYMOUS.to_owned(),
-            principal: ANONYMOUS.to_owned(),
-            acts_for: ActsFor::Names(Vec::new()),
-        };
-        Ok((self.tasks.tenant.clone(), nobody))
-    }
-}
-
-pub async fn create(State(app): State<Arc<App>>, request: Request) -> Answer {
+pub(super) async fn create(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    request: Request,
+) -> HandlerResult {
     let (parts, content) = request.into_parts();
-    let (tenant, by) = app.task_owner(&parts)?;
+    let (tenant, by) = (caller.submit_tenant()?.clone(), caller.credential());
     admission::check_content_type(&parts.headers)?;
     let key = header_key(&parts.headers)?;
     let limit = app.limits.body_bytes();
@@ -133,21 +116,16 @@ struct Standing {
 }
 
 /// How a task is doing.
-pub async fn get(State(app): State<Arc<App>>, path: JobPath, request: Request) -> Answer {
-    let (parts, _) = request.into_parts();
-    let keyed = has_key(&parts.headers) || !app.anonymous_tasks;
-    let (scope, by) = if keyed {
-        let caller = app.keys.caller(&parts.headers)?;
-        (caller.scope, caller.name)
-    } else {
-        from_here(&parts.method, &parts.uri, &parts.headers)?;
-        (Some(app.tasks.tenant.clone()), ANONYMOUS.to_owned())
-    };
+pub(super) async fn get(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    path: JobPath,
+) -> HandlerResult {
     let id = jobs::job_id(path)?;
-    let _admitted = app.admission.look(Who::user(&by))?;
-    let job = jobs::read(&app, scope.as_ref(), &id).await?;
+    let _admitted = app.admission.look(Who::user(&caller.name))?;
+    let job = jobs::read(&app, caller.scope.as_ref(), &id).await?;
     // Without a key, only what came without one.
-    if !keyed && job.submitted_by.as_deref() != Some(ANONYMOUS) {
+    if caller.is_anonymous() && job.submitted_by.as_deref() != Some(ANONYMOUS) {
         return Err(Problem::no_such_job(id.as_str()));
     }
     let error = job.reason.filter(|_| status(job.state) != "COMPLETED");

@@ -30,7 +30,7 @@ impl<'a> From<&'a Caller> for Who<'a> {
     fn from(caller: &'a Caller) -> Self {
         Self {
             key: &caller.name,
-            admin: caller.admin,
+            admin: caller.is_admin(),
         }
     }
 }
