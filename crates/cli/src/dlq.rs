@@ -4,7 +4,7 @@ mod bulk;
 
 use std::num::NonZeroU32;
 
-use airlock_client::{DeadLetterFilter, DeadLetterPage, WholeLetter};
+use airlock_client::{DeadLetterDetail, DeadLetterFilter, DeadLetterPage};
 use airlock_model::Timestamp;
 use clap::{Args, Subcommand};
 
@@ -202,7 +202,8 @@ fn list(page: &DeadLetterPage, scene: &Scene) -> String {
     table(header, rows)
 }
 
-fn show(letter: &WholeLetter, scene: &Scene) -> String {
+fn show(detail: &DeadLetterDetail, scene: &Scene) -> String {
+    let letter = &detail.letter;
     let heading = format!(
         "{}  {}",
         scene.paint.bold(&format!("letter {}", letter.id)),
@@ -224,10 +225,10 @@ fn show(letter: &WholeLetter, scene: &Scene) -> String {
         format!("as {} ({})", one_line(job), when(at, scene))
     });
     fact("again", again);
-    fact("trace", text(&letter.trace_id));
-    let request = letter.request.as_ref().map(|r| clean(r.get()).into_owned());
+    fact("trace", text(&detail.trace_id));
+    let request = detail.request.as_ref().map(|r| clean(r.get()).into_owned());
     fact("request", request);
-    fact("packet", text(&letter.packet_base64));
+    fact("packet", text(&detail.packet_base64));
     facts.text()
 }
 
@@ -284,7 +285,7 @@ mod tests {
             "retried_at": "2030-01-01T00:04:00Z", "trace_id": "t",
             "request": {"topic": "job.pay", "payload": {"n": 1}},
         });
-        let whole: WholeLetter = serde_json::from_str(&letter.to_string()).unwrap();
+        let whole: DeadLetterDetail = serde_json::from_str(&letter.to_string()).unwrap();
         let text = show(&whole, &scene());
         for part in [
             "letter 7  failed",

@@ -26,7 +26,7 @@ const SERVICES: &[&str] = &[
 
 /// What services may build on.
 const LIBRARIES: &[&str] = &[
-    "bus", "election", "guard", "ledger", "model", "policy", "proto", "service", "settings",
+    "api", "bus", "election", "guard", "ledger", "model", "policy", "proto", "service", "settings",
 ];
 
 /// What each crate that is no service may build on. `bus` takes its duplicate check and
@@ -34,6 +34,7 @@ const LIBRARIES: &[&str] = &[
 const MAY_USE: &[(&str, &[&str])] = &[
     ("model", &[]),
     ("settings", &[]),
+    ("api", &["model"]),
     ("policy", &["model", "settings"]),
     ("proto", &["model"]),
     ("bus", &["model", "proto", "settings"]),
@@ -42,7 +43,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("election", &["ledger", "model", "proto", "settings"]),
     ("service", &["model", "settings"]),
     ("worker", &["bus", "guard", "model", "proto", "settings"]),
-    ("client", &["model"]),
+    ("client", &["api", "model"]),
     ("testkit", &[]),
     ("cli", &["client", "model", "policy", "service", "settings"]),
     (
@@ -164,7 +165,7 @@ fn each_driver_has_one_home() -> anyhow::Result<()> {
                 "tonic",
                 "reqwest",
             ];
-            if ["model", "policy", "settings"].contains(&name.as_str())
+            if ["api", "model", "policy", "settings"].contains(&name.as_str())
                 && d.normal
                 && shell.contains(&d.name.as_str())
             {

@@ -159,7 +159,7 @@ rules:
 ";
     let stack = Stack::builder().policy(policy).start().await?;
     let root = client(&stack)?;
-    let question = airlock_client::PolicyQuestion {
+    let question = airlock_client::EvaluationRequest {
         topic: "job.echo".to_owned(),
         ..Default::default()
     };

@@ -1,6 +1,7 @@
 //! Dead letters as they are asked for and shown.
 
-use airlock_ledger::{DeadLetter, LetterFilter, WholeLetter};
+use airlock_api::{DeadLetter, DeadLetterDetail};
+use airlock_ledger::{LetterFilter, WholeLetter};
 use airlock_model::{JobId, JobSpec, TenantId, Timestamp, Topic};
 use axum::http::Uri;
 use base64::Engine as _;
@@ -17,56 +18,26 @@ const MAX_CODE: usize = 256;
 const MAX_BULK: u32 = 1_000;
 
 /// One line of the list.
-#[derive(Debug, Serialize)]
-pub struct Shown<'a> {
-    id: i64,
-    job_id: Option<&'a str>,
-    tenant_id: Option<&'a str>,
-    topic: Option<&'a str>,
-    reason_code: &'a str,
-    reason: &'a str,
-    last_state: Option<&'a str>,
-    attempts: i32,
-    /// Where a message came from that could not be read.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    subject: Option<&'a str>,
-    created_at: String,
-    retried_as: Option<&'a str>,
-    retried_at: Option<String>,
-}
-
-impl<'a> Shown<'a> {
-    pub fn of(letter: &'a DeadLetter) -> Self {
-        Self {
-            id: letter.id,
-            job_id: letter.job_id.as_deref(),
-            tenant_id: letter.tenant.as_deref(),
-            topic: letter.topic.as_deref(),
-            reason_code: &letter.reason_code,
-            reason: &letter.reason,
-            last_state: letter.last_state.as_deref(),
-            attempts: letter.attempts,
-            subject: letter.subject.as_deref(),
-            created_at: letter.created_at.to_rfc3339(),
-            retried_as: letter.retried_as.as_deref(),
-            retried_at: letter.retried_at.map(Timestamp::to_rfc3339),
-        }
+pub fn show(letter: &airlock_ledger::DeadLetter) -> DeadLetter {
+    DeadLetter {
+        id: letter.id,
+        job_id: letter.job_id.clone(),
+        tenant_id: letter.tenant.clone(),
+        topic: letter.topic.clone(),
+        reason_code: letter.reason_code.clone(),
+        reason: letter.reason.clone(),
+        last_state: letter.last_state.clone(),
+        attempts: u32::try_from(letter.attempts).unwrap_or_default(),
+        subject: letter.subject.clone(),
+        created_at: letter.created_at.to_rfc3339(),
+        retried_as: letter.retried_as.clone(),
+        retried_at: letter.retried_at.map(Timestamp::to_rfc3339),
     }
 }
 
-/// A letter with everything that was asked for.
+/// The submission that a dead letter is about.
 #[derive(Debug, Serialize)]
-pub struct ShownWhole<'a> {
-    #[serde(flatten)]
-    letter: Shown<'a>,
-    trace_id: Option<&'a str>,
-    request: Option<ShownRequest<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    packet_base64: Option<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct ShownRequest<'a> {
+pub struct RequestView<'a> {
     #[serde(flatten)]
     spec: &'a JobSpec,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -75,19 +46,18 @@ struct ShownRequest<'a> {
     payload_base64: Option<String>,
 }
 
-impl<'a> ShownWhole<'a> {
-    pub fn of(whole: &'a WholeLetter) -> Self {
-        let (payload, payload_base64) = embed(whole.payload.as_ref());
-        Self {
-            letter: Shown::of(&whole.letter),
-            trace_id: whole.trace_id.as_deref(),
-            request: whole.spec.as_ref().map(|spec| ShownRequest {
-                spec,
-                payload,
-                payload_base64,
-            }),
-            packet_base64: whole.packet.as_ref().map(|p| STANDARD.encode(p)),
-        }
+/// A dead letter with the request it is about.
+pub fn show_detail(whole: &WholeLetter) -> DeadLetterDetail<RequestView<'_>> {
+    let (payload, payload_base64) = embed(whole.payload.as_ref());
+    DeadLetterDetail {
+        letter: show(&whole.letter),
+        trace_id: whole.trace_id.clone(),
+        request: whole.spec.as_ref().map(|spec| RequestView {
+            spec,
+            payload,
+            payload_base64,
+        }),
+        packet_base64: whole.packet.as_ref().map(|p| STANDARD.encode(p)),
     }
 }
 
@@ -211,7 +181,7 @@ mod tests {
         let field = |json: &str| {
             let body: BulkBody = serde_json::from_str(json).unwrap();
             bulk(body, None)
-                .map_err(|p| serde_json::to_value(p).unwrap()["field"].to_string())
+                .map_err(|p| serde_json::to_value(p.into_body()).unwrap()["field"].to_string())
                 .map(|b| b.limit)
         };
         assert_eq!(field("{}"), Err("\"all\"".to_owned()));
@@ -237,7 +207,7 @@ mod tests {
         let field = |query: &str| {
             let uri: Uri = format!("/x?{query}").parse().unwrap();
             let problem = listing(&uri, None).unwrap_err();
-            let json = serde_json::to_value(problem).unwrap();
+            let json = serde_json::to_value(problem.into_body()).unwrap();
             json["field"].as_str().unwrap_or_default().to_owned()
         };
         for (query, name) in [
@@ -250,5 +220,52 @@ mod tests {
         ] {
             assert_eq!(field(query), name, "{query}");
         }
+    }
+
+    fn letter() -> WholeLetter {
+        let at = Timestamp(1_700_000_000_000_000);
+        WholeLetter {
+            letter: airlock_ledger::DeadLetter {
+                id: 7,
+                job_id: Some("j".to_owned()),
+                tenant: Some("acme".to_owned()),
+                topic: Some("job.a".to_owned()),
+                reason_code: "failed".to_owned(),
+                reason: "boom".to_owned(),
+                last_state: None,
+                attempts: 2,
+                subject: None,
+                created_at: at,
+                retried_as: None,
+                retried_at: None,
+            },
+            spec: Some(JobSpec::new(Topic::new("job.a").unwrap())),
+            payload: Some(bytes::Bytes::from_static(b"[1e400]")),
+            due_at: None,
+            trace_id: Some("t".to_owned()),
+            packet: None,
+            submitted_principal: None,
+        }
+    }
+
+    #[test]
+    fn the_json_of_a_dead_letter_does_not_change() {
+        let mut l = letter();
+        let json = |l: &WholeLetter| serde_json::to_string(&show_detail(l)).unwrap();
+        let head = r#"{"id":7,"job_id":"j","tenant_id":"acme","topic":"job.a","reason_code":"failed","reason":"boom","last_state":null,"attempts":2,"#;
+        let tail =
+            r#""created_at":"2023-11-14T22:13:20.000000Z","retried_as":null,"retried_at":null"#;
+        let request = r#","trace_id":"t","request":{"topic":"job.a","priority":"INTERACTIVE","payload":[1e400]}}"#;
+        assert_eq!(json(&l), format!("{head}{tail}{request}"));
+        let line = serde_json::to_string(&show(&l.letter)).unwrap();
+        assert_eq!(line, format!("{head}{tail}}}"));
+        l.spec = None;
+        l.letter.subject = Some("s".to_owned());
+        l.packet = Some(bytes::Bytes::from_static(b"x"));
+        let unreadable = r#","trace_id":"t","request":null,"packet_base64":"eA=="}"#;
+        assert_eq!(
+            json(&l),
+            format!(r#"{head}"subject":"s",{tail}{unreadable}"#)
+        );
     }
 }

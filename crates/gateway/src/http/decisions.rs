@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use airlock_ledger::PastDecision;
+use airlock_api::{Page, PastDecision};
 use airlock_model::job::ActorType;
 use axum::Json;
 use axum::extract::{Request, State};
@@ -44,12 +44,12 @@ pub(super) async fn list(
         .last()
         .filter(|_| past.len() == asked.limit as usize)
         .map(|p| cursor::write(p.created_at, &p.job_id));
-    let items: Vec<Value> = past.iter().map(show).collect();
-    Ok(Json(json!({"items": items, "next_cursor": next_cursor})).into_response())
+    let items = past.iter().map(show).collect();
+    Ok(Json(Page { items, next_cursor }).into_response())
 }
 
 /// The request in the shape of `policy/evaluate`, and the answer it got.
-fn show(p: &PastDecision) -> Value {
+fn show(p: &airlock_ledger::PastDecision) -> PastDecision {
     let spec = &p.spec;
     let mut meta = Map::new();
     let mut put = |name: &str, value: &Option<String>| {
@@ -93,13 +93,13 @@ fn show(p: &PastDecision) -> Value {
     } else if p.payload_len > 0 {
         request.insert("input_size_bytes".to_owned(), json!(p.payload_len));
     }
-    json!({
-        "job_id": p.job_id.as_str(),
-        "decision": p.decision.as_str(),
-        "rule_id": p.rule_id,
-        "policy_snapshot": p.policy_snapshot,
-        "decided_at": p.decided_at.to_rfc3339(),
-        "created_at": p.created_at.to_rfc3339(),
-        "request": request,
-    })
+    PastDecision {
+        job_id: p.job_id.to_string(),
+        decision: p.decision.as_str().to_owned(),
+        rule_id: p.rule_id.clone(),
+        policy_snapshot: p.policy_snapshot.clone(),
+        decided_at: p.decided_at.to_rfc3339(),
+        created_at: p.created_at.to_rfc3339(),
+        request: Value::Object(request),
+    }
 }

@@ -76,7 +76,7 @@ mod tests {
 
     fn refused(text: &str) -> serde_json::Value {
         let problem = decode_object::<SubmitBody<'_>>(text.as_bytes()).unwrap_err();
-        serde_json::to_value(problem).unwrap()
+        serde_json::to_value(problem.into_body()).unwrap()
     }
 
     #[test]

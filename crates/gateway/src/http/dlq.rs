@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use airlock_api::{BulkOutcome, DeleteOutcome, Page, RetryResponse};
 use airlock_ledger::{LetterFilter, NewJob, Retried, WholeLetter, retry_key};
 use airlock_model::hash::job_hash;
 use airlock_model::{Credential, Due, JobId, Shard, TenantId};
@@ -14,14 +15,13 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
-use serde::Serialize;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::jobs::RETRY_FOR;
 use super::{App, HandlerResult};
 use crate::auth::Caller;
-use crate::dlq::filter::{Bulk, Shown, ShownWhole, bulk, listing};
+use crate::dlq::filter::{Bulk, bulk, listing, show, show_detail};
 use crate::http::decode::decode_object;
 use crate::http::problem::Problem;
 use crate::limits::admission;
@@ -53,12 +53,6 @@ async fn read(app: &App, scope: Option<&TenantId>, id: i64) -> Result<WholeLette
         .ok_or_else(|| Problem::no_such_letter(&id.to_string()))
 }
 
-#[derive(Serialize)]
-struct Page<'a> {
-    items: Vec<Shown<'a>>,
-    next_cursor: Option<String>,
-}
-
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Caller,
@@ -75,7 +69,7 @@ pub(super) async fn list(
     let more = letters.len() > listing.limit as usize;
     letters.truncate(listing.limit as usize);
     let next_cursor = letters.last().filter(|_| more).map(|l| l.id.to_string());
-    let items = letters.iter().map(Shown::of).collect();
+    let items = letters.iter().map(show).collect();
     Ok(Json(Page { items, next_cursor }).into_response())
 }
 
@@ -87,12 +81,7 @@ pub(super) async fn get(
     let id = letter_id(path)?;
     let _admitted = app.admission.look(&caller)?;
     let whole = read(&app, caller.scope.as_ref(), id).await?;
-    Ok(Json(ShownWhole::of(&whole)).into_response())
-}
-
-#[derive(Serialize)]
-struct Deleted {
-    deleted: u64,
+    Ok(Json(show_detail(&whole)).into_response())
 }
 
 pub(super) async fn delete(
@@ -112,15 +101,7 @@ pub(super) async fn delete(
     if !done {
         return Err(Problem::no_such_letter(&id.to_string()));
     }
-    Ok(Json(Deleted { deleted: 1 }).into_response())
-}
-
-#[derive(Serialize)]
-struct Chance {
-    id: i64,
-    job_id: JobId,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retry_of: Option<String>,
+    Ok(Json(DeleteOutcome { deleted: 1 }).into_response())
 }
 
 pub(super) async fn retry(
@@ -153,9 +134,9 @@ pub(super) async fn retry(
     let retry_of = whole.letter.job_id;
     Ok((
         status,
-        Json(Chance {
+        Json(RetryResponse {
             id,
-            job_id,
+            job_id: job_id.to_string(),
             retry_of,
         }),
     )
@@ -232,29 +213,6 @@ impl App {
     }
 }
 
-/// What came of a request about many letters.
-#[derive(Default, Serialize)]
-struct Many {
-    dry_run: bool,
-    /// Letters the filter named when the request came.
-    matched: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retried: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    deleted: Option<u64>,
-    /// Letters that could not be tried again.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    skipped: Option<u64>,
-    /// Left for the next request, when there were too many for one.
-    remaining: u64,
-    /// The newest letter meant, for the next request to repeat: what is written later,
-    /// also by what was tried again, is then not touched.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    up_to: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    jobs: Option<Vec<Chance>>,
-}
-
 /// Reads a request about many letters.
 async fn read_bulk(app: &App, caller: &Caller, request: Request) -> Result<Bulk, Problem> {
     let (parts, body) = request.into_parts();
@@ -303,12 +261,12 @@ pub(super) async fn retry_many(
     bulk.filter.with_request = true;
     fix_end(&app, &mut bulk.filter).await?;
     let matched = count(&app, &bulk.filter).await?;
-    let mut answer = Many {
+    let mut answer = BulkOutcome {
         dry_run: bulk.dry_run,
         matched,
         remaining: matched,
         up_to: bulk.filter.up_to,
-        ..Many::default()
+        ..BulkOutcome::default()
     };
     if bulk.dry_run {
         return Ok(Json(answer).into_response());
@@ -342,11 +300,13 @@ pub(super) async fn retry_many(
                 .find(|w| w.letter.id == id)
                 .and_then(|w| w.letter.job_id.clone());
             match done {
-                Retried::As { job_id, .. } | Retried::Already { job_id, .. } => jobs.push(Chance {
-                    id,
-                    job_id,
-                    retry_of,
-                }),
+                Retried::As { job_id, .. } | Retried::Already { job_id, .. } => {
+                    jobs.push(RetryResponse {
+                        id,
+                        job_id: job_id.to_string(),
+                        retry_of,
+                    })
+                }
                 Retried::Conflict | Retried::Gone => skipped += 1,
             }
         }
@@ -366,12 +326,12 @@ pub(super) async fn delete_many(
     let mut bulk = read_bulk(&app, &caller, request).await?;
     fix_end(&app, &mut bulk.filter).await?;
     let matched = count(&app, &bulk.filter).await?;
-    let mut answer = Many {
+    let mut answer = BulkOutcome {
         dry_run: bulk.dry_run,
         matched,
         remaining: matched,
         up_to: bulk.filter.up_to,
-        ..Many::default()
+        ..BulkOutcome::default()
     };
     if bulk.dry_run {
         return Ok(Json(answer).into_response());

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use airlock_api::{CancelRequest as CancelBody, CancelResponse, Job, Page};
 use airlock_ledger::{CancelOutcome, CancelRequest, JobView};
 use airlock_model::{JobId, JobState, TenantId};
 use airlock_proto::cap::JobCancel;
@@ -11,7 +12,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
-use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::{App, HandlerResult, explain};
@@ -24,7 +25,7 @@ use crate::limits::admission;
 use crate::retry::{problem, retrying};
 use crate::submit::wake_up::now;
 use crate::trace;
-use crate::view::job::{Detail, Shown, show};
+use crate::view::job::{Detail, show};
 use crate::waiting::Waiter;
 
 /// How long a read is tried when the ledger does not answer.
@@ -68,8 +69,10 @@ pub(super) async fn get(
         let job = read(&app, scope, &id).await?;
         let now = now();
         let mut shown = show(&job, Detail::Full, now);
-        if let Some((code, words)) = explain::waits_for(&app, &job, now).await {
-            shown.waits_for(code, words);
+        if let Some((code, reason)) = explain::waits_for(&app, &job, now).await {
+            // What the leader waits for is newer than what the row says.
+            shown.waiting_code = Some(code);
+            shown.waiting_reason = Some(reason);
         }
         return Ok(Json(shown).into_response());
     };
@@ -108,19 +111,14 @@ pub(super) async fn when_final(
             };
             let now = now();
             let mut shown = show(&job, Detail::Outcome, now);
-            if let Some((code, words)) = explain::waits_for(app, &job, now).await {
-                shown.waits_for(code, words);
+            if let Some((code, reason)) = explain::waits_for(app, &job, now).await {
+                // What the leader waits for is newer than what the row says.
+                shown.waiting_code = Some(code);
+                shown.waiting_reason = Some(reason);
             }
             return Ok((status, Json(shown)).into_response());
         }
     }
-}
-
-#[derive(Serialize)]
-struct Page<'a> {
-    items: Vec<Shown<'a>>,
-    /// A text only while there is more: some clients page until it is none.
-    next_cursor: Option<String>,
 }
 
 pub(super) async fn list(
@@ -137,25 +135,13 @@ pub(super) async fn list(
     .await
     .map_err(|e| problem(&e))?;
     let now = now();
-    let items = page
+    let items: Vec<Job<&RawValue>> = page
         .jobs
         .iter()
         .map(|job| show(job, Detail::Line, now))
         .collect();
     let next_cursor = page.next.as_ref().map(|(at, id)| cursor::write(*at, id));
     Ok(Json(Page { items, next_cursor }).into_response())
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct CancelBody {
-    reason: Option<String>,
-}
-
-#[derive(Serialize)]
-struct Cancelled<'a> {
-    job_id: &'a JobId,
-    state: JobState,
 }
 
 pub(super) async fn cancel(
@@ -201,9 +187,7 @@ pub(super) async fn cancel(
         CancelOutcome::AlreadyFinal(JobState::Cancelled) => {}
         CancelOutcome::AlreadyFinal(state) => {
             let detail = format!("the job has ended already, as {state}");
-            return Err(Problem::conflict(detail)
-                .of_job(&id)
-                .in_state(state.as_str()));
+            return Err(Problem::conflict(detail).of_job(&id).in_state(state));
         }
         CancelOutcome::Cancelled => {
             let cancel = JobCancel {
@@ -216,5 +200,6 @@ pub(super) async fn cancel(
         }
     }
     let state = JobState::Cancelled;
-    Ok(Json(Cancelled { job_id: &id, state }).into_response())
+    let job_id = id.to_string();
+    Ok(Json(CancelResponse { job_id, state }).into_response())
 }

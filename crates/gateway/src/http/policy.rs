@@ -7,12 +7,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use airlock_api::{Evaluation, Rules, Snapshot, SnapshotPage};
 use airlock_model::job::{ActorType, Budget, Cost, Priority};
 use airlock_proto::cap;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::IntoResponse;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -149,29 +150,12 @@ impl Asked<'_> {
     }
 }
 
-#[derive(Debug, Serialize)]
-struct Told {
-    decision: &'static str,
-    reason: String,
-    rule_id: Option<String>,
-    rule_hash: Option<String>,
-    policy_snapshot: String,
-    constraints: Option<Value>,
-    remediations: Vec<Value>,
-    approval_required: bool,
-    approval: Option<Value>,
-    /// Rules on trial that would have decided otherwise.
-    shadows: Vec<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    explanation: Option<Value>,
-}
-
 fn some(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
 /// A decision this version does not know is a denial, as it is to the scheduler.
-fn word(decision: i32) -> &'static str {
+fn decision_name(decision: i32) -> &'static str {
     use cap::DecisionType as D;
     match D::try_from(decision) {
         Ok(D::Allow) => "ALLOW",
@@ -182,7 +166,7 @@ fn word(decision: i32) -> &'static str {
     }
 }
 
-fn told(answer: cap::PolicyCheckResponse, caller: &Caller) -> Told {
+fn evaluation(answer: cap::PolicyCheckResponse, caller: &Caller) -> Evaluation {
     let detail = answer.airlock.unwrap_or_default();
     let mut explanation: Option<Value> = serde_json::from_str(&detail.explanation).ok();
     let (mut reason, mut shadows) = (answer.reason, detail.shadows);
@@ -196,8 +180,8 @@ fn told(answer: cap::PolicyCheckResponse, caller: &Caller) -> Told {
         }
         shadows.clear();
     }
-    Told {
-        decision: word(answer.decision),
+    Evaluation {
+        decision: decision_name(answer.decision).to_owned(),
         reason,
         rule_id: some(answer.rule_id),
         rule_hash: some(detail.rule_hash),
@@ -301,7 +285,7 @@ async fn ask(app: &App, caller: &Caller, question: Question, request: Request) -
     let asked: Asked<'_> = decode_object(&whole)?;
     let request = asked.question(caller)?;
     let answer = app.kernel.ask(question, request).await?;
-    Ok(Json(told(answer, caller)).into_response())
+    Ok(Json(evaluation(answer, caller)).into_response())
 }
 
 pub(super) async fn evaluate(
@@ -331,25 +315,31 @@ pub(super) async fn explain(
 pub(super) async fn snapshots(State(app): State<Arc<App>>, caller: Caller) -> HandlerResult {
     let _admitted = app.admission.look(&caller)?;
     let snapshots = app.kernel.snapshots().await?;
-    let items: Vec<Value> = snapshots
-        .iter()
+    let items = snapshots
+        .into_iter()
         .enumerate()
-        .map(|(i, s)| json!({"policy_snapshot": s, "in_force": i == 0}))
+        .map(|(i, policy_snapshot)| Snapshot {
+            policy_snapshot,
+            in_force: i == 0,
+        })
         .collect();
-    Ok(Json(json!({"items": items, "next_cursor": null})).into_response())
+    Ok(Json(SnapshotPage {
+        items,
+        next_cursor: None,
+    })
+    .into_response())
 }
 
 /// Rules name tenants, so only administrators see them.
 pub(super) async fn rules(State(app): State<Arc<App>>, caller: Caller) -> HandlerResult {
     let _admitted = app.admission.look(&caller)?;
     let answer = app.kernel.rules().await?;
-    let rules: Value = serde_json::from_str(&answer.rules).unwrap_or(Value::Array(Vec::new()));
-    Ok(Json(json!({
-        "policy_snapshot": answer.snapshot,
-        "items": rules,
-        "warnings": answer.warnings,
-        "next_cursor": null,
-    }))
+    Ok(Json(Rules {
+        policy_snapshot: answer.snapshot,
+        items: serde_json::from_str(&answer.rules).unwrap_or_default(),
+        warnings: answer.warnings,
+        next_cursor: None,
+    })
     .into_response())
 }
 
@@ -408,7 +398,7 @@ mod tests {
 
     #[test]
     fn the_words_are_plain_and_the_unknown_is_a_denial() {
-        let words: Vec<&str> = (0..12).map(word).collect();
+        let words: Vec<&str> = (0..12).map(decision_name).collect();
         assert_eq!(
             words[..6],
             [
@@ -453,7 +443,7 @@ rules:
             ..Default::default()
         };
         let caller = caller((!admin).then_some("acme"));
-        serde_json::to_string(&told(answer, &caller)).unwrap()
+        serde_json::to_string(&evaluation(answer, &caller)).unwrap()
     }
 
     #[test]

@@ -4,69 +4,36 @@
 //! named, and never what an inner error said; that goes to the log. The trace id is put
 //! in at the edge ([`Problem::render`]), so that a client can be helped by it.
 
+use airlock_api::FieldProblem;
+use airlock_model::JobState;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
-
-/// One field that is not as it must be.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct FieldProblem {
-    pub field: String,
-    pub message: String,
-}
 
 /// A problem. Boxed, because it is the error of nearly every function here and should
 /// not make their good results large.
-#[derive(Debug, Clone, Serialize)]
-#[serde(transparent)]
+#[derive(Debug, Clone)]
 pub struct Problem(Box<Content>);
 
-#[derive(Debug, Clone, Serialize)]
+/// What is sent, and what is only for the headers and the log.
+#[derive(Debug, Clone)]
 struct Content {
-    #[serde(rename = "type")]
-    kind: String,
-    title: &'static str,
-    status: u16,
-    detail: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    field: Option<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    errors: Vec<FieldProblem>,
-    /// The job in question, where there is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    job_id: Option<String>,
-    /// Where the job stands, when that is what stood in the way.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    state: Option<&'static str>,
-    /// How many jobs are open and how many may be, when that is what stood in the way.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    open_jobs: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    limit: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    trace_id: Option<String>,
-    #[serde(skip)]
+    body: airlock_api::Problem,
     retry_after: Option<u16>,
     /// The name of the key that was refused, for the log.
-    #[serde(skip)]
     key_name: Option<String>,
 }
 
 impl Problem {
     fn new(status: StatusCode, slug: &str, title: &'static str, detail: impl Into<String>) -> Self {
         Self(Box::new(Content {
-            kind: format!("urn:airlock:problem:{slug}"),
-            title,
-            status: status.as_u16(),
-            detail: detail.into(),
-            field: None,
-            errors: Vec::new(),
-            job_id: None,
-            state: None,
-            open_jobs: None,
-            limit: None,
-            trace_id: None,
+            body: airlock_api::Problem {
+                kind: format!("urn:airlock:problem:{slug}"),
+                title: title.into(),
+                status: status.as_u16(),
+                detail: detail.into(),
+                ..airlock_api::Problem::default()
+            },
             retry_after: None,
             key_name: None,
         }))
@@ -117,7 +84,7 @@ impl Problem {
         let status = StatusCode::UNPROCESSABLE_ENTITY;
         let mut problem = Self::new(status, "policy-refused", title, "").naming(field, refused);
         if !mistakes.is_empty() {
-            problem.0.errors = mistakes;
+            problem.0.body.errors = mistakes;
         }
         problem
     }
@@ -200,8 +167,8 @@ impl Problem {
         let status = StatusCode::TOO_MANY_REQUESTS;
         let title = "Too many open jobs";
         let mut problem = Self::new(status, "too-many-open-jobs", title, detail).retry_in(5);
-        problem.0.open_jobs = Some(open);
-        problem.0.limit = Some(limit);
+        problem.0.body.open_jobs = Some(open);
+        problem.0.body.limit = Some(limit);
         problem
     }
 
@@ -229,49 +196,49 @@ impl Problem {
 
     fn naming(mut self, field: impl Into<String>, message: impl Into<String>) -> Self {
         let (field, message) = (field.into(), message.into());
-        self.0.detail = format!("{field}: {message}");
-        self.0.field = Some(field.clone());
-        self.0.errors = vec![FieldProblem { field, message }];
+        self.0.body.detail = format!("{field}: {message}");
+        self.0.body.field = Some(field.clone());
+        self.0.body.errors = vec![FieldProblem { field, message }];
         self
     }
 
     /// The field that the problem is about.
     pub fn named(&self) -> Option<&str> {
-        self.0.field.as_deref()
+        self.0.body.field.as_deref()
     }
 
     /// Names what in the request it is about, where the detail does not.
     pub fn about(mut self, field: &str) -> Self {
-        self.0.field = Some(field.to_owned());
+        self.0.body.field = Some(field.to_owned());
         self
     }
 
     /// This one, with what else is wrong listed behind it.
     pub fn and(mut self, other: Self) -> Self {
-        self.0.errors.extend(other.0.errors);
+        self.0.body.errors.extend(other.0.body.errors);
         self
     }
 
     /// The same problem, of one item in a list of jobs.
     pub fn within(mut self, prefix: &str) -> Self {
-        if let Some(field) = self.0.field.take() {
+        if let Some(field) = self.0.body.field.take() {
             let full = format!("{prefix}.{field}");
-            for error in &mut self.0.errors {
+            for error in &mut self.0.body.errors {
                 error.field = format!("{prefix}.{}", error.field);
             }
-            self.0.detail = format!("{prefix}.{}", self.0.detail);
-            self.0.field = Some(full);
+            self.0.body.detail = format!("{prefix}.{}", self.0.body.detail);
+            self.0.body.field = Some(full);
         }
         self
     }
 
     pub fn of_job(mut self, id: impl ToString) -> Self {
-        self.0.job_id = Some(id.to_string());
+        self.0.body.job_id = Some(id.to_string());
         self
     }
 
-    pub fn in_state(mut self, state: &'static str) -> Self {
-        self.0.state = Some(state);
+    pub fn in_state(mut self, state: JobState) -> Self {
+        self.0.body.state = Some(state);
         self
     }
 
@@ -291,19 +258,27 @@ impl Problem {
     }
 
     pub fn traced(mut self, trace_id: &str) -> Self {
-        self.0.trace_id = Some(trace_id.to_owned());
+        self.0.body.trace_id = Some(trace_id.to_owned());
         self
     }
 
     pub fn status(&self) -> StatusCode {
-        StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+        StatusCode::from_u16(self.0.body.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
+    /// What is sent, for an outcome within a larger response.
+    pub fn into_body(self) -> airlock_api::Problem {
+        self.0.body
     }
 
     /// The answer itself.
     pub fn render(mut self, trace_id: &str) -> Response {
-        self.0.trace_id.get_or_insert_with(|| trace_id.to_owned());
+        self.0
+            .body
+            .trace_id
+            .get_or_insert_with(|| trace_id.to_owned());
         let status = self.status();
-        let body = serde_json::to_vec(&self).unwrap_or_default();
+        let body = serde_json::to_vec(&self.0.body).unwrap_or_default();
         let mut response = (status, body).into_response();
         let headers = response.headers_mut();
         headers.insert(
@@ -336,7 +311,7 @@ mod tests {
     #[test]
     fn a_field_is_named_three_times_for_three_kinds_of_readers() {
         let problem = Problem::field("labels.x", "is reserved").within("jobs[3]");
-        let json = serde_json::to_value(&problem).unwrap();
+        let json = serde_json::to_value(problem.into_body()).unwrap();
         assert_eq!(json["field"], "jobs[3].labels.x");
         assert_eq!(json["errors"][0]["field"], "jobs[3].labels.x");
         assert_eq!(json["detail"], "jobs[3].labels.x: is reserved");

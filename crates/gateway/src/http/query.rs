@@ -156,7 +156,7 @@ mod tests {
     fn a_bad_filter_is_named() {
         let field = |query: &str| {
             let problem = listing(&uri(query), None).unwrap_err();
-            serde_json::to_value(problem).unwrap()["field"]
+            serde_json::to_value(problem.into_body()).unwrap()["field"]
                 .as_str()
                 .unwrap()
                 .to_owned()

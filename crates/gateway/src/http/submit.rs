@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use airlock_api::{BatchItem, BatchResponse, SubmitResponse};
 use airlock_ledger::{Clash, Full, NewJob};
 use airlock_model::hash::job_hash;
 use airlock_model::{Credential, JobId, JobState, Shard, TenantId};
@@ -12,7 +13,7 @@ use axum::http::header::LOCATION;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
@@ -32,14 +33,23 @@ use crate::waiting::Waiter;
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 const REPLAYED: &str = "idempotency-replayed";
 
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub(super) struct Accepted {
     pub job_id: JobId,
     pub state: JobState,
     trace_id: String,
     /// The same request came before; this is its job.
-    #[serde(skip)]
     pub replayed: bool,
+}
+
+impl Accepted {
+    fn response(&self) -> SubmitResponse {
+        SubmitResponse {
+            job_id: self.job_id.to_string(),
+            state: self.state,
+            trace_id: self.trace_id.clone(),
+        }
+    }
 }
 
 /// A job ready to commit, and its span, which ends with the answer.
@@ -227,7 +237,7 @@ pub(super) async fn one(
                 StatusCode::ACCEPTED
             };
             Ok(with_headers(
-                (status, Json(&accepted)).into_response(),
+                (status, Json(accepted.response())).into_response(),
                 &accepted,
             ))
         }
@@ -270,18 +280,6 @@ fn with_headers(mut response: Response, accepted: &Accepted) -> Response {
 struct BatchBody<'a> {
     #[serde(borrow)]
     jobs: Vec<&'a RawValue>,
-}
-
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Item {
-    Accepted(Accepted),
-    Refused { error: Problem },
-}
-
-#[derive(Serialize)]
-struct Results {
-    results: Vec<Item>,
 }
 
 pub(super) async fn batch(
@@ -331,11 +329,13 @@ pub(super) async fn batch(
             settle(outcome, &job_id, &trace.trace_id)
         });
         results.push(match settled {
-            Ok(accepted) => Item::Accepted(accepted),
-            Err(error) => Item::Refused { error },
+            Ok(accepted) => BatchItem::Accepted(accepted.response()),
+            Err(problem) => BatchItem::Rejected {
+                error: Box::new(problem.into_body()),
+            },
         });
     }
-    Ok(Json(Results { results }).into_response())
+    Ok(Json(BatchResponse { results }).into_response())
 }
 
 fn items(whole: &Bytes) -> Result<Vec<&RawValue>, Problem> {

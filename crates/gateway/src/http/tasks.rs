@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use airlock_api::{TaskResponse, TaskStatus};
 use airlock_ledger::NewJob;
 use airlock_model::hash::job_hash;
 use airlock_model::{JobId, Shard};
@@ -10,7 +11,7 @@ use axum::extract::{Request, State};
 use axum::http::header::LOCATION;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::IntoResponse;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
@@ -35,12 +36,6 @@ struct TaskBody<'a> {
     #[serde(borrow, default, deserialize_with = "body::present")]
     payload: Option<&'a RawValue>,
     idempotency_key: Option<String>,
-}
-
-#[derive(Serialize)]
-struct Task {
-    id: JobId,
-    status: &'static str,
 }
 
 pub(super) async fn create(
@@ -95,24 +90,15 @@ pub(super) async fn create(
         StatusCode::CREATED
     };
     let place = HeaderValue::from_str(&format!("/tasks/{}", accepted.job_id));
-    let task = Task {
-        id: accepted.job_id,
-        status: status(accepted.state),
+    let task = TaskResponse {
+        id: accepted.job_id.to_string(),
+        status: status(accepted.state).to_owned(),
     };
     let mut response = (created, Json(task)).into_response();
     if let Ok(place) = place {
         response.headers_mut().insert(LOCATION, place);
     }
     Ok(response)
-}
-
-#[derive(Serialize)]
-struct Standing {
-    id: JobId,
-    status: &'static str,
-    due_at: Option<String>,
-    attempts: u32,
-    error: Option<String>,
 }
 
 /// How a task is doing.
@@ -129,9 +115,9 @@ pub(super) async fn get(
         return Err(Problem::no_such_job(id.as_str()));
     }
     let error = job.reason.filter(|_| status(job.state) != "COMPLETED");
-    Ok(Json(Standing {
-        status: status(job.state),
-        id: job.job_id,
+    Ok(Json(TaskStatus {
+        id: job.job_id.to_string(),
+        status: status(job.state).to_owned(),
         due_at: job.due_at.map(|at| at.to_rfc3339()),
         attempts: job.attempt,
         error,

@@ -6,9 +6,9 @@
 
 use std::time::Duration;
 
+use airlock_api::LoadedBy;
 use airlock_ledger::{KernelStatus, Ledger};
 use airlock_service::{Context, OnFailure, Status};
-use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::connections::Links;
@@ -19,17 +19,6 @@ const LOAD_WAIT: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How often health is looked after.
 const WATCH_EVERY: Duration = Duration::from_secs(2);
-
-/// What one kernel made of a change of the bundles.
-#[derive(Debug, Clone, Serialize)]
-pub struct LoadedBy {
-    pub kernel: String,
-    /// What it has in force.
-    pub snapshot: String,
-    pub loaded: bool,
-    /// Why not.
-    pub reason: Option<String>,
-}
 
 /// How a kernel stands to this change of the bundles.
 pub fn loaded_by(kernel: &KernelStatus, generation: u64) -> LoadedBy {

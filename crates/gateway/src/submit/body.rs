@@ -240,7 +240,7 @@ mod tests {
     fn asked(text: &str, header: Option<&str>) -> Result<Asked, String> {
         let whole = Bytes::copy_from_slice(text.as_bytes());
         SubmitBody::read(&whole, &whole, header, 64).map_err(|p| {
-            serde_json::to_value(&p).unwrap()["field"]
+            serde_json::to_value(p.into_body()).unwrap()["field"]
                 .as_str()
                 .unwrap_or("none")
                 .to_owned()

@@ -214,7 +214,7 @@ mod tests {
     fn refused(text: &str) -> (Vec<String>, serde_json::Value) {
         let whole = Bytes::copy_from_slice(text.as_bytes());
         let problem = SubmitBody::read(&whole, &whole, None, 64).unwrap_err();
-        let json = serde_json::to_value(problem).unwrap();
+        let json = serde_json::to_value(problem.into_body()).unwrap();
         let fields = json["errors"].as_array().into_iter().flatten();
         let fields = fields.map(|e| e["field"].as_str().unwrap_or_default().to_owned());
         (fields.collect(), json)

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Serialize;
+use airlock_api::Change;
 use serde_json::value::{RawValue, to_raw_value};
 
 /// The most places that are listed.
@@ -16,17 +16,6 @@ const MOST: usize = 50;
 const LONGEST: usize = 256;
 /// Deeper values are compared as text.
 const DEEPEST: usize = 32;
-
-#[derive(Debug, Serialize)]
-pub struct Change {
-    pub path: String,
-    /// Absent: it was not there.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub old: Option<Box<RawValue>>,
-    /// Absent: it is no longer there.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub new: Option<Box<RawValue>>,
-}
 
 #[derive(Debug, Default)]
 pub struct Changes {

@@ -1,29 +1,9 @@
 //! What a job waits for, in a sentence, from its row alone. The leader may know more;
 //! what it says of an open job is put in the place of this.
 
+use airlock_api::Explanation;
 use airlock_ledger::JobView;
 use airlock_model::{JobState, Timestamp};
-use serde::Serialize;
-
-/// A job explained.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct Explained {
-    pub job_id: String,
-    pub state: JobState,
-    /// For a person.
-    pub explanation: String,
-    /// For a program; absent when nothing stands in its way.
-    pub reason_code: Option<String>,
-    /// Since when it is so.
-    pub since: Option<String>,
-    /// When it goes on, where that is known.
-    pub until: Option<String>,
-    pub attempts: u32,
-    pub max_attempts: Option<u32>,
-    /// What the scheduler's leader says of it, in its own words.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub scheduler: Option<serde_json::Value>,
-}
 
 /// Whether the leader is worth asking: it holds what is open, due and not held.
 pub fn ask_leader(job: &JobView, now: Timestamp) -> bool {
@@ -41,7 +21,7 @@ pub fn ask_leader(job: &JobView, now: Timestamp) -> bool {
     }
 }
 
-pub fn explain(job: &JobView, now: Timestamp) -> Explained {
+pub fn explain(job: &JobView, now: Timestamp) -> Explanation {
     let (explanation, reason_code, until) = match job.state {
         JobState::Pending => pending(job, now),
         JobState::ApprovalRequired => {
@@ -73,7 +53,7 @@ pub fn explain(job: &JobView, now: Timestamp) -> Explained {
             (text, job.reason_code.clone(), None)
         }
     };
-    Explained {
+    Explanation {
         job_id: job.job_id.to_string(),
         state: job.state,
         explanation,
@@ -86,9 +66,10 @@ pub fn explain(job: &JobView, now: Timestamp) -> Explained {
     }
 }
 
-type Said = (String, Option<String>, Option<Timestamp>);
+/// The sentence, the reason code and when it goes on.
+type Wait = (String, Option<String>, Option<Timestamp>);
 
-fn pending(job: &JobView, now: Timestamp) -> Said {
+fn pending(job: &JobView, now: Timestamp) -> Wait {
     let later = |at: Option<Timestamp>| at.filter(|at| *at > now);
     if let Some(at) = later(job.due_at) {
         return (
@@ -112,7 +93,7 @@ fn pending(job: &JobView, now: Timestamp) -> Said {
     (text, Some("pending".to_owned()), None)
 }
 
-fn with_worker(job: &JobView) -> Said {
+fn with_worker(job: &JobView) -> Wait {
     let worker = job.worker_id.as_deref().unwrap_or("a worker");
     let verb = match job.state {
         JobState::Running => "runs it",
@@ -195,11 +176,11 @@ mod tests {
         let now = Timestamp::from_millis(2_000);
         let mut seen = std::collections::HashSet::new();
         for state in JobState::ALL {
-            let told = explain(&job(state), now);
-            assert!(told.explanation.ends_with('.'), "{told:?}");
-            assert!(!told.explanation.contains(".."), "{told:?}");
-            assert!(told.since.is_some(), "{told:?}");
-            assert!(seen.insert(told.explanation.clone()), "{told:?}");
+            let explained = explain(&job(state), now);
+            assert!(explained.explanation.ends_with('.'), "{explained:?}");
+            assert!(!explained.explanation.contains(".."), "{explained:?}");
+            assert!(explained.since.is_some(), "{explained:?}");
+            assert!(seen.insert(explained.explanation.clone()), "{explained:?}");
         }
         let held = explain(&job(JobState::ApprovalRequired), now).explanation;
         assert_eq!(held, "It is held for approval by rule rule-7: it is risky.");
@@ -211,15 +192,15 @@ mod tests {
         let later = Timestamp::from_millis(60_000);
         let mut delayed = job(JobState::Pending);
         delayed.due_at = Some(later);
-        let told = explain(&delayed, now);
-        assert_eq!(told.reason_code.as_deref(), Some("not_due"));
-        assert_eq!(told.until, Some(later.to_rfc3339()));
+        let explained = explain(&delayed, now);
+        assert_eq!(explained.reason_code.as_deref(), Some("not_due"));
+        assert_eq!(explained.until, Some(later.to_rfc3339()));
         assert!(!ask_leader(&delayed, now) && ask_leader(&delayed, later));
         let mut backing_off = job(JobState::Pending);
         backing_off.not_before = Some(later);
-        let told = explain(&backing_off, now);
-        assert_eq!(told.reason_code.as_deref(), Some("backoff"));
-        assert!(told.explanation.contains("a reason"), "{told:?}");
+        let explained = explain(&backing_off, now);
+        assert_eq!(explained.reason_code.as_deref(), Some("backoff"));
+        assert!(explained.explanation.contains("a reason"), "{explained:?}");
         for state in JobState::ALL {
             let asked = ask_leader(&job(state), now);
             assert!(!asked || !state.is_final(), "{state}");

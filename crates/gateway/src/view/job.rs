@@ -4,94 +4,15 @@
 //! output policy holds back stays back. Payload and result are shown as the bytes they
 //! are stored as; what is not JSON is shown in base64 under another name.
 
-use std::collections::BTreeMap;
-
-use airlock_ledger::{HistoryEntry, JobView};
-use airlock_model::job::Cost;
-use airlock_model::{Claim, JobState, Timestamp};
+use airlock_api::{Decision, HistoryEntry, Job};
+use airlock_ledger::JobView;
+use airlock_model::{JobState, Timestamp};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::report::{self, ShownReport};
-
-#[derive(Debug, Serialize)]
-pub struct Shown<'a> {
-    job_id: &'a str,
-    state: JobState,
-    topic: &'a str,
-    tenant_id: &'a str,
-    priority: &'static str,
-    labels: &'a BTreeMap<String, String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    capability: Option<&'a str>,
-    #[serde(skip_serializing_if = "<[String]>::is_empty")]
-    risk_tags: &'a [String],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    estimated_cost: Option<Cost>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    workflow_id: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    principal_id: Option<&'a str>,
-    /// Whom the request named without the right to; it counts for nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    on_behalf_of: Option<&'a Claim>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    submitted_by: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    idempotency_key: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    payload: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    payload_base64: Option<String>,
-    result: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    result_base64: Option<String>,
-    result_ptr: Option<String>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    result_missing: bool,
-    failure_reason: Option<&'a str>,
-    error_code: Option<&'a str>,
-    /// Why it has not ended, in plain words.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    waiting_reason: Option<String>,
-    /// The same for a program, where the scheduler's leader said so.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    waiting_code: Option<String>,
-    attempts: u32,
-    max_attempts: Option<u32>,
-    worker_id: Option<&'a str>,
-    decision: Option<ShownDecision<'a>>,
-    due_at: Option<String>,
-    deadline_at: Option<String>,
-    created_at: String,
-    finished_at: Option<String>,
-    trace_id: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    history: Option<Vec<ShownStep<'a>>>,
-    #[serde(flatten)]
-    report: Option<ShownReport<'a>>,
-}
-
-#[derive(Debug, Serialize)]
-struct ShownDecision<'a> {
-    decision: &'static str,
-    rule_id: Option<&'a str>,
-    reason: Option<&'a str>,
-    policy_snapshot: Option<&'a str>,
-    decided_at: Option<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct ShownStep<'a> {
-    state: JobState,
-    at: String,
-    attempt: u32,
-    worker_id: Option<&'a str>,
-    reason: Option<&'a str>,
-}
+use super::report;
 
 /// How much of a job is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,7 +25,7 @@ pub enum Detail {
     Line,
 }
 
-pub fn show(job: &JobView, detail: Detail, now: Timestamp) -> Shown<'_> {
+pub fn show(job: &JobView, detail: Detail, now: Timestamp) -> Job<&RawValue> {
     let spec = &job.spec;
     let payload = job.payload.as_ref().filter(|_| detail == Detail::Full);
     let (payload, payload_base64) = embed(payload);
@@ -112,21 +33,27 @@ pub fn show(job: &JobView, detail: Detail, now: Timestamp) -> Shown<'_> {
     let (result, result_base64) = embed(job.result.as_ref().filter(|_| succeeded));
     let has_result = result.is_some() || result_base64.is_some();
     let failed = job.state.is_final() && !succeeded;
-    Shown {
-        job_id: job.job_id.as_str(),
+    let history = if detail == Detail::Line {
+        &[]
+    } else {
+        job.history.as_slice()
+    };
+    let report = report::show(job.report.as_deref(), job.state);
+    Job {
+        job_id: job.job_id.to_string(),
         state: job.state,
-        topic: spec.topic.as_str(),
-        tenant_id: job.tenant.as_str(),
-        priority: spec.priority.as_str(),
-        labels: &spec.labels,
-        capability: spec.capability.as_deref(),
-        risk_tags: &spec.risk_tags,
+        topic: spec.topic.to_string(),
+        tenant_id: job.tenant.to_string(),
+        priority: spec.priority,
+        labels: spec.labels.clone(),
+        capability: spec.capability.clone(),
+        risk_tags: spec.risk_tags.clone(),
         estimated_cost: spec.estimated_cost,
-        workflow_id: spec.workflow_id.as_deref(),
-        principal_id: spec.principal_id.as_deref(),
-        on_behalf_of: spec.on_behalf_of.as_deref(),
-        submitted_by: job.submitted_by.as_deref(),
-        idempotency_key: job.idempotency_key.as_deref(),
+        workflow_id: spec.workflow_id.clone(),
+        principal_id: spec.principal_id.clone(),
+        on_behalf_of: spec.on_behalf_of.as_deref().cloned(),
+        submitted_by: job.submitted_by.clone(),
+        idempotency_key: job.idempotency_key.clone(),
         payload,
         payload_base64,
         result,
@@ -134,45 +61,44 @@ pub fn show(job: &JobView, detail: Detail, now: Timestamp) -> Shown<'_> {
         // Clients of the agent protocol look for it to tell that there is a result.
         result_ptr: has_result.then(|| format!("redis://res:{}", job.job_id)),
         result_missing: job.result_missing,
-        failure_reason: job.reason.as_deref().filter(|_| failed),
-        error_code: job.reason_code.as_deref().filter(|_| failed),
+        failure_reason: job.reason.clone().filter(|_| failed),
+        error_code: job.reason_code.clone().filter(|_| failed),
         waiting_reason: waiting_reason(job, now),
         waiting_code: None,
         attempts: job.attempt,
         max_attempts: spec.max_attempts,
-        worker_id: job.worker_id.as_deref(),
-        decision: job.decision.map(|decision| ShownDecision {
-            decision: decision.as_str(),
-            rule_id: job.rule_id.as_deref(),
-            reason: job.decision_reason.as_deref(),
-            policy_snapshot: job.policy_snapshot.as_deref(),
-            decided_at: job.decided_at.map(Timestamp::to_rfc3339),
-        }),
+        worker_id: job.worker_id.clone(),
+        decision: decision(job),
         due_at: job.due_at.map(Timestamp::to_rfc3339),
         deadline_at: job.deadline_at.map(Timestamp::to_rfc3339),
         created_at: job.created_at.to_rfc3339(),
         finished_at: job.finished_at.map(Timestamp::to_rfc3339),
-        trace_id: &job.trace_id,
-        history: (detail != Detail::Line).then(|| job.history.iter().map(step).collect()),
-        report: job.report.as_deref().map(|r| report::show(r, job.state)),
+        trace_id: job.trace_id.clone(),
+        history: history.iter().map(history_entry).collect(),
+        progress: report.progress,
+        partials: report.partials,
+        artifacts: report.artifacts,
+        constraint_report: report.constraints,
     }
 }
 
-impl Shown<'_> {
-    /// What the leader says it waits for is newer than what the row says.
-    pub fn waits_for(&mut self, code: String, words: String) {
-        self.waiting_code = Some(code);
-        self.waiting_reason = Some(words);
-    }
+fn decision(job: &JobView) -> Option<Decision> {
+    job.decision.map(|decision| Decision {
+        decision: decision.as_str().to_owned(),
+        rule_id: job.rule_id.clone(),
+        reason: job.decision_reason.clone(),
+        policy_snapshot: job.policy_snapshot.clone(),
+        decided_at: job.decided_at.map(Timestamp::to_rfc3339),
+    })
 }
 
-fn step(entry: &HistoryEntry) -> ShownStep<'_> {
-    ShownStep {
+fn history_entry(entry: &airlock_ledger::HistoryEntry) -> HistoryEntry {
+    HistoryEntry {
         state: entry.state,
         at: entry.at.to_rfc3339(),
         attempt: entry.attempt,
-        worker_id: entry.worker_id.as_deref(),
-        reason: entry.reason.as_deref(),
+        worker_id: entry.worker_id.clone(),
+        reason: entry.reason.clone(),
     }
 }
 
@@ -280,5 +206,50 @@ mod tests {
             let shown = text(&job(state, b"\"secret\"")).contains("secret");
             assert_eq!(shown, state == JobState::Succeeded, "{state}");
         }
+    }
+
+    /// A job with every field that can be set.
+    fn full() -> JobView {
+        let at = Timestamp(1_700_000_000_000_000);
+        let mut full = job(JobState::Succeeded, b"[2]");
+        full.spec.labels.insert("env".to_owned(), "prod".to_owned());
+        full.spec.capability = Some("pay".to_owned());
+        full.spec.risk_tags = vec!["money".to_owned()];
+        full.spec.estimated_cost = airlock_model::job::Cost::new(1.5).ok();
+        full.spec.workflow_id = Some("w".to_owned());
+        full.spec.principal_id = Some("ann".to_owned());
+        full.spec.max_attempts = Some(3);
+        full.submitted_by = Some("key".to_owned());
+        full.idempotency_key = Some("i".to_owned());
+        full.result_missing = true;
+        full.due_at = Some(at);
+        full.deadline_at = Some(at);
+        full.finished_at = Some(at);
+        full.worker_id = Some("w1".to_owned());
+        full.decision = Some(airlock_model::Decision::Allow);
+        full.rule_id = Some("r".to_owned());
+        full.history = vec![airlock_ledger::HistoryEntry {
+            state: JobState::Pending,
+            at,
+            attempt: 0,
+            worker_id: None,
+            reason: None,
+        }];
+        full
+    }
+
+    #[test]
+    fn the_json_of_a_job_does_not_change() {
+        let json = |detail| serde_json::to_string(&show(&full(), detail, Timestamp(0))).unwrap();
+        let head = r#"{"job_id":"j","state":"SUCCEEDED","topic":"job.a","tenant_id":"t","priority":"INTERACTIVE","labels":{"env":"prod"},"capability":"pay","risk_tags":["money"],"estimated_cost":1.5,"workflow_id":"w","principal_id":"ann","submitted_by":"key","idempotency_key":"i","#;
+        let tail = r#""result":[2],"result_ptr":"redis://res:j","result_missing":true,"failure_reason":null,"error_code":null,"attempts":1,"max_attempts":3,"worker_id":"w1","decision":{"decision":"ALLOW","rule_id":"r","reason":null,"policy_snapshot":null,"decided_at":null},"due_at":"2023-11-14T22:13:20.000000Z","deadline_at":"2023-11-14T22:13:20.000000Z","created_at":"1970-01-01T00:00:00.000001Z","finished_at":"2023-11-14T22:13:20.000000Z","trace_id":"x""#;
+        let history = r#","history":[{"state":"PENDING","at":"2023-11-14T22:13:20.000000Z","attempt":0,"worker_id":null,"reason":null}]}"#;
+        let payload = r#""payload":[1e400],"#;
+        assert_eq!(
+            json(Detail::Full),
+            format!("{head}{payload}{tail}{history}")
+        );
+        assert_eq!(json(Detail::Outcome), format!("{head}{tail}{history}"));
+        assert_eq!(json(Detail::Line), format!("{head}{tail}}}"));
     }
 }

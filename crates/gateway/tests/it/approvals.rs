@@ -264,7 +264,7 @@ async fn mistakes_are_named() -> anyhow::Result<()> {
     let bad = gateway.get("/api/v1/approvals?status=later", BOB).await?;
     assert_problem(&bad, 400, Some("status"));
     // Nothing of that was a vote.
-    let shown = gateway.client(BOB).approval(&job).await?;
+    let shown = gateway.client(BOB).approval(&job).await?.approval;
     assert_eq!((shown.status.as_str(), shown.votes.len()), ("PENDING", 0));
     gateway.stop().await
 }
@@ -318,13 +318,12 @@ async fn bundles_are_for_administrators_and_must_load() -> anyhow::Result<()> {
         assert_problem(&refused, 400, Some(field));
     }
     let list = gateway.client(ADMIN).bundles(Some("freeze")).await?;
-    let versions: Vec<(Option<u64>, bool)> =
-        list.items.iter().map(|b| (b.version, b.active)).collect();
-    assert_eq!(versions, [(Some(2), true), (Some(1), false)]);
+    let versions: Vec<(u64, bool)> = list.items.iter().map(|b| (b.version, b.active)).collect();
+    assert_eq!(versions, [(2, true), (1, false)]);
     let back = gateway.client(ADMIN).rollback("freeze", None).await?;
-    assert_eq!(back.version, Some(1));
+    assert_eq!(back.version(), Some(1));
     let gone = gateway.client(ADMIN).rollback("freeze", None).await?;
-    assert_eq!((gone.version, gone.active), (None, false));
+    assert_eq!((gone.version(), gone.active()), (None, false));
     let none = gateway
         .post(&format!("{path}/nope/rollback"), ADMIN, "")
         .await?;

@@ -1,14 +1,14 @@
-//! What is sent and what comes back.
+//! Jobs: submitting, reading, listing, cancelling and explaining them.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
-use airlock_model::job::ActorType;
-pub use airlock_model::job::{Budget, Compensation, Cost};
+use airlock_model::job::{ActorType, Budget, Compensation, Cost};
 use airlock_model::{Claim, JobState, Priority};
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 
-use crate::error::ClientError;
+use crate::{Page, Problem};
 
 /// A job to submit. Only the topic must be given.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -29,7 +29,7 @@ pub struct SubmitRequest {
     pub requires: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
-    /// What it will cost, as far as you know, for the policy to judge.
+    /// What it will cost, as far as you know, for the policy to consider.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub estimated_cost: Option<Cost>,
     /// RFC 3339; not together with `delay_ms`.
@@ -61,6 +61,22 @@ pub struct SubmitRequest {
     pub adapter_id: Option<String>,
 }
 
+/// A payload that is not JSON.
+#[derive(Debug)]
+pub struct PayloadError(serde_json::Error);
+
+impl fmt::Display for PayloadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the payload is not JSON: {}", self.0)
+    }
+}
+
+impl std::error::Error for PayloadError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
 impl SubmitRequest {
     pub fn new(topic: impl Into<String>) -> Self {
         Self {
@@ -70,18 +86,14 @@ impl SubmitRequest {
     }
 
     /// Takes a value as the payload.
-    pub fn payload(mut self, value: &(impl Serialize + ?Sized)) -> Result<Self, ClientError> {
-        let raw = serde_json::value::to_raw_value(value)
-            .map_err(|e| ClientError::Config(format!("the payload cannot be JSON: {e}")))?;
-        self.payload = Some(raw);
+    pub fn payload(mut self, value: &(impl Serialize + ?Sized)) -> Result<Self, PayloadError> {
+        self.payload = Some(to_raw_value(value).map_err(PayloadError)?);
         Ok(self)
     }
 
     /// Takes JSON text as the payload, as it is.
-    pub fn payload_json(mut self, text: impl Into<String>) -> Result<Self, ClientError> {
-        let raw = RawValue::from_string(text.into())
-            .map_err(|e| ClientError::Config(format!("the payload is not JSON: {e}")))?;
-        self.payload = Some(raw);
+    pub fn payload_json(mut self, text: impl Into<String>) -> Result<Self, PayloadError> {
+        self.payload = Some(RawValue::from_string(text.into()).map_err(PayloadError)?);
         Ok(self)
     }
 
@@ -96,12 +108,39 @@ impl SubmitRequest {
     }
 }
 
-/// The gateway has the job.
+/// The job is committed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubmitResponse {
     pub job_id: String,
     pub state: JobState,
     pub trace_id: String,
+}
+
+/// What became of one job of a batch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum BatchItem {
+    Accepted(SubmitResponse),
+    Rejected { error: Box<Problem> },
+}
+
+/// One outcome for each job of a batch, in order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BatchResponse {
+    pub results: Vec<BatchItem>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CancelRequest {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CancelResponse {
+    pub job_id: String,
+    pub state: JobState,
 }
 
 /// The policy's decision on a job.
@@ -124,7 +163,7 @@ pub struct HistoryEntry {
     pub reason: Option<String>,
 }
 
-/// How far a run is.
+/// How far an attempt is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     pub percent: u8,
@@ -136,25 +175,25 @@ pub struct Progress {
     pub at: String,
 }
 
-/// What a run had got at some moment. It is not the result.
+/// An intermediate result of an attempt. It is not the job's result.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Partial {
+pub struct Partial<R = Box<RawValue>> {
     pub percent: u8,
     pub attempt: u32,
     pub at: String,
     pub pointer: String,
-    /// In bytes, when it could be looked at.
+    /// In bytes, when it could be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    /// Itself, when it is small enough to be kept.
+    /// The content, when it is small enough to be stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub content: Option<Box<RawValue>>,
+    pub content: Option<R>,
     /// The same when it is not JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_base64: Option<String>,
 }
 
-/// Something a run left behind; its content is where the pointer says.
+/// Something an attempt left behind; its content is where the pointer says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Artifact {
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -183,9 +222,9 @@ pub struct ConstraintReport {
     pub detail: String,
 }
 
-/// A job as the gateway shows it. In lists without payload, result and history.
+/// A job as the gateway shows it. In lists without payload and history.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Job {
+pub struct Job<R = Box<RawValue>> {
     pub job_id: String,
     pub state: JobState,
     pub topic: String,
@@ -193,44 +232,48 @@ pub struct Job {
     pub priority: Priority,
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capability: Option<String>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub risk_tags: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimated_cost: Option<Cost>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workflow_id: Option<String>,
-    /// Whose job it is: the principal of the key that brought it.
-    #[serde(default)]
+    /// Whose job it is: the principal of the key that submitted it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub principal_id: Option<String>,
-    /// Names that the request gave without the right to them.
-    #[serde(default)]
+    /// Names that the request gave without the right to them; they count for nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_behalf_of: Option<Claim>,
-    /// The name of the key that brought it.
-    #[serde(default)]
+    /// The name of the key that submitted it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub submitted_by: Option<String>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload: Option<R>,
+    /// A payload that is not JSON.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload_base64: Option<String>,
     #[serde(default)]
-    pub payload: Option<Box<RawValue>>,
-    #[serde(default)]
-    pub result: Option<Box<RawValue>>,
+    pub result: Option<R>,
     /// A result that is not JSON.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_base64: Option<String>,
     #[serde(default)]
     pub result_ptr: Option<String>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub result_missing: bool,
     #[serde(default)]
     pub failure_reason: Option<String>,
     #[serde(default)]
     pub error_code: Option<String>,
-    #[serde(default)]
+    /// What it waits for, for a person.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_reason: Option<String>,
-    /// The same for a program, where the scheduler's leader said so.
-    #[serde(default)]
+    /// The same for a program, where the scheduler's leader answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_code: Option<String>,
     pub attempts: u32,
     #[serde(default)]
@@ -247,18 +290,19 @@ pub struct Job {
     #[serde(default)]
     pub finished_at: Option<String>,
     pub trace_id: String,
-    #[serde(default)]
+    /// The states it was in, oldest first, beginning with PENDING. Absent in lists.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<HistoryEntry>,
-    /// How far its worker last said it was.
+    /// How far its worker last reported to be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
-    /// What its worker had got so far, the newest last.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub partials: Vec<Partial>,
-    /// What its runs left behind.
+    /// Intermediate results, the newest last.
+    #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
+    pub partials: Vec<Partial<R>>,
+    /// What its attempts left behind.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<Artifact>,
-    /// What became of the constraints its last run was under.
+    /// What became of the constraints of its last attempt.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub constraint_report: Vec<ConstraintReport>,
 }
@@ -285,16 +329,24 @@ pub struct ListRequest {
 }
 
 /// A page of jobs, newest first.
-#[derive(Debug, Clone, Deserialize)]
-pub struct JobPage {
-    pub items: Vec<Job>,
-    /// Where the next page begins, when there is one.
-    #[serde(default)]
-    pub next_cursor: Option<String>,
-}
+pub type JobPage = Page<Job>;
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CancelResponse {
+/// What a job waits for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Explanation {
     pub job_id: String,
     pub state: JobState,
+    /// For a person, in a sentence.
+    pub explanation: String,
+    /// For a program; `null` when nothing stands in its way.
+    pub reason_code: Option<String>,
+    /// Since when it is so.
+    pub since: Option<String>,
+    /// When it goes on, where that is known.
+    pub until: Option<String>,
+    pub attempts: u32,
+    pub max_attempts: Option<u32>,
+    /// What the scheduler's leader answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduler: Option<serde_json::Value>,
 }
