@@ -60,7 +60,7 @@ impl WaitReason {
 
 /// How a worker is given a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Reach {
+pub enum Addressing {
     /// `worker.<id>.jobs`.
     #[default]
     Direct,
@@ -73,19 +73,19 @@ pub enum Reach {
 
 /// What we notice about a worker beside what it says.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Care {
+pub struct WorkerHealth {
     /// Jobs on it that have lost a worker before and have no attempt after this one.
-    pub fragile: u32,
+    pub crash_suspect: u32,
     /// Dispatches in a row that it did not accept in time.
-    pub missed: u32,
+    pub missed_accepts: u32,
     /// It speaks but does not hear: nothing more for it until then.
-    pub deaf_until: Option<ListenTime>,
+    pub unresponsive_until: Option<ListenTime>,
     /// When its last heartbeat said that it has nothing to do.
     pub idle_at: Option<ListenTime>,
     /// A run of ours ended there just then.
-    pub last_end: Option<ListenTime>,
+    pub last_run_end: Option<ListenTime>,
     /// Topics that it turned out not to serve, when it never said which it does.
-    pub refuses: BTreeSet<String>,
+    pub declined_topics: BTreeSet<String>,
 }
 
 /// A worker as we know it.
@@ -113,8 +113,8 @@ pub struct Worker {
     pub last_seen: ListenTime,
     /// What we have given it and not heard the end of.
     pub in_flight: u32,
-    pub reach: Reach,
-    pub care: Care,
+    pub addressing: Addressing,
+    pub health: WorkerHealth,
 }
 
 impl Worker {
@@ -135,19 +135,19 @@ impl Worker {
     }
 
     /// Whether it is given anything at all at present.
-    pub fn is_hearing(&self) -> bool {
-        !self.draining && self.care.deaf_until.is_none()
+    pub fn is_available(&self) -> bool {
+        !self.draining && self.health.unresponsive_until.is_none()
     }
 
     /// Whether it may be given a job.
     pub fn is_open(&self) -> bool {
-        self.is_hearing() && self.has_room() && !self.is_overloaded()
+        self.is_available() && self.has_room() && !self.is_overloaded()
     }
 
     /// Whether it is used only when nobody else can serve a job at all: it may not be
     /// there, or nobody knows which topics it serves.
     fn is_last_resort(&self) -> bool {
-        self.reach == Reach::Unregistered || (!self.sdk && self.topics.is_empty())
+        self.addressing == Addressing::Unregistered || (!self.sdk && self.topics.is_empty())
     }
 
     pub fn score(&self) -> f64 {
@@ -160,7 +160,7 @@ impl Worker {
     fn serves(&self, pool: &PoolName, spec: &JobSpec) -> bool {
         self.pool.as_ref().is_none_or(|p| p == pool)
             && if self.topics.is_empty() {
-                !self.care.refuses.contains(spec.topic.as_str())
+                !self.health.declined_topics.contains(spec.topic.as_str())
             } else {
                 self.topics.contains(spec.topic.as_str())
             }
@@ -218,12 +218,12 @@ fn pools_where<'a>(
         .filter(move |(_, pool)| taking(pool.status) && pool.offers(&spec.requires))
 }
 
-/// Chooses a worker for `spec`, or says why there is none. A `fragile` job (one more lost
+/// Chooses a worker for `spec`, or says why there is none. A `crash_suspect` job (one more lost
 /// worker ends it) is not put beside another: one of the two may be what kills workers.
 pub fn pick<'a>(
     routing: &PoolRouting,
     spec: &JobSpec,
-    fragile: bool,
+    crash_suspect: bool,
     workers: impl Iterator<Item = &'a Worker> + Clone,
 ) -> Result<&'a Worker, WaitReason> {
     let pools = pools_of(routing, spec, false);
@@ -231,12 +231,12 @@ pub fn pick<'a>(
         return Err(closed(routing, spec).unwrap_or(WaitReason::NoPoolMapping));
     }
     let eligible = workers.filter(|w| {
-        w.is_hearing()
+        w.is_available()
             && pools
                 .clone()
                 .any(|(name, pool)| w.serves(name, spec) && w.fits(Some(pool), spec))
     });
-    let open = |w: &Worker| w.is_open() && !(fragile && w.care.fragile > 0);
+    let open = |w: &Worker| w.is_open() && !(crash_suspect && w.health.crash_suspect > 0);
     if let Some(want) = spec.labels.get("preferred_worker_id")
         && let Some(worker) = eligible.clone().find(|w| w.id.as_str() == want && open(w))
     {
@@ -311,8 +311,8 @@ mod tests {
             draining: false,
             last_seen: ListenTime::default(),
             in_flight: 0,
-            reach: Reach::Direct,
-            care: Care::default(),
+            addressing: Addressing::Direct,
+            health: WorkerHealth::default(),
         }
     }
 

@@ -1,59 +1,30 @@
 //! The scheduler: one leader decides, places, dispatches and finishes; the others stand
 //! by.
 //!
-//! The way of a job through here: [`intake`] reads it from the ledger and asks the
-//! kernel ([`kernel`]); the [`core`] puts the answer to the pure engine, commits what it
+//! The way of a job through here: [`submissions`] reads it from the ledger and asks the
+//! kernel ([`kernel`]); the [`committer`] puts the answer to the pure engine, commits what it
 //! says and follows up on the bus ([`dispatch`]); [`results`] brings the worker's word
 //! back to the core. [`upkeep`] does what nobody asks for.
 
-mod accept;
-mod ahead;
-mod approvals;
-mod aside;
-mod audit;
-mod belonging;
-mod clock;
+mod background;
+mod commit;
 mod config;
-mod core;
-mod dead_messages;
 #[cfg(test)]
 mod defaults;
-mod dispatch;
-mod duplicates;
-mod explain;
-mod intake;
+mod inbound;
 mod kernel;
-mod leader;
-mod listen;
 mod metrics;
-mod next;
-mod order;
-mod payload_cache;
-mod plan;
-mod pools;
-mod pools_file;
-mod reader;
-mod reconciler;
-mod replayer;
-mod reports;
-mod results;
-mod retention;
-mod rounds;
-mod shared_ids;
-mod signatures;
-mod snapshot;
-mod strikes;
-mod succession;
+mod outbound;
+mod rules;
 mod term;
-mod timeouts;
-mod upkeep;
-mod waiting;
-mod worker_log;
 
+pub use background::reconciler::ReconcilerConfig;
+pub use background::retention::RetentionConfig;
 pub use config::{Config, SchedulerConfig};
 pub use kernel::{BreakerConfig, FailMode, KernelConfig};
-pub use reconciler::ReconcilerConfig;
-pub use retention::RetentionConfig;
+
+use rules::placement;
+use term::{epoch_claims, leader};
 
 use airlock_bus::Bus;
 use airlock_election::Elector;
@@ -84,9 +55,9 @@ impl Service for Scheduler {
     type Config = Config;
 
     async fn run(config: Config, ctx: Context) -> anyhow::Result<()> {
-        let placement = waiting::Placement::open(&config.scheduler, &ctx).await?;
+        let placement = placement::Placement::open(&config.scheduler, &ctx).await?;
         let metrics = metrics::Metrics::new(&ctx.metrics);
-        let lanes = waiting::LaneMetrics::new(&ctx.metrics);
+        let lanes = placement::LaneMetrics::new(&ctx.metrics);
         let Some(stores) = connect(&config, &ctx).await? else {
             return Ok(());
         };
@@ -126,7 +97,7 @@ impl Service for Scheduler {
             ctx.health.fact("leader", instance.clone());
             ctx.health.fact("epoch", epoch.0);
             metrics.leader.set(1);
-            let led = match succession::seen_on_bus(&ctx, &stores.bus, &leadership).await {
+            let led = match epoch_claims::seen_on_bus(&ctx, &stores.bus, &leadership).await {
                 Ok(None) if ctx.shutdown.is_cancelled() => Ok(()),
                 Ok(None) => {
                     let shown = (placement.clone(), lanes.clone());
@@ -141,8 +112,8 @@ impl Service for Scheduler {
             let Err(error) = led else {
                 return Ok(());
             };
-            let overtaken: succession::Overtaken = error.downcast()?;
-            succession::set_back(&stores.ledger, shard, epoch).await?;
+            let overtaken: epoch_claims::Overtaken = error.downcast()?;
+            epoch_claims::set_back(&stores.ledger, shard, epoch).await?;
             tracing::warn!(%overtaken, "the ledger was set back; leading again");
             elector.continue_above(overtaken.by);
         }

@@ -131,7 +131,7 @@ async fn a_held_job_runs_once_somebody_else_approves_it() -> Result<()> {
         "{states:?}"
     );
     let told = bob.approval(&job).await?;
-    ensure!(told.used_at.is_some(), "{told:?}");
+    ensure!(told.approval.used_at.is_some(), "{told:?}");
     let kinds: Vec<&str> = told.audit.iter().map(|a| a.kind.as_str()).collect();
     ensure!(
         kinds == ["approval.requested", "approval.approved", "approval.used"],
@@ -200,7 +200,7 @@ async fn asked(
     wanted: impl Fn(&Approval) -> bool,
 ) -> Result<Approval> {
     eventually(WAIT, what, || async {
-        let approval = client.approval(job).await?;
+        let approval = client.approval(job).await?.approval;
         Ok(match wanted(&approval) {
             true => Seen::Done(approval),
             false => Seen::NotYet(format!("{approval:?}")),
@@ -296,7 +296,7 @@ async fn the_policy_is_asked_explained_and_changed_over_rest() -> Result<()> {
     ensure!(why.explanation.is_some(), "{why:?}");
     let snapshots = bob.policy_snapshots().await?.items;
     ensure!(
-        snapshots[0]["policy_snapshot"] == answer.policy_snapshot.as_str(),
+        snapshots[0].policy_snapshot == answer.policy_snapshot,
         "{snapshots:?}"
     );
     ensure!(

@@ -92,9 +92,9 @@ async fn what_is_published_is_in_force_or_refused() -> Result<()> {
     );
 
     let made = root.publish(&bundle("freeze")).await?;
-    ensure!(made.active && made.in_force == Some(true), "{made:?}");
+    ensure!(made.active() && made.in_force(), "{made:?}");
     ensure!(
-        made.loaded_by.len() == 1 && made.loaded_by[0].loaded,
+        made.loaded_by().len() == 1 && made.loaded_by()[0].loaded,
         "{made:?}"
     );
     let listed = root.bundles(None).await?.items;
@@ -119,7 +119,7 @@ async fn what_is_published_is_in_force_or_refused() -> Result<()> {
     ensure!(root.publish(&bundle("other")).await.is_err());
     // Going back makes nothing worse, so it is done, and says that it is not in force.
     let back = root.rollback("freeze", None).await?;
-    ensure!(back.in_force == Some(false), "{back:?}");
+    ensure!(!back.in_force(), "{back:?}");
     stack.write_policy(OWN)?;
     both_show(&stack, "policy", "ok").await?;
     ensure!(root.policy_status().await?.in_force);

@@ -2,7 +2,7 @@
 
 use airlock_election::{ElectionConfig, Elector};
 use airlock_ledger::{
-    Commit, Failure, Ledger, LedgerConfig, LedgerError, LetterFilter, NewDeadLetter,
+    Commit, DeadLetterFilter, Failure, Ledger, LedgerConfig, LedgerError, NewDeadLetter,
 };
 use airlock_model::Epoch;
 use airlock_testkit::Postgres;
@@ -49,7 +49,7 @@ async fn a_killed_session_loses_and_the_stale_leader_writes_nothing() -> anyhow:
     }
     assert_eq!(
         bed.ledger
-            .letters(&LetterFilter::default(), None, 10)
+            .letters(&DeadLetterFilter::default(), None, 10)
             .await?
             .len(),
         1
@@ -58,7 +58,7 @@ async fn a_killed_session_loses_and_the_stale_leader_writes_nothing() -> anyhow:
     new.commit(&some_letter()).await?;
     assert_eq!(
         bed.ledger
-            .letters(&LetterFilter::default(), None, 10)
+            .letters(&DeadLetterFilter::default(), None, 10)
             .await?
             .len(),
         2

@@ -1,7 +1,7 @@
 //! Dead letters as they are asked for and shown.
 
 use airlock_api::{DeadLetter, DeadLetterDetail};
-use airlock_ledger::{LetterFilter, WholeLetter};
+use airlock_ledger::DeadLetterFilter;
 use airlock_model::{JobId, JobSpec, TenantId, Timestamp, Topic};
 use axum::http::Uri;
 use base64::Engine as _;
@@ -47,7 +47,7 @@ pub struct RequestView<'a> {
 }
 
 /// A dead letter with the request it is about.
-pub fn show_detail(whole: &WholeLetter) -> DeadLetterDetail<RequestView<'_>> {
+pub fn show_detail(whole: &airlock_ledger::DeadLetterDetail) -> DeadLetterDetail<RequestView<'_>> {
     let (payload, payload_base64) = embed(whole.payload.as_ref());
     DeadLetterDetail {
         letter: show(&whole.letter),
@@ -64,16 +64,16 @@ pub fn show_detail(whole: &WholeLetter) -> DeadLetterDetail<RequestView<'_>> {
 /// What a list asks for.
 #[derive(Debug)]
 pub struct Listing {
-    pub filter: LetterFilter,
+    pub filter: DeadLetterFilter,
     pub before: Option<i64>,
     pub limit: u32,
 }
 
 pub fn listing(uri: &Uri, scope: Option<&TenantId>) -> Result<Listing, Problem> {
     let mut listing = Listing {
-        filter: LetterFilter {
+        filter: DeadLetterFilter {
             tenant: scope.cloned(),
-            ..LetterFilter::default()
+            ..DeadLetterFilter::default()
         },
         before: None,
         limit: DEFAULT_LIMIT,
@@ -128,7 +128,7 @@ pub struct BulkBody {
 /// The same, checked.
 #[derive(Debug)]
 pub struct Bulk {
-    pub filter: LetterFilter,
+    pub filter: DeadLetterFilter,
     pub dry_run: bool,
     pub limit: u32,
 }
@@ -137,7 +137,7 @@ pub fn bulk(body: BulkBody, scope: Option<&TenantId>) -> Result<Bulk, Problem> {
     let time_of = |field: &str, text: Option<String>| -> Result<Option<Timestamp>, Problem> {
         text.map(|text| time(field, &text)).transpose()
     };
-    let filter = LetterFilter {
+    let filter = DeadLetterFilter {
         tenant: scope.cloned(),
         job_id: body.job_id,
         topic: body.topic,
@@ -222,9 +222,9 @@ mod tests {
         }
     }
 
-    fn letter() -> WholeLetter {
+    fn letter() -> airlock_ledger::DeadLetterDetail {
         let at = Timestamp(1_700_000_000_000_000);
-        WholeLetter {
+        airlock_ledger::DeadLetterDetail {
             letter: airlock_ledger::DeadLetter {
                 id: 7,
                 job_id: Some("j".to_owned()),
@@ -251,7 +251,8 @@ mod tests {
     #[test]
     fn the_json_of_a_dead_letter_does_not_change() {
         let mut l = letter();
-        let json = |l: &WholeLetter| serde_json::to_string(&show_detail(l)).unwrap();
+        let json =
+            |l: &airlock_ledger::DeadLetterDetail| serde_json::to_string(&show_detail(l)).unwrap();
         let head = r#"{"id":7,"job_id":"j","tenant_id":"acme","topic":"job.a","reason_code":"failed","reason":"boom","last_state":null,"attempts":2,"#;
         let tail =
             r#""created_at":"2023-11-14T22:13:20.000000Z","retried_as":null,"retried_at":null"#;

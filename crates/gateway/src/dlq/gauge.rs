@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use airlock_ledger::{Ledger, OpenLetters};
+use airlock_ledger::{Ledger, OpenDeadLetters};
 use airlock_service::{Context, Metrics};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
@@ -81,7 +81,7 @@ impl DeadLetterGauge {
         }
     }
 
-    fn show(&self, counted: Vec<OpenLetters>, shown: &HashSet<Kind>) -> HashSet<Kind> {
+    fn show(&self, counted: Vec<OpenDeadLetters>, shown: &HashSet<Kind>) -> HashSet<Kind> {
         let oldest = counted.iter().map(|letters| letters.age.as_secs()).max();
         self.oldest.set(signed(oldest.unwrap_or(0)));
         let mut now = HashSet::with_capacity(counted.len());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use airlock_api::{BulkOutcome, DeleteOutcome, Page, RetryResponse};
-use airlock_ledger::{LetterFilter, NewJob, Retried, WholeLetter, retry_key};
+use airlock_ledger::{DeadLetterDetail, DeadLetterFilter, NewJob, Retried, retry_key};
 use airlock_model::hash::job_hash;
 use airlock_model::{Credential, Due, JobId, Shard, TenantId};
 use axum::Json;
@@ -45,7 +45,7 @@ fn letter_id(path: LetterPath) -> Result<i64, Problem> {
     text.parse().map_err(|_| Problem::no_such_letter(&text))
 }
 
-async fn read(app: &App, scope: Option<&TenantId>, id: i64) -> Result<WholeLetter, Problem> {
+async fn read(app: &App, scope: Option<&TenantId>, id: i64) -> Result<DeadLetterDetail, Problem> {
     let ledger = app.links.need_ledger()?;
     retrying(Instant::now() + RETRY_FOR, || ledger.letter(scope, id))
         .await
@@ -146,7 +146,7 @@ pub(super) async fn retry(
 impl App {
     /// The same request again, under a key of its own. A delay counts from when it was
     /// first asked for: what has passed of it is not waited for a second time.
-    fn second_chance(&self, whole: &WholeLetter, by: &Credential) -> Option<NewJob> {
+    fn second_chance(&self, whole: &DeadLetterDetail, by: &Credential) -> Option<NewJob> {
         let mut spec = whole.spec.clone()?;
         if let Some(Due::After(_)) = spec.due {
             spec.due = Some(Due::At(whole.due_at.unwrap_or(whole.letter.created_at)));
@@ -225,7 +225,7 @@ async fn read_bulk(app: &App, caller: &Caller, request: Request) -> Result<Bulk,
 }
 
 /// Fixes the upper end of what the filter names, unless the request did.
-async fn fix_end(app: &App, filter: &mut LetterFilter) -> Result<(), Problem> {
+async fn fix_end(app: &App, filter: &mut DeadLetterFilter) -> Result<(), Problem> {
     if filter.up_to.is_none() {
         let ledger = app.links.need_ledger()?;
         let newest = retrying(Instant::now() + RETRY_FOR, || {
@@ -239,7 +239,7 @@ async fn fix_end(app: &App, filter: &mut LetterFilter) -> Result<(), Problem> {
     Ok(())
 }
 
-async fn count(app: &App, filter: &LetterFilter) -> Result<u64, Problem> {
+async fn count(app: &App, filter: &DeadLetterFilter) -> Result<u64, Problem> {
     let ledger = app.links.need_ledger()?;
     retrying(Instant::now() + RETRY_FOR, || ledger.count_letters(filter))
         .await

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use airlock_api::{BatchItem, BatchResponse, SubmitResponse};
-use airlock_ledger::{Clash, Full, NewJob};
+use airlock_ledger::{Full, NewJob, SubmitConflict};
 use airlock_model::hash::job_hash;
 use airlock_model::{Credential, JobId, JobState, Shard, TenantId};
 use axum::Json;
@@ -166,8 +166,8 @@ pub(super) fn settle(
         }
         Outcome::Conflict { job_id, by } => {
             let (what, field) = match by {
-                Clash::IdempotencyKey => ("the idempotency key", "idempotency_key"),
-                Clash::Id => ("the job id", "job_id"),
+                SubmitConflict::IdempotencyKey => ("the idempotency key", "idempotency_key"),
+                SubmitConflict::Id => ("the job id", "job_id"),
             };
             let detail = format!("{what} was used before, for another request");
             let problem = Problem::conflict(detail).about(field);

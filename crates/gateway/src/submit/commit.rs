@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use airlock_ledger::{Clash, Full, Ledger, LedgerError, NewJob, Submitted};
+use airlock_ledger::{Full, Ledger, LedgerError, NewJob, SubmitConflict, Submitted};
 use airlock_model::{JobId, JobState};
 use airlock_proto::ahead::{Id, number};
 use airlock_service::{Context, OnFailure};
@@ -40,7 +40,10 @@ pub enum Outcome {
     },
     /// The idempotency key or the id was used for another request: by this job, if the
     /// tenant may know of it.
-    Conflict { job_id: Option<JobId>, by: Clash },
+    Conflict {
+        job_id: Option<JobId>,
+        by: SubmitConflict,
+    },
     /// The ledger cannot hold this job.
     Refused,
     /// The ledger gave no answer; the job may have been accepted.

@@ -2,7 +2,7 @@
 //! does to it.
 
 use airlock_ledger::{
-    Approval, ApprovalFilter, ApprovalStatus, CancelRequest, HeldJob, NewVote, Rejudged,
+    Approval, ApprovalFilter, ApprovalStatus, CancelRequest, HeldJob, NewVote, Reevaluated,
     VoteOutcome, Voter,
 };
 use airlock_model::{ApprovalTerms, Decision, JobEvent, JobState, Timestamp, Verdict};
@@ -319,17 +319,17 @@ async fn a_new_policy_keeps_denies_releases_or_asks_anew() -> anyhow::Result<()>
         )
     };
     let same = asks("pay-renamed", "hash-1", terms(2));
-    assert_eq!(judge("kept", same).await?, Rejudged::Kept);
+    assert_eq!(judge("kept", same).await?, Reevaluated::Kept);
     assert_eq!(
         judge("denied", verdict(Decision::Deny)).await?,
-        Rejudged::Denied
+        Reevaluated::Denied
     );
     assert_eq!(
         judge("released", verdict(Decision::Allow)).await?,
-        Rejudged::Released
+        Reevaluated::Released
     );
     let other = asks("audit", "hash-2", terms(1));
-    assert_eq!(judge("other", other).await?, Rejudged::AskedAnew);
+    assert_eq!(judge("other", other).await?, Reevaluated::AskedAnew);
     assert!(
         bed.ledger
             .held_under_other(SHARD, "cfg:2", None, 10)
@@ -366,7 +366,7 @@ async fn a_new_policy_keeps_denies_releases_or_asks_anew() -> anyhow::Result<()>
     // A judgement that comes too late changes nothing.
     assert_eq!(
         judge("kept", verdict(Decision::Deny)).await?,
-        Rejudged::Nothing
+        Reevaluated::Nothing
     );
     assert_eq!(bed.state("kept").await?, JobState::Pending);
     Ok(())

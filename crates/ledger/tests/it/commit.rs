@@ -1,6 +1,6 @@
 //! The leader's moves, and the compare-and-set that refuses what came too late.
 
-use airlock_ledger::{Commit, Failure, Finish, NewDeadLetter, StrayResult};
+use airlock_ledger::{Commit, Failure, Finish, NewDeadLetter, UnmatchedResult};
 use airlock_model::{Decision, JobState};
 use bytes::Bytes;
 
@@ -20,7 +20,7 @@ async fn one_transaction_writes_every_kind() -> anyhow::Result<()> {
         finish: vec![result],
         requeue: vec![requeue("again", 2, true)],
         mark: vec![mark("marked", 3, Some(11), None)],
-        stray: vec![StrayResult {
+        stray: vec![UnmatchedResult {
             job_id: "who\0".to_owned(),
             dispatch_id: "?".to_owned(),
             worker_id: "w9".to_owned(),
@@ -62,7 +62,7 @@ async fn one_transaction_writes_every_kind() -> anyhow::Result<()> {
     );
     assert_eq!(
         bed.ledger
-            .letters(&airlock_ledger::LetterFilter::default(), None, 9)
+            .letters(&airlock_ledger::DeadLetterFilter::default(), None, 9)
             .await?
             .len(),
         1
@@ -269,7 +269,7 @@ async fn a_repeat_of_the_taken_result_is_no_stray() -> anyhow::Result<()> {
             ..Commit::default()
         })
         .await?;
-    let stray = |job: &str, n: u128, worker: &str| StrayResult {
+    let stray = |job: &str, n: u128, worker: &str| UnmatchedResult {
         job_id: job.to_owned(),
         dispatch_id: crate::bed::dispatch(n).to_string(),
         worker_id: worker.to_owned(),

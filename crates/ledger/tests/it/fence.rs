@@ -350,12 +350,12 @@ async fn an_answer_of_an_outdated_policy_changes_nothing() -> anyhow::Result<()>
     same.rule_hash.clone_from(&held.rule_hash);
     same.snapshot = "cfg:3".to_owned();
     let kept = leader.rejudge(&held, &same).await?;
-    assert_eq!(kept, airlock_ledger::Rejudged::Kept);
+    assert_eq!(kept, airlock_ledger::Reevaluated::Kept);
     let mut late = verdict(Decision::Deny);
     late.snapshot = "cfg:2".to_owned();
     let done = leader.rejudge(&held, &late).await?;
     let state = bed.state(held.job_id.as_str()).await?;
-    assert_eq!(done, airlock_ledger::Rejudged::Nothing);
+    assert_eq!(done, airlock_ledger::Reevaluated::Nothing);
     assert_eq!(state, JobState::ApprovalRequired);
     Ok(())
 }

@@ -4,69 +4,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Assignment, KnownJob, ReloadedJob};
-use crate::backoff::Backoff;
+use super::{Assignment, QueuedJob, RecoveredJob};
 use crate::ids::{Attempt, DispatchId, Incarnation, JobId, PoolName, WorkerId};
 use crate::job::Verdict;
-use crate::routing::{Reach, WaitReason, Worker};
+use crate::routing::{Addressing, WaitReason, Worker};
 use crate::rules::Rules;
 use crate::run_end::RunEnd;
 use crate::state::JobState;
 use crate::time::Timestamp;
-
-/// The constants, with the documented defaults.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// A worker is gone after this long without a sign of life.
-    pub worker_ttl: Duration,
-    /// A dispatch must be accepted within this time.
-    pub accept_within: Duration,
-    pub dispatch_timeout: Duration,
-    pub running_timeout: Duration,
-    pub max_attempts: u32,
-    pub max_scheduling_retries: u32,
-    pub backoff: Backoff,
-    pub retry_delay_no_workers: Duration,
-    pub retry_delay_publish: Duration,
-    pub throttle_delay: Duration,
-    /// A verdict may be used while its snapshot was confirmed this recently.
-    pub confirm_within: Duration,
-    /// DISPATCHED and RUNNING are written this long after they happened, unless the end
-    /// comes first.
-    pub flush_after: Duration,
-    /// How many results that were taken are remembered, to tell repeats apart.
-    pub remember_results: usize,
-    /// A full pool and a tenant at its limit count towards giving up too.
-    pub count_all_tries: bool,
-    /// A worker that leaves this many dispatches in a row untaken is deaf; 0: never.
-    pub deaf_after: u32,
-    /// Of the time between two rounds at most this much counts as time in which workers
-    /// could be heard.
-    pub max_gap: Duration,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            worker_ttl: Duration::from_secs(30),
-            accept_within: Duration::from_secs(10),
-            dispatch_timeout: Duration::from_secs(300),
-            running_timeout: Duration::from_secs(900),
-            max_attempts: 3,
-            max_scheduling_retries: 50,
-            backoff: Backoff::SCHEDULING,
-            retry_delay_no_workers: Duration::from_secs(2),
-            retry_delay_publish: Duration::from_secs(2),
-            throttle_delay: Duration::from_secs(5),
-            confirm_within: Duration::from_secs(1),
-            flush_after: Duration::from_millis(100),
-            remember_results: 100_000,
-            count_all_tries: false,
-            deaf_after: 3,
-            max_gap: Duration::from_secs(2),
-        }
-    }
-}
 
 /// How a worker says a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,11 +65,11 @@ pub struct WorkerChange {
     pub worker: WorkerId,
     pub incarnation: Incarnation,
     pub pool: Option<PoolName>,
-    pub change: Change,
+    pub change: WorkerChangeKind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum WorkerChangeKind {
     Joined,
     /// Under a name that was known before: back again, or as a new process.
     Rejoined,
@@ -135,7 +80,7 @@ pub enum Change {
 
 /// What a heartbeat says.
 #[derive(Debug, Clone)]
-pub struct Beat {
+pub struct Heartbeat {
     pub worker: WorkerId,
     /// `None` from workers that know only CAP.
     pub incarnation: Option<Incarnation>,
@@ -147,7 +92,7 @@ pub struct Beat {
     pub active: Vec<DispatchId>,
     pub pool: Option<PoolName>,
     /// For a worker first seen by this.
-    pub reach: Reach,
+    pub addressing: Addressing,
 }
 
 /// Which run of a job, and whose.
@@ -163,19 +108,19 @@ pub struct RunId {
 pub enum Input {
     /// The kernel answered about a job that is PENDING in the ledger.
     Decided {
-        job: Box<KnownJob>,
+        job: Box<QueuedJob>,
         verdict: Verdict,
     },
     /// The kernel could not be asked, or asked us to wait.
     Undecided {
-        job: Box<KnownJob>,
+        job: Box<QueuedJob>,
         delay: Duration,
         reason: WaitReason,
         /// The same in words, for whoever asks what the job waits for.
         detail: Arc<str>,
     },
     /// The job as the ledger has it: on take-over, and after a miss.
-    Reloaded(Box<ReloadedJob>),
+    Recovered(Box<RecoveredJob>),
     /// The job is final or gone in the ledger, by someone else's hand.
     Ended {
         job: JobId,
@@ -190,9 +135,9 @@ pub enum Input {
     },
     /// The ledger does not have the job, or does not take its row: it is let go.
     Gone(JobId),
-    Hello(Box<Worker>),
-    Beat(Beat),
-    Goodbye {
+    Register(Box<Worker>),
+    Heartbeat(Heartbeat),
+    Deregister {
         worker: WorkerId,
         incarnation: Option<Incarnation>,
     },
@@ -222,7 +167,7 @@ pub enum Input {
     },
     Result(ResultReport),
     /// The kernel's policy has this snapshot now.
-    Confirmed {
+    PolicyConfirmed {
         snapshot: String,
     },
     /// No sign of life can reach us while the bus is away, so nobody dies of that. An
@@ -232,7 +177,6 @@ pub enum Input {
     BusUp,
     /// The configuration of pools, topics and tenants as it is from now on.
     Rules(Arc<Rules>),
-    Tick,
 }
 
 /// What to do about it.
@@ -240,13 +184,13 @@ pub enum Input {
 pub enum Effect {
     /// Commit PENDING → SCHEDULED, then put it on the wire.
     Assign {
-        job: Arc<KnownJob>,
+        job: Arc<QueuedJob>,
         assignment: Assignment,
         verdict: Verdict,
     },
     /// Commit PENDING → DENIED, APPROVAL_REQUIRED, FAILED or TIMEOUT.
     Refuse {
-        job: Arc<KnownJob>,
+        job: Arc<QueuedJob>,
         to: JobState,
         verdict: Option<Verdict>,
         code: &'static str,
@@ -254,7 +198,7 @@ pub enum Effect {
     },
     /// Commit the end of a job that was in flight.
     Finish {
-        job: Arc<KnownJob>,
+        job: Arc<QueuedJob>,
         assignment: Assignment,
         end: RunEnd,
         to: JobState,
@@ -274,7 +218,7 @@ pub enum Effect {
         reason: String,
     },
     /// Commit DISPATCHED or RUNNING.
-    Mark {
+    RecordTimes {
         job: JobId,
         assignment: Assignment,
     },
@@ -282,15 +226,15 @@ pub enum Effect {
     /// with `looked_up`, after the job if that is in flight as this run.
     LookUp(ResultReport),
     /// Record a result that changes nothing.
-    Stray {
+    UnmatchedResult {
         report: ResultReport,
         why: String,
     },
     /// Ask the kernel (again).
-    Recheck(Arc<KnownJob>),
+    Recheck(Arc<QueuedJob>),
     /// Put the same dispatch on the wire again.
     Republish {
-        job: Arc<KnownJob>,
+        job: Arc<QueuedJob>,
         assignment: Assignment,
     },
     /// Tell the worker to stop.
@@ -304,7 +248,7 @@ pub enum Effect {
         worker: WorkerId,
         dispatch: String,
     },
-    AskInventory {
+    RequestInventory {
         worker: WorkerId,
     },
     /// Two live processes go by one id: the one that is given work, and another.
@@ -313,14 +257,14 @@ pub enum Effect {
         processes: [Incarnation; 2],
     },
     /// Ask an unknown worker to introduce itself.
-    AskHello {
+    RequestRegister {
         worker: WorkerId,
     },
 }
 
 /// How many wait, and for what: for metrics and `explain`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Census {
+pub struct EngineCounts {
     pub jobs: usize,
     pub waiting: usize,
     pub assigned: usize,

@@ -6,11 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Assignment, Effect, Engine, KnownJob, Phase, Random, Terms, Watch};
+use super::{Assignment, Effect, Engine, Phase, QueuedJob, Random, RunLimits, RunLiveness};
+use crate::constraints::Constraints;
 use crate::ids::{DispatchId, JobId, TenantId, WorkerId};
 use crate::job::{Decision, Verdict};
 use crate::routing::WaitReason;
-use crate::terms::Constraints;
 use crate::time::Timestamp;
 
 /// Classes that are looked at in vain in one round; the others are next. Their number is
@@ -62,20 +62,20 @@ impl Engine {
                 self.ready.park(class, &tenant);
                 continue;
             }
-            let spec = &job.known.spec;
+            let spec = &job.queued.spec;
             let workers = self.workers.values();
-            match crate::routing::pick(&self.rules.routing, spec, job.fragile, workers) {
+            match crate::routing::pick(&self.rules.routing, spec, job.crash_suspect, workers) {
                 Ok(worker) => {
-                    if self.usable(verdict, now) {
+                    if self.is_verdict_current(verdict, now) {
                         let (worker, verdict) = (worker.id.clone(), verdict.clone());
-                        self.ready.serve(&job.known, place);
+                        self.ready.serve(&job.queued, place);
                         self.assign(now, random, &id, &worker, verdict, out);
                         if self.workers.get(&worker).is_none_or(|w| !w.is_open()) {
                             open -= 1;
                         }
                     } else if rechecks > 0 {
                         rechecks -= 1;
-                        let known = job.known.clone();
+                        let known = job.queued.clone();
                         let kept = self.ready.remove(&known, place);
                         if let Some(job) = self.jobs.get_mut(&id) {
                             job.kept = kept;
@@ -130,11 +130,11 @@ impl Engine {
         let (Phase::Waiting { verdict, .. }, None) = (&job.phase, job.place) else {
             return true;
         };
-        if self.at_limit(&job.known.tenant, verdict) || !self.usable(verdict, now) {
+        if self.at_limit(&job.queued.tenant, verdict) || !self.is_verdict_current(verdict, now) {
             return false;
         }
-        let (spec, workers) = (&job.known.spec, self.workers.values());
-        let picked = crate::routing::pick(&self.rules.routing, spec, job.fragile, workers);
+        let (spec, workers) = (&job.queued.spec, self.workers.values());
+        let picked = crate::routing::pick(&self.rules.routing, spec, job.crash_suspect, workers);
         let Ok(worker) = picked else { return false };
         let (worker, verdict) = (worker.id.clone(), verdict.clone());
         self.assign(now, random, id, &worker, verdict, out);
@@ -160,23 +160,23 @@ impl Engine {
     }
 
     /// Why a job waits, looked up or found out.
-    pub(super) fn why(&mut self, id: &JobId) -> Option<WaitReason> {
+    pub(super) fn wait_reason(&mut self, id: &JobId) -> Option<WaitReason> {
         let job = self.jobs.get(id)?;
         let Phase::Waiting { verdict, .. } = &job.phase else {
             return None;
         };
         let class = job.place?.class;
-        let known = self.ready.reason(class, &job.known.tenant);
+        let known = self.ready.reason(class, &job.queued.tenant);
         if let Some(reason) = known.filter(|_| !self.capacity_changed) {
             return Some(reason);
         }
-        if self.at_limit(&job.known.tenant, verdict) {
+        if self.at_limit(&job.queued.tenant, verdict) {
             return Some(WaitReason::TenantLimit);
         }
-        let (spec, workers) = (&job.known.spec, self.workers.values());
-        let picked = crate::routing::pick(&self.rules.routing, spec, job.fragile, workers);
+        let (spec, workers) = (&job.queued.spec, self.workers.values());
+        let picked = crate::routing::pick(&self.rules.routing, spec, job.crash_suspect, workers);
         match picked {
-            // Others are before it, or the kernel is asked first.
+            // DuplicateProcesses are before it, or the kernel is asked first.
             Ok(_) => None,
             Err(reason) => {
                 // The whole class waits for it; nobody else need find out again.
@@ -189,7 +189,7 @@ impl Engine {
     }
 
     /// Runs in all that a job may have.
-    pub(super) fn max_attempts(&self, job: &KnownJob, constraints: Option<&Constraints>) -> u32 {
+    pub(super) fn max_attempts(&self, job: &QueuedJob, constraints: Option<&Constraints>) -> u32 {
         let asked = job.spec.max_attempts;
         let own = asked
             .or_else(|| self.rules.topics.get(&job.spec.topic)?.max_attempts)
@@ -201,7 +201,7 @@ impl Engine {
     /// The longest a run may take, if there is such a limit.
     pub(super) fn run_limit(
         &self,
-        job: &KnownJob,
+        job: &QueuedJob,
         constraints: Option<&Constraints>,
     ) -> Option<Duration> {
         let asked = job.spec.timeout_ms.map(Duration::from_millis);
@@ -211,7 +211,7 @@ impl Engine {
     }
 
     /// Whether a verdict may still be acted on.
-    fn usable(&self, verdict: &Verdict, now: Timestamp) -> bool {
+    fn is_verdict_current(&self, verdict: &Verdict, now: Timestamp) -> bool {
         let age = now.since(verdict.confirmed_at);
         match verdict.decision {
             Decision::Allow | Decision::AllowWithConstraints => {
@@ -236,7 +236,7 @@ impl Engine {
         if let Some(job) = self.jobs.get_mut(id) {
             job.phase = Phase::Checking;
             job.place = None;
-            out.push(Effect::Recheck(job.known.clone()));
+            out.push(Effect::Recheck(job.queued.clone()));
         }
     }
 
@@ -252,14 +252,14 @@ impl Engine {
         let (Some(job), Some(w)) = (self.jobs.get(id), self.workers.get(worker)) else {
             return;
         };
-        let (known, fragile) = (job.known.clone(), job.fragile);
+        let (known, crash_suspect) = (job.queued.clone(), job.crash_suspect);
         let constraints = verdict.constraints.as_deref();
         let limited = constraints.and_then(Constraints::max_concurrent_jobs);
-        let terms = Terms {
+        let limits = RunLimits {
             run_limit: self.run_limit(&known, constraints),
             max_attempts: self.max_attempts(&known, constraints),
             rule: limited.map(|_| Arc::from(verdict.rule_id.as_str())),
-            struck: false,
+            miss_counted: false,
         };
         let mut bytes = [0u8; 16];
         bytes[..8].copy_from_slice(&random().to_be_bytes());
@@ -278,16 +278,16 @@ impl Engine {
             accepted: false,
             recovered: false,
             accept_by: now,
-            watch: Watch::default(),
+            liveness: RunLiveness::default(),
             constraints: verdict.constraints.clone(),
-            reach: w.reach,
-            terms,
+            addressing: w.addressing,
+            limits,
         };
         let heard = self.listening.now();
-        assignment.watch.last_sign = heard;
+        assignment.liveness.last_heartbeat = heard;
         assignment.offer(now, heard, self.settings.accept_within);
         let accept_by = assignment.accept_by;
-        self.take_slot(&known.tenant, id, &assignment, fragile);
+        self.take_slot(&known.tenant, id, &assignment, crash_suspect);
         if let Some(job) = self.jobs.get_mut(id) {
             job.phase = Phase::Assigned(assignment.clone());
             job.place = None;

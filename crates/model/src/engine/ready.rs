@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::KnownJob;
+use super::QueuedJob;
 use crate::ids::{JobId, PoolName, TenantId};
 use crate::job::Priority;
 use crate::routing::WaitReason;
@@ -58,7 +58,7 @@ impl Place {
 
 /// The turn a job had in a group, to be kept when it leaves and comes back.
 #[derive(Debug, Clone)]
-pub(super) struct Kept {
+pub(super) struct SavedTurn {
     group: Arc<str>,
     turn: Turn,
 }
@@ -68,15 +68,15 @@ type Flow = (TenantId, Priority);
 
 /// What a job is queued by.
 pub(super) struct Entry<'a> {
-    pub job: &'a KnownJob,
+    pub job: &'a QueuedJob,
     /// The pools it may go to, asked for only when its class is new.
     pub pools: &'a dyn Fn() -> Vec<PoolName>,
     /// One more lost worker ends it, so it is placed more carefully.
-    pub fragile: bool,
+    pub crash_suspect: bool,
     /// The rule that limits how many of its kind are in flight, and to how many.
     pub rule: Option<(&'a str, u32)>,
     pub weight: u32,
-    pub kept: Option<Kept>,
+    pub kept: Option<SavedTurn>,
 }
 
 #[derive(Debug)]
@@ -162,7 +162,7 @@ impl Ready {
     }
 
     /// Takes out a job that no longer waits, wherever it stands.
-    pub fn remove(&mut self, job: &KnownJob, place: Place) -> Option<Kept> {
+    pub fn remove(&mut self, job: &QueuedJob, place: Place) -> Option<SavedTurn> {
         let c = self.classes.get_mut(&place.class)?;
         let flow: Flow = (job.tenant.clone(), job.spec.priority);
         let jobs = c.flows.get_mut(&flow)?;
@@ -190,14 +190,14 @@ impl Ready {
             }
         }
         self.retire(place.class);
-        Some(Kept {
+        Some(SavedTurn {
             group: group_key,
             turn: place.turn,
         })
     }
 
     /// The same, for a job that is served: its group's clock goes on to its turn.
-    pub fn serve(&mut self, job: &KnownJob, place: Place) -> Option<Kept> {
+    pub fn serve(&mut self, job: &QueuedJob, place: Place) -> Option<SavedTurn> {
         let group = self.classes.get(&place.class)?.group.clone();
         if let Some(g) = self.groups.get_mut(&group) {
             g.clock = g.clock.max(place.turn.tag);
@@ -480,7 +480,7 @@ fn class_key(entry: &Entry<'_>) -> String {
             key.push_str(v);
         }
     }
-    if entry.fragile {
+    if entry.crash_suspect {
         key.push('\u{4}');
     }
     if let Some((rule, limit)) = entry.rule {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::terms::{ApprovalTerms, Constraints};
+use crate::constraints::{ApprovalTerms, Constraints};
 use crate::time::Timestamp;
 
 /// What the policy said.

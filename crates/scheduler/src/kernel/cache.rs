@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use airlock_model::engine::KnownJob;
+use airlock_model::engine::QueuedJob;
 use airlock_model::{ApprovalTerms, Constraints, Decision, Timestamp, Verdict};
 
 use super::fields::Shape;
@@ -94,7 +94,7 @@ impl Cache {
         self.confirmed_at = Some(asked_at);
     }
 
-    pub fn get(&mut self, job: &KnownJob, now: Timestamp) -> Option<Verdict> {
+    pub fn get(&mut self, job: &QueuedJob, now: Timestamp) -> Option<Verdict> {
         let confirmed_at = self
             .confirmed_at
             .filter(|at| now.since(*at) <= CONFIRMED_FOR)?;
@@ -113,7 +113,7 @@ impl Cache {
     }
 
     /// Keeps an answer for jobs that agree with `job` on `shape`.
-    pub fn put(&mut self, shape: &Shape, job: &KnownJob, answer: Answer) {
+    pub fn put(&mut self, shape: &Shape, job: &QueuedJob, answer: Answer) {
         if self.limit == 0 || answer.snapshot != self.snapshot || answer.snapshot.is_empty() {
             return;
         }
@@ -144,7 +144,7 @@ impl Cache {
         self.young.insert(key, answer);
     }
 
-    fn make_key(&mut self, shape: usize, job: &KnownJob) {
+    fn make_key(&mut self, shape: usize, job: &QueuedJob) {
         self.key.clear();
         self.key.push(shape as u8);
         if let Some(shape) = self.shapes.get(shape) {
@@ -165,10 +165,10 @@ mod tests {
         Timestamp(ms * 1000)
     }
 
-    fn job(topic: &str, customer: &str) -> KnownJob {
+    fn job(topic: &str, customer: &str) -> QueuedJob {
         let mut spec = JobSpec::new(Topic::new(topic).unwrap());
         spec.labels = BTreeMap::from([("customer".to_owned(), customer.to_owned())]);
-        KnownJob {
+        QueuedJob {
             id: JobId::new("j").unwrap(),
             tenant: TenantId::new("acme").unwrap(),
             spec: Arc::new(spec),

@@ -4,7 +4,7 @@
 //! agree on all of it take the same way and get the same answer. A name that is not
 //! known here means that nobody can tell: such an answer is not kept.
 
-use airlock_model::engine::KnownJob;
+use airlock_model::engine::QueuedJob;
 use airlock_model::job::{ActorType, Cost};
 use airlock_model::text::label;
 
@@ -55,7 +55,7 @@ impl Shape {
 
     /// Writes what these fields are worth for `job`, so that two jobs get the same bytes
     /// exactly when they agree on all of them.
-    pub fn key(&self, job: &KnownJob, out: &mut Vec<u8>) {
+    pub fn key(&self, job: &QueuedJob, out: &mut Vec<u8>) {
         let spec = &job.spec;
         for field in &self.0 {
             match field {

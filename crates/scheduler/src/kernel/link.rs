@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use airlock_ledger::Ledger;
 use airlock_model::JobId;
-use airlock_model::engine::KnownJob;
+use airlock_model::engine::QueuedJob;
 use airlock_proto::own;
 use airlock_proto::own::policy_batch_client::PolicyBatchClient;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
@@ -62,7 +62,7 @@ impl Link {
 
     /// The same for jobs that are not in the ledger yet, as long as the caller waits.
     /// `None` when it takes more than their requests to tell.
-    pub async fn foresee(&self, jobs: &[&KnownJob]) -> Option<Told> {
+    pub async fn foresee(&self, jobs: &[&QueuedJob]) -> Option<Told> {
         let answer = self.call(jobs, Vec::new(), true).await.ok()?;
         let complete = answer.content_wanted.is_empty();
         let told = read(answer, jobs.len()).ok()?;
@@ -77,7 +77,7 @@ impl Link {
     }
 
     /// One answer for each job, in order, or none at all.
-    pub async fn check(&self, jobs: &[&KnownJob]) -> Result<Told, Unanswered> {
+    pub async fn check(&self, jobs: &[&QueuedJob]) -> Result<Told, Unanswered> {
         let first = self.bounded(self.call(jobs, Vec::new(), false)).await?;
         let wanted: Vec<usize> = first
             .content_wanted
@@ -94,7 +94,7 @@ impl Link {
             let ids: Vec<JobId> = chunk.iter().map(|i| jobs[*i].id.clone()).collect();
             let payloads = self.ledger.payloads(&ids).await;
             let payloads = payloads.map_err(|e| Unanswered::Inputs(e.to_string()))?;
-            let asked: Vec<&KnownJob> = chunk.iter().map(|i| jobs[*i]).collect();
+            let asked: Vec<&QueuedJob> = chunk.iter().map(|i| jobs[*i]).collect();
             let second = self.bounded(self.call(&asked, payloads, false)).await?;
             let second = read(second, asked.len())?;
             // The policy may have changed in between: what counts is the later one.
@@ -126,7 +126,7 @@ impl Link {
 
     async fn call(
         &self,
-        jobs: &[&KnownJob],
+        jobs: &[&QueuedJob],
         contents: Vec<(JobId, bytes::Bytes)>,
         ahead: bool,
     ) -> Result<own::CheckBatchResponse, Unanswered> {

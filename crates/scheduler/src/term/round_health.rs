@@ -1,0 +1,61 @@
+//! How old the last good round is, and what `/health/ready` says about it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use airlock_service::Health;
+
+use crate::background::upkeep::pause;
+use crate::term::Term;
+
+/// A leader without a good round for so long is not ready.
+const LIMIT: Duration = Duration::from_secs(5);
+const POLL: Duration = Duration::from_millis(500);
+
+/// The time of the last round that was carried out; an idle leader has one every second.
+#[derive(Debug)]
+pub struct Rounds {
+    since: Instant,
+    last_ms: AtomicU64,
+}
+
+impl Default for Rounds {
+    fn default() -> Self {
+        Self {
+            since: Instant::now(),
+            last_ms: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Rounds {
+    pub fn good(&self) {
+        let ms = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last_ms.store(ms, Ordering::Relaxed);
+    }
+
+    pub fn age(&self) -> Duration {
+        let last = Duration::from_millis(self.last_ms.load(Ordering::Relaxed));
+        self.since.elapsed().saturating_sub(last)
+    }
+}
+
+/// Says how old the last good round is until the term is over.
+pub async fn watch(term: Arc<Term>, health: Health) -> anyhow::Result<()> {
+    term.rounds.good();
+    loop {
+        let age = term.rounds.age();
+        health.fact("last_good_round_age_ms", age.as_millis() as u64);
+        if age > LIMIT {
+            let message = format!("the last good round is {} s old", age.as_secs());
+            health.down("rounds", message);
+        } else {
+            health.ok("rounds");
+        }
+        if !pause(&term, POLL).await {
+            health.remove("rounds");
+            return Ok(());
+        }
+    }
+}
