@@ -166,18 +166,22 @@ fn decision_name(decision: i32) -> &'static str {
     }
 }
 
-fn evaluation(answer: cap::PolicyCheckResponse, caller: &Caller) -> Evaluation {
+/// What the caller learns of the kernel's answer. The reason of an explanation is the whole
+/// explanation as text, and names every rule that was evaluated, so that a tenant is never
+/// shown it: only the reason of the decision, or a reason of our own when there is none.
+fn evaluation(answer: cap::PolicyCheckResponse, question: Question, caller: &Caller) -> Evaluation {
     let detail = answer.airlock.unwrap_or_default();
     let mut explanation: Option<Value> = serde_json::from_str(&detail.explanation).ok();
     let (mut reason, mut shadows) = (answer.reason, detail.shadows);
     if !caller.is_admin() {
-        // The words of an explanation name every rule that was asked.
-        if let Some(whole) = explanation.take() {
-            if let Some(own) = whole["evaluation"]["reason"].as_str() {
-                reason = own.to_owned();
-            }
-            explanation = Some(own_part(&whole));
+        let whole = explanation.take();
+        if question == Question::Explain || whole.is_some() {
+            let own = whole
+                .as_ref()
+                .and_then(|w| w["evaluation"]["reason"].as_str());
+            reason = own.map_or_else(|| unexplained(&answer.rule_id), str::to_owned);
         }
+        explanation = whole.as_ref().map(own_part);
         shadows.clear();
     }
     Evaluation {
@@ -203,6 +207,15 @@ fn evaluation(answer: cap::PolicyCheckResponse, caller: &Caller) -> Evaluation {
             .collect(),
         explanation,
     }
+}
+
+/// The reason of a decision whose explanation is missing or cannot be read.
+fn unexplained(rule_id: &str) -> String {
+    let by = match rule_id {
+        "" => "the policy's default".to_owned(),
+        rule => format!("rule {rule}"),
+    };
+    format!("decided by {by}; the explanation is not available")
 }
 
 /// What a tenant may see of an explanation: the verdict, and the conditions of the rule that
@@ -285,7 +298,7 @@ async fn ask(app: &App, caller: &Caller, question: Question, request: Request) -
     let asked: Asked<'_> = decode_object(&whole)?;
     let request = asked.question(caller)?;
     let answer = app.kernel.ask(question, request).await?;
-    Ok(Json(evaluation(answer, caller)).into_response())
+    Ok(Json(evaluation(answer, question, caller)).into_response())
 }
 
 pub(super) async fn evaluate(
@@ -443,7 +456,44 @@ rules:
             ..Default::default()
         };
         let caller = caller((!admin).then_some("acme"));
-        serde_json::to_string(&evaluation(answer, &caller)).unwrap()
+        serde_json::to_string(&evaluation(answer, Question::Explain, &caller)).unwrap()
+    }
+
+    #[test]
+    fn without_a_readable_explanation_a_tenant_has_a_reason_of_our_own() {
+        let answer = |explanation: &str| cap::PolicyCheckResponse {
+            decision: cap::DecisionType::Deny.into(),
+            reason: "1. rule rival-freeze: tenants are [secret-customer-ltd]".to_owned(),
+            rule_id: "mine".to_owned(),
+            airlock: Some(airlock_proto::own::PolicyDetail {
+                explanation: explanation.to_owned(),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let missing = cap::PolicyCheckResponse {
+            airlock: None,
+            ..answer("")
+        };
+        let unreadable = ["", "{", "5", "{}", r#"{"evaluation": {"reason": 5}}"#].map(answer);
+        for answer in unreadable.into_iter().chain([missing]) {
+            let user = evaluation(answer.clone(), Question::Explain, &caller(Some("acme")));
+            let text = serde_json::to_string(&user).unwrap();
+            assert!(
+                !text.contains("rival") && !text.contains("secret"),
+                "{text}"
+            );
+            assert!(user.reason.starts_with("decided by rule mine"), "{text}");
+            let admin = evaluation(answer, Question::Explain, &caller(None));
+            assert!(admin.reason.contains("rival-freeze"), "{admin:?}");
+        }
+        // A plain decision has the reason of its rule, which the job shows as well.
+        let plain = cap::PolicyCheckResponse {
+            reason: "frozen".to_owned(),
+            ..answer("")
+        };
+        let user = evaluation(plain, Question::Verdict, &caller(Some("acme")));
+        assert_eq!(user.reason, "frozen");
     }
 
     #[test]
