@@ -85,6 +85,7 @@ impl Caller {
             key: self.name.clone(),
             principal: self.principal.clone(),
             roles: self.approver_roles.clone(),
+            admin: self.is_admin(),
         }
     }
 

@@ -231,10 +231,10 @@ pub(crate) fn problems(config: &AuthConfig, listen: &str) -> Vec<String> {
         let name = &key.name;
         if name.is_empty() {
             problems.push("auth.keys: every key needs a name".to_owned());
-        } else if name == ANONYMOUS || name.starts_with(Credential::BUS) {
+        } else if is_reserved(name) || key.principal.as_deref().is_some_and(is_reserved) {
             problems.push(format!(
-                "auth.keys: the name {name:?} is taken; those who come without a key or over the \
-                 bus are called so"
+                "auth.keys: the name or the principal of {name:?} is reserved; those who come \
+                 without a key or over the bus are called so"
             ));
         } else if !names.insert(name) {
             problems.push(format!("auth.keys: the name {name:?} stands twice"));
@@ -262,6 +262,11 @@ pub(crate) fn problems(config: &AuthConfig, listen: &str) -> Vec<String> {
         }
     }
     problems
+}
+
+/// Names of those who have no key. One that a key could have would prove nothing.
+fn is_reserved(name: &str) -> bool {
+    name == ANONYMOUS || name.starts_with(Credential::BUS) || name.starts_with(Credential::SIGNED)
 }
 
 #[cfg(test)]
@@ -408,7 +413,7 @@ mod tests {
 
     #[test]
     fn no_key_takes_the_name_of_those_without_one() {
-        for name in [ANONYMOUS, "bus:ann"] {
+        for name in [ANONYMOUS, "bus:ann", "signed:ann"] {
             let mut bad = config();
             bad.keys[0].name = name.to_owned();
             assert_eq!(problems(&bad, HERE).len(), 1, "{name}");

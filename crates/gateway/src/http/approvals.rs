@@ -305,6 +305,10 @@ fn answer(app: &App, outcome: VoteOutcome, id: &airlock_model::JobId) -> Handler
         VoteOutcome::NotPermitted => {
             Problem::forbidden("the rule that holds this job names others to approve it")
         }
+        VoteOutcome::UnverifiedSender => Problem::forbidden(
+            "the job came over the bus without a signature, so nothing proves whose it is; only \
+             an administrator approves or rejects it",
+        ),
         VoteOutcome::NotFound => return Err(Problem::no_such_job(id.as_str())),
     };
     Err(refused.of_job(id))
