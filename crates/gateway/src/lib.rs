@@ -19,12 +19,14 @@
 //! | [`policy`] | the safety kernel's client, bundles, what each kernel has loaded |
 //! | [`tasks`] | `POST /tasks`: a time and a payload |
 //! | [`connections`], [`retry`] | the connections to Postgres and NATS |
+//! | [`leader_health`] | whether a scheduler leads and gets on with its work |
 
 pub mod auth;
 pub mod config;
 mod connections;
 mod dlq;
 mod http;
+mod leader_health;
 mod limits;
 mod metrics;
 mod policy;

@@ -8,6 +8,7 @@ use crate::config::GatewayConfig;
 use crate::connections::Links;
 use crate::dlq::gauge::DeadLetterGauge;
 use crate::http::{App, routes};
+use crate::leader_health;
 use crate::policy::kernel_status;
 
 pub struct Gateway;
@@ -30,11 +31,12 @@ impl Service for Gateway {
         let links = Links::default();
         links.keep(config.database.clone(), config.nats.clone(), &ctx);
         DeadLetterGauge::new(&ctx.metrics).start(&links, &ctx);
-        let http = config.http.clone();
+        let (http, shards) = (config.http.clone(), config.shards);
         // The server's task alone holds the app and with it the submitter: when the
         // last request is answered, the committers see the end of their queue.
         let app = App::new(config, links.clone(), &ctx).await?;
         app.waiting.start(&links, &ctx);
+        leader_health::watch(links.clone(), shards, &ctx);
         kernel_status::watch(app.kernel.clone(), links, &ctx);
         let router = ops::router(&ctx).merge(routes::router(Arc::new(app)));
         ops::serve(&http, router, &ctx).await?;

@@ -149,6 +149,24 @@ async fn health_says_when_the_kernel_or_redis_is_away() -> Result<()> {
     Ok(())
 }
 
+/// Without a leader jobs are accepted and wait, so that the gateway has to say so.
+#[tokio::test]
+async fn the_gateway_says_when_nobody_leads() -> Result<()> {
+    let stack = Stack::builder().start().await?;
+    let shows = async |status: &str| {
+        eventually(WAIT, &format!("leader {status}"), || async {
+            let leader = gateway(&stack).await?["components"]["leader"].clone();
+            Ok(Seen::when(leader["status"] == status, leader))
+        })
+        .await
+    };
+    both_show(&stack, "leader", "ok").await?;
+    stack.scheduler(0).kill9()?;
+    shows("degraded").await?;
+    stack.restart_scheduler(0).await?;
+    shows("ok").await
+}
+
 /// Asking beforehand uses up nobody's limit; jobs do.
 #[tokio::test]
 async fn asking_the_policy_counts_for_nobody() -> Result<()> {

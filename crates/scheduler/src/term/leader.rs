@@ -144,6 +144,7 @@ pub async fn lead(
     parts.spawn(speculation::listen(term.clone()));
     parts.spawn(core.run(from_all, finished));
     parts.spawn(round_health::watch(term.clone(), ctx.health.clone()));
+    parts.spawn(round_health::record(term.clone()));
     for job in pending {
         let _ = term.to_decide.send(job);
     }
