@@ -18,20 +18,20 @@ const GATHER: Duration = Duration::from_millis(10);
 /// Between tries.
 const RETRY: Backoff = Backoff::millis(20, 1_000);
 
-/// The jobs whose wake-up is late.
+/// The jobs whose wake-up is not sent yet.
 #[derive(Default)]
-pub struct Late {
+pub(super) struct PendingWakeUps {
     ids: Mutex<VecDeque<String>>,
     some: Notify,
 }
 
-impl Late {
+impl PendingWakeUps {
     fn ids(&self) -> MutexGuard<'_, VecDeque<String>> {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps them; returns how many found no room.
-    pub fn put(&self, ids: impl ExactSizeIterator<Item = String>) -> usize {
+    pub(super) fn put(&self, ids: impl ExactSizeIterator<Item = String>) -> usize {
         let mut kept = self.ids();
         let lost = (kept.len() + ids.len()).saturating_sub(MOST).min(ids.len());
         let fit = ids.len() - lost;
@@ -56,13 +56,13 @@ impl Late {
     }
 
     /// How many are left.
-    pub fn waiting(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.ids().len()
     }
 
     /// Hands them to `send`, message by message, for ever; what it says it could not send
     /// comes again after a pause.
-    pub async fn run<F>(&self, send: impl Fn(Vec<String>) -> F)
+    pub(super) async fn run<F>(&self, send: impl Fn(Vec<String>) -> F)
     where
         F: Future<Output = bool>,
     {
@@ -97,11 +97,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_could_not_be_sent_comes_again_in_order() {
-        let late = Late::default();
-        assert_eq!(late.put(some(WAKE_JOBS + 1)), 0);
+        let pending = PendingWakeUps::default();
+        assert_eq!(pending.put(some(WAKE_JOBS + 1)), 0);
         let sent = Mutex::new(Vec::new());
         let tries = Mutex::new(0);
-        let run = late.run(|ids| {
+        let run = pending.run(|ids| {
             let mut tries = tries.lock().expect("whole");
             *tries += 1;
             let works = *tries >= 4;
@@ -115,14 +115,14 @@ mod tests {
         let all: Vec<String> = some(WAKE_JOBS + 1).collect();
         let (first, second) = all.split_at(WAKE_JOBS);
         assert_eq!(*sent.lock().expect("whole"), [first, second]);
-        assert_eq!(late.waiting(), 0);
+        assert_eq!(pending.len(), 0);
     }
 
     #[test]
     fn there_is_room_for_so_many() {
-        let late = Late::default();
-        assert_eq!(late.put(some(MOST - 1)), 0);
-        assert_eq!(late.put(some(3)), 2);
-        assert_eq!(late.waiting(), MOST);
+        let pending = PendingWakeUps::default();
+        assert_eq!(pending.put(some(MOST - 1)), 0);
+        assert_eq!(pending.put(some(3)), 2);
+        assert_eq!(pending.len(), MOST);
     }
 }

@@ -3,7 +3,6 @@
 
 pub(crate) mod body;
 pub(crate) mod commit;
-pub(crate) mod pending;
 pub(crate) mod speculative;
 pub(crate) mod validation;
 pub(crate) mod wake_up;
