@@ -75,7 +75,7 @@ impl DeadLetterGauge {
         match ledger.open_letters(MOST).await {
             Ok(counted) => self.show(counted, &shown),
             Err(error) => {
-                tracing::debug!(%error, "dead letters were not counted");
+                tracing::debug!(%error, "counting dead letters failed");
                 shown
             }
         }

@@ -147,7 +147,7 @@ pub(super) async fn list(
     request: Request,
 ) -> HandlerResult {
     let listing = query::approvals(request.uri(), caller.scope.as_ref())?;
-    let _admitted = app.admission.look(&caller)?;
+    let _admitted = app.admission.begin_read(&caller)?;
     let ledger = app.links.need_ledger()?;
     let page = retrying(Instant::now() + RETRY_FOR, || {
         ledger.approvals(&listing.filter, listing.after.clone(), listing.limit)
@@ -166,7 +166,7 @@ pub(super) async fn get(
 ) -> HandlerResult {
     let id = job_id(path)?;
     let scope = caller.scope.as_ref();
-    let _admitted = app.admission.look(&caller)?;
+    let _admitted = app.admission.begin_read(&caller)?;
     let ledger = app.links.need_ledger()?;
     let until = Instant::now() + RETRY_FOR;
     let approval = retrying(until, || ledger.approval(scope, &id))
@@ -225,7 +225,7 @@ async fn vote(
 ) -> HandlerResult {
     let (parts, body) = request.into_parts();
     let id = job_id(path)?;
-    let mut admitted = app.admission.enter(&caller)?;
+    let mut admitted = app.admission.begin_write(&caller)?;
     let text = admitted
         .read(&parts.headers, body, VOTE_BYTES, "reason")
         .await?;

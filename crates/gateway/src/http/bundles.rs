@@ -128,7 +128,7 @@ pub(super) async fn publish(
 ) -> HandlerResult {
     let (parts, body) = request.into_parts();
     admission::check_content_type(&parts.headers)?;
-    let mut admitted = app.admission.enter(&caller)?;
+    let mut admitted = app.admission.begin_write(&caller)?;
     let text = admitted
         .read(&parts.headers, body, PUBLISH_BYTES, "content")
         .await?;
@@ -242,7 +242,7 @@ pub(super) async fn list(
     request: Request,
 ) -> HandlerResult {
     let asked = query::bundles(request.uri())?;
-    let _admitted = app.admission.look(&caller)?;
+    let _admitted = app.admission.begin_read(&caller)?;
     let ledger = app.links.need_ledger()?;
     let bundles = retrying(Instant::now() + RETRY_FOR, || {
         ledger.bundles(asked.name.as_deref())
@@ -293,7 +293,7 @@ pub(super) async fn rollback(
     if name.contains('\0') {
         return Err(Problem::no_such_bundle("that"));
     }
-    let mut admitted = app.admission.enter(&caller)?;
+    let mut admitted = app.admission.begin_write(&caller)?;
     let text = admitted
         .read(&parts.headers, body, ROLLBACK_BYTES, "to")
         .await?;

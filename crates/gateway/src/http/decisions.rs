@@ -26,7 +26,7 @@ pub(super) async fn list(
     request: Request,
 ) -> HandlerResult {
     let asked = query::decisions(request.uri(), crate::submit::wake_up::now())?;
-    let _admitted = app.admission.look(&caller)?;
+    let _admitted = app.admission.begin_read(&caller)?;
     let ledger = app.links.need_ledger()?;
     let largest = if asked.input { LARGEST_INPUT } else { 0 };
     let past = retrying(Instant::now() + RETRY_FOR, || {

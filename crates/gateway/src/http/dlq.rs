@@ -35,14 +35,15 @@ const STEP: u32 = 100;
 /// A request ends before its time is over, and says what is left.
 const BULK_FOR: Duration = Duration::from_secs(15);
 
-type LetterPath = Result<Path<String>, PathRejection>;
+type DeadLetterPath = Result<Path<String>, PathRejection>;
 
 /// What cannot be the number of a letter is that of none.
-fn letter_id(path: LetterPath) -> Result<i64, Problem> {
+fn dead_letter_id(path: DeadLetterPath) -> Result<i64, Problem> {
     let Ok(Path(text)) = path else {
-        return Err(Problem::no_such_letter("that"));
+        return Err(Problem::no_such_dead_letter("that"));
     };
-    text.parse().map_err(|_| Problem::no_such_letter(&text))
+    text.parse()
+        .map_err(|_| Problem::no_such_dead_letter(&text))
 }
 
 async fn read(app: &App, scope: Option<&TenantId>, id: i64) -> Result<DeadLetterDetail, Problem> {
@@ -50,7 +51,7 @@ async fn read(app: &App, scope: Option<&TenantId>, id: i64) -> Result<DeadLetter
     retrying(Instant::now() + RETRY_FOR, || ledger.letter(scope, id))
         .await
         .map_err(|e| problem(&e))?
-        .ok_or_else(|| Problem::no_such_letter(&id.to_string()))
+        .ok_or_else(|| Problem::no_such_dead_letter(&id.to_string()))
 }
 
 pub(super) async fn list(
@@ -59,7 +60,7 @@ pub(super) async fn list(
     request: Request,
 ) -> HandlerResult {
     let listing = listing(request.uri(), caller.scope.as_ref())?;
-    let _admitted = app.admission.look(&caller)?;
+    let _admitted = app.admission.begin_read(&caller)?;
     let ledger = app.links.need_ledger()?;
     let mut letters = retrying(Instant::now() + RETRY_FOR, || {
         ledger.letters(&listing.filter, listing.before, listing.limit + 1)
@@ -76,10 +77,10 @@ pub(super) async fn list(
 pub(super) async fn get(
     State(app): State<Arc<App>>,
     caller: Caller,
-    path: LetterPath,
+    path: DeadLetterPath,
 ) -> HandlerResult {
-    let id = letter_id(path)?;
-    let _admitted = app.admission.look(&caller)?;
+    let id = dead_letter_id(path)?;
+    let _admitted = app.admission.begin_read(&caller)?;
     let whole = read(&app, caller.scope.as_ref(), id).await?;
     Ok(Json(show_detail(&whole)).into_response())
 }
@@ -87,10 +88,10 @@ pub(super) async fn get(
 pub(super) async fn delete(
     State(app): State<Arc<App>>,
     caller: Caller,
-    path: LetterPath,
+    path: DeadLetterPath,
 ) -> HandlerResult {
-    let id = letter_id(path)?;
-    let _admitted = app.admission.enter(&caller)?;
+    let id = dead_letter_id(path)?;
+    let _admitted = app.admission.begin_write(&caller)?;
     let ledger = app.links.need_ledger()?;
     let scope = caller.scope.as_ref();
     let done = retrying(Instant::now() + RETRY_FOR, || {
@@ -99,7 +100,7 @@ pub(super) async fn delete(
     .await
     .map_err(|e| problem(&e))?;
     if !done {
-        return Err(Problem::no_such_letter(&id.to_string()));
+        return Err(Problem::no_such_dead_letter(&id.to_string()));
     }
     Ok(Json(DeleteOutcome { deleted: 1 }).into_response())
 }
@@ -107,17 +108,17 @@ pub(super) async fn delete(
 pub(super) async fn retry(
     State(app): State<Arc<App>>,
     caller: Caller,
-    path: LetterPath,
+    path: DeadLetterPath,
     request: Request,
 ) -> HandlerResult {
     let (parts, body) = request.into_parts();
-    let id = letter_id(path)?;
-    let mut admitted = app.admission.enter(&caller)?;
+    let id = dead_letter_id(path)?;
+    let mut admitted = app.admission.begin_write(&caller)?;
     admitted
         .read(&parts.headers, body, BULK_BYTES, "body")
         .await?;
     let whole = read(&app, caller.scope.as_ref(), id).await?;
-    let Some(job) = app.second_chance(&whole, &caller.credential()) else {
+    let Some(job) = app.job_of_retry(&whole, &caller.credential()) else {
         let why = "it is not about a job, or its request cannot be read; it can only be removed";
         return Err(Problem::conflict(why));
     };
@@ -129,7 +130,7 @@ pub(super) async fn retry(
             let why = format!("the idempotency key {} is taken", retry_key(id));
             return Err(Problem::conflict(why));
         }
-        Some(Retried::Gone) | None => return Err(Problem::no_such_letter(&id.to_string())),
+        Some(Retried::Gone) | None => return Err(Problem::no_such_dead_letter(&id.to_string())),
     };
     let retry_of = whole.letter.job_id;
     Ok((
@@ -146,7 +147,7 @@ pub(super) async fn retry(
 impl App {
     /// The same request again, under a key of its own. A delay counts from when it was
     /// first asked for: what has passed of it is not waited for a second time.
-    fn second_chance(&self, whole: &DeadLetterDetail, by: &Credential) -> Option<NewJob> {
+    fn job_of_retry(&self, whole: &DeadLetterDetail, by: &Credential) -> Option<NewJob> {
         let mut spec = whole.spec.clone()?;
         if let Some(Due::After(_)) = spec.due {
             spec.due = Some(Due::At(whole.due_at.unwrap_or(whole.letter.created_at)));
@@ -217,7 +218,7 @@ impl App {
 async fn read_bulk(app: &App, caller: &Caller, request: Request) -> Result<Bulk, Problem> {
     let (parts, body) = request.into_parts();
     admission::check_content_type(&parts.headers)?;
-    let mut admitted = app.admission.enter(caller)?;
+    let mut admitted = app.admission.begin_write(caller)?;
     let text = admitted
         .read(&parts.headers, body, BULK_BYTES, "body")
         .await?;
@@ -225,7 +226,7 @@ async fn read_bulk(app: &App, caller: &Caller, request: Request) -> Result<Bulk,
 }
 
 /// Fixes the upper end of what the filter names, unless the request did.
-async fn fix_end(app: &App, filter: &mut DeadLetterFilter) -> Result<(), Problem> {
+async fn fix_upper_bound(app: &App, filter: &mut DeadLetterFilter) -> Result<(), Problem> {
     if filter.up_to.is_none() {
         let ledger = app.links.need_ledger()?;
         let newest = retrying(Instant::now() + RETRY_FOR, || {
@@ -246,20 +247,53 @@ async fn count(app: &App, filter: &DeadLetterFilter) -> Result<u64, Problem> {
         .map_err(|e| problem(&e))
 }
 
+/// Retries the dead letters of a page; the jobs that they became, and how many did not.
+async fn retry_page(
+    app: &App,
+    caller: &Caller,
+    page: &[DeadLetterDetail],
+) -> Result<(Vec<RetryResponse>, u64), Problem> {
+    let by = caller.credential();
+    let jobs: Vec<(i64, NewJob)> = page
+        .iter()
+        .filter_map(|w| Some((w.letter.id, app.job_of_retry(w, &by)?)))
+        .collect();
+    let mut skipped = (page.len() - jobs.len()) as u64;
+    let ids: Vec<i64> = jobs.iter().map(|(id, _)| *id).collect();
+    let mut retried = Vec::with_capacity(ids.len());
+    let outcomes = app.retry_letters(jobs, caller).await?;
+    for (id, outcome) in ids.into_iter().zip(outcomes) {
+        let retry_of = page
+            .iter()
+            .find(|w| w.letter.id == id)
+            .and_then(|w| w.letter.job_id.clone());
+        match outcome {
+            Retried::As { job_id, .. } | Retried::Already { job_id, .. } => {
+                retried.push(RetryResponse {
+                    id,
+                    job_id: job_id.to_string(),
+                    retry_of,
+                });
+            }
+            Retried::Conflict | Retried::Gone => skipped += 1,
+        }
+    }
+    Ok((retried, skipped))
+}
+
 pub(super) async fn retry_many(
     State(app): State<Arc<App>>,
     caller: Caller,
     request: Request,
 ) -> HandlerResult {
     let mut bulk = read_bulk(&app, &caller, request).await?;
-    let by = caller.credential();
     if bulk.filter.retried == Some(true) {
         let message = "what was tried again is not tried again a second time";
         return Err(Problem::field("retried", message));
     }
     bulk.filter.retried = Some(false);
     bulk.filter.with_request = true;
-    fix_end(&app, &mut bulk.filter).await?;
+    fix_upper_bound(&app, &mut bulk.filter).await?;
     let matched = count(&app, &bulk.filter).await?;
     let mut answer = BulkOutcome {
         dry_run: bulk.dry_run,
@@ -285,31 +319,9 @@ pub(super) async fn retry_many(
         let Some(last) = page.last() else { break };
         after = last.letter.id;
         handled += page.len() as u64;
-        let again: Vec<(i64, NewJob)> = page
-            .iter()
-            .filter_map(|w| Some((w.letter.id, app.second_chance(w, &by)?)))
-            .collect();
-        skipped += (page.len() - again.len()) as u64;
-        let ids: Vec<i64> = again.iter().map(|(id, _)| *id).collect();
-        for (id, done) in ids
-            .into_iter()
-            .zip(app.retry_letters(again, &caller).await?)
-        {
-            let retry_of = page
-                .iter()
-                .find(|w| w.letter.id == id)
-                .and_then(|w| w.letter.job_id.clone());
-            match done {
-                Retried::As { job_id, .. } | Retried::Already { job_id, .. } => {
-                    jobs.push(RetryResponse {
-                        id,
-                        job_id: job_id.to_string(),
-                        retry_of,
-                    })
-                }
-                Retried::Conflict | Retried::Gone => skipped += 1,
-            }
-        }
+        let (retried, not_retried) = retry_page(&app, &caller, &page).await?;
+        jobs.extend(retried);
+        skipped += not_retried;
     }
     answer.remaining = matched.saturating_sub(handled);
     answer.retried = Some(jobs.len() as u64);
@@ -324,7 +336,7 @@ pub(super) async fn delete_many(
     request: Request,
 ) -> HandlerResult {
     let mut bulk = read_bulk(&app, &caller, request).await?;
-    fix_end(&app, &mut bulk.filter).await?;
+    fix_upper_bound(&app, &mut bulk.filter).await?;
     let matched = count(&app, &bulk.filter).await?;
     let mut answer = BulkOutcome {
         dry_run: bulk.dry_run,

@@ -65,7 +65,7 @@ pub(super) async fn get(
     let id = job_id(path)?;
     let scope = caller.scope.as_ref();
     let Some(wait) = query::wait(request.uri(), app.limits.max_wait)? else {
-        let _admitted = app.admission.look(&caller)?;
+        let _admitted = app.admission.begin_read(&caller)?;
         let job = read(&app, scope, &id).await?;
         let now = now();
         let mut shown = show(&job, Detail::Full, now);
@@ -77,32 +77,31 @@ pub(super) async fn get(
         return Ok(Json(shown).into_response());
     };
     let waiter = app.waiting.register(&id, (&caller).into())?;
-    when_final(&app, scope, &id, wait, waiter, true).await
+    when_final(&app, scope, wait, waiter, true).await
 }
 
 /// 200 with the job once it has ended, or 202 with it as it is when the time is up or
-/// the gateway stops. `waiter` was registered before the job was last looked at;
-/// `look_first` says that it was never looked at.
+/// the gateway stops. `waiter` was registered before the job was last read;
+/// `read_first` says that it was never read.
 pub(super) async fn when_final(
     app: &App,
     scope: Option<&TenantId>,
-    id: &JobId,
     wait: Duration,
     mut waiter: Waiter,
-    mut look_first: bool,
+    mut read_first: bool,
 ) -> HandlerResult {
     let deadline = Instant::now() + wait;
     loop {
         let mut last = Instant::now() >= deadline;
-        if !look_first && !last {
+        if !read_first && !last {
             tokio::select! {
                 () = waiter.woken() => {}
                 () = tokio::time::sleep_until(deadline) => last = true,
                 () = app.ctx.shutdown.cancelled() => last = true,
             }
         }
-        look_first = false;
-        let job = read(app, scope, id).await?;
+        read_first = false;
+        let job = read(app, scope, waiter.job_id()).await?;
         if job.state.is_final() || last {
             let status = if job.state.is_final() {
                 StatusCode::OK
@@ -127,7 +126,7 @@ pub(super) async fn list(
     request: Request,
 ) -> HandlerResult {
     let listing = query::listing(request.uri(), caller.scope.as_ref())?;
-    let _admitted = app.admission.look(&caller)?;
+    let _admitted = app.admission.begin_read(&caller)?;
     let ledger = app.links.need_ledger()?;
     let page = retrying(Instant::now() + RETRY_FOR, || {
         ledger.list(&listing.filter, listing.after.clone(), listing.limit)
@@ -152,7 +151,7 @@ pub(super) async fn cancel(
 ) -> HandlerResult {
     let (parts, body) = request.into_parts();
     let id = job_id(path)?;
-    let mut admitted = app.admission.enter(&caller)?;
+    let mut admitted = app.admission.begin_write(&caller)?;
     let text = admitted
         .read(&parts.headers, body, CANCEL_BYTES, "reason")
         .await?;

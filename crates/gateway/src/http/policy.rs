@@ -27,7 +27,7 @@ use crate::policy::kernel::Question;
 /// What is asked about, in the shape clients of the protocol send.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Asked<'a> {
+struct EvaluateBody<'a> {
     #[serde(default)]
     topic: String,
     #[serde(default)]
@@ -89,9 +89,9 @@ fn priority<'de, D: Deserializer<'de>>(reader: D) -> Result<Priority, D::Error> 
     }
 }
 
-impl Asked<'_> {
+impl EvaluateBody<'_> {
     /// The kernel's question. A user asks for its own tenant and no other.
-    fn question(self, caller: &Caller) -> Result<cap::PolicyCheckRequest, Problem> {
+    fn kernel_request(self, caller: &Caller) -> Result<cap::PolicyCheckRequest, Problem> {
         let named = self.tenant.or(self.meta.tenant_id);
         let tenant = match (&caller.scope, named) {
             (Some(own), Some(named)) if named != own.as_str() => {
@@ -289,14 +289,19 @@ fn remediation(r: cap::PolicyRemediation) -> Value {
     })
 }
 
-async fn ask(app: &App, caller: &Caller, question: Question, request: Request) -> HandlerResult {
+async fn query_kernel(
+    app: &App,
+    caller: &Caller,
+    question: Question,
+    request: Request,
+) -> HandlerResult {
     let (parts, body) = request.into_parts();
     admission::check_content_type(&parts.headers)?;
     let limit = app.limits.body_bytes();
-    let mut admitted = app.admission.enter(caller)?;
+    let mut admitted = app.admission.begin_write(caller)?;
     let whole = admitted.read(&parts.headers, body, limit, "input").await?;
-    let asked: Asked<'_> = decode_object(&whole)?;
-    let request = asked.question(caller)?;
+    let body: EvaluateBody<'_> = decode_object(&whole)?;
+    let request = body.kernel_request(caller)?;
     let answer = app.kernel.ask(question, request).await?;
     Ok(Json(evaluation(answer, question, caller)).into_response())
 }
@@ -306,7 +311,7 @@ pub(super) async fn evaluate(
     caller: Caller,
     request: Request,
 ) -> HandlerResult {
-    ask(&app, &caller, Question::Verdict, request).await
+    query_kernel(&app, &caller, Question::Verdict, request).await
 }
 
 pub(super) async fn simulate(
@@ -314,7 +319,7 @@ pub(super) async fn simulate(
     caller: Caller,
     request: Request,
 ) -> HandlerResult {
-    ask(&app, &caller, Question::Verdict, request).await
+    query_kernel(&app, &caller, Question::Verdict, request).await
 }
 
 pub(super) async fn explain(
@@ -322,11 +327,11 @@ pub(super) async fn explain(
     caller: Caller,
     request: Request,
 ) -> HandlerResult {
-    ask(&app, &caller, Question::Explain, request).await
+    query_kernel(&app, &caller, Question::Explain, request).await
 }
 
 pub(super) async fn snapshots(State(app): State<Arc<App>>, caller: Caller) -> HandlerResult {
-    let _admitted = app.admission.look(&caller)?;
+    let _admitted = app.admission.begin_read(&caller)?;
     let snapshots = app.kernel.snapshots().await?;
     let items = snapshots
         .into_iter()
@@ -345,7 +350,7 @@ pub(super) async fn snapshots(State(app): State<Arc<App>>, caller: Caller) -> Ha
 
 /// Rules name tenants, so only administrators see them.
 pub(super) async fn rules(State(app): State<Arc<App>>, caller: Caller) -> HandlerResult {
-    let _admitted = app.admission.look(&caller)?;
+    let _admitted = app.admission.begin_read(&caller)?;
     let answer = app.kernel.rules().await?;
     Ok(Json(Rules {
         policy_snapshot: answer.snapshot,
@@ -381,9 +386,9 @@ mod tests {
     }
 
     fn question(body: &str, scope: Option<&str>) -> Result<cap::PolicyCheckRequest, u16> {
-        let asked: Asked<'_> = decode_object(body.as_bytes()).map_err(|p| p.status().as_u16())?;
-        asked
-            .question(&caller(scope))
+        let body: EvaluateBody<'_> =
+            decode_object(body.as_bytes()).map_err(|p| p.status().as_u16())?;
+        body.kernel_request(&caller(scope))
             .map_err(|p| p.status().as_u16())
     }
 

@@ -110,7 +110,7 @@ impl Problem {
     }
 
     /// Unknown and another tenant's look the same.
-    pub fn no_such_letter(id: &str) -> Self {
+    pub fn no_such_dead_letter(id: &str) -> Self {
         let detail = format!("there is no dead letter {id:?}");
         let title = "No such dead letter";
         Self::new(StatusCode::NOT_FOUND, "no-such-dead-letter", title, detail)

@@ -24,7 +24,7 @@ use crate::http::problem::Problem;
 use crate::http::query;
 use crate::limits::admission;
 use crate::limits::open_jobs;
-use crate::limits::quota::Who;
+use crate::limits::quota::QuotaOwner;
 use crate::submit::body::SubmitBody;
 use crate::submit::commit::{Outcome, outcome};
 use crate::trace::{self, JobTrace};
@@ -67,19 +67,19 @@ impl App {
         header_key: Option<&str>,
         incoming: Option<&str>,
     ) -> Result<Draft, Problem> {
-        let mut asked = SubmitBody::read(text, whole, header_key, self.limits.payload_bytes)?;
+        let mut submission = SubmitBody::read(text, whole, header_key, self.limits.payload_bytes)?;
         let job_id = JobId::from_uuid(Uuid::now_v7());
         let trace = self.tracing.begin(incoming);
         // Of what was asked for, whoever asks: the same request has the same hash.
-        let hash = job_hash(tenant, &asked.spec, asked.payload.as_deref());
-        asked.spec.identify(by);
+        let hash = job_hash(tenant, &submission.spec, submission.payload.as_deref());
+        submission.spec.identify(by);
         let job = NewJob {
             shard: Shard::of(&job_id, self.shards),
             hash,
             tenant: tenant.clone(),
-            spec: asked.spec,
-            payload: asked.payload,
-            idempotency_key: asked.idempotency_key,
+            spec: submission.spec,
+            payload: submission.payload,
+            idempotency_key: submission.idempotency_key,
             submitted_by: Some(by.name.clone()),
             submitted_principal: Some(by.principal.clone()),
             trace_id: trace.trace_id.clone(),
@@ -110,14 +110,14 @@ impl App {
             outcomes = submitted?;
         }
         if let Some(full) = full {
-            outcomes.extend(self.beyond(&over, full).await);
+            outcomes.extend(self.over_limit(&over, full).await);
         }
         Ok(outcomes)
     }
 
     /// What becomes of jobs there is no room for: a request that was accepted before has
     /// its answer all the same.
-    async fn beyond(&self, jobs: &[NewJob], full: Full) -> Vec<Outcome> {
+    async fn over_limit(&self, jobs: &[NewJob], full: Full) -> Vec<Outcome> {
         let mut before = vec![None; jobs.len()];
         if jobs.iter().any(|job| job.idempotency_key.is_some())
             && let Some(ledger) = self.links.ledger()
@@ -131,14 +131,14 @@ impl App {
             .map(|(job, before)| before.map_or(Outcome::Full(full), |found| outcome(job, found)))
             .collect();
         for outcome in &outcomes {
-            self.metrics.submitted(outcome.word());
+            self.metrics.submitted(outcome.label());
         }
         outcomes
     }
 }
 
 /// What to tell about a job that was committed, or why not.
-pub(super) fn settle(
+pub(super) fn accepted_or_problem(
     outcome: Outcome,
     job_id: &JobId,
     trace_id: &str,
@@ -210,7 +210,7 @@ pub(super) async fn one(
     let wait = query::wait(&parts.uri, app.limits.max_wait)?;
     let key = header_key(&parts.headers)?;
     let limit = app.limits.body_bytes();
-    let mut admitted = app.admission.enter(&caller)?;
+    let mut admitted = app.admission.begin_write(&caller)?;
     let whole = admitted
         .read(&parts.headers, body, limit, "payload")
         .await?;
@@ -224,7 +224,7 @@ pub(super) async fn one(
         .transpose()?;
     let mut outcomes = app.commit(tenant, vec![job]).await?;
     let outcome = outcomes.pop().unwrap_or(Outcome::Failed);
-    let accepted = settle(outcome, &job_id, &trace.trace_id)?;
+    let accepted = accepted_or_problem(outcome, &job_id, &trace.trace_id)?;
     drop((trace, admitted, whole));
     match (wait, waiter) {
         (Some(wait), Some(waiter)) => {
@@ -247,18 +247,18 @@ pub(super) async fn one(
 /// The job once it has ended, or as it is when the time is up.
 async fn answer_later(
     app: &App,
-    who: Who<'_>,
+    who: QuotaOwner<'_>,
     accepted: Accepted,
     wait: Duration,
     waiter: Waiter,
 ) -> HandlerResult {
     // A replayed submission is about another job than the one we registered for.
-    let (waiter, look_first) = if accepted.replayed {
+    let (waiter, read_first) = if accepted.replayed {
         (app.waiting.register(&accepted.job_id, who)?, true)
     } else {
         (waiter, false)
     };
-    let response = jobs::when_final(app, None, &accepted.job_id, wait, waiter, look_first).await?;
+    let response = jobs::when_final(app, None, wait, waiter, read_first).await?;
     Ok(with_headers(response, &accepted))
 }
 
@@ -295,7 +295,7 @@ pub(super) async fn batch(
         return Err(Problem::field("Idempotency-Key", message));
     }
     let limit = app.limits.batch_bytes;
-    let mut admitted = app.admission.enter(&caller)?;
+    let mut admitted = app.admission.begin_write(&caller)?;
     let whole = admitted.read(&parts.headers, body, limit, "jobs").await?;
     let items = items(&whole)?;
     if items.len() > app.limits.batch_items {
@@ -324,11 +324,11 @@ pub(super) async fn batch(
     .into_iter();
     let mut results = Vec::with_capacity(traces.len());
     for trace in traces {
-        let settled = trace.and_then(|(job_id, trace)| {
+        let outcome = trace.and_then(|(job_id, trace)| {
             let outcome = outcomes.next().unwrap_or(Outcome::Failed);
-            settle(outcome, &job_id, &trace.trace_id)
+            accepted_or_problem(outcome, &job_id, &trace.trace_id)
         });
-        results.push(match settled {
+        results.push(match outcome {
             Ok(accepted) => BatchItem::Accepted(accepted.response()),
             Err(problem) => BatchItem::Rejected {
                 error: Box::new(problem.into_body()),

@@ -16,14 +16,14 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use super::jobs::{self, JobPath};
-use super::submit::{header_key, settle};
+use super::submit::{accepted_or_problem, header_key};
 use super::{App, HandlerResult};
 use crate::auth::ANONYMOUS;
 use crate::auth::Caller;
 use crate::http::decode::decode_object;
 use crate::http::problem::Problem;
 use crate::limits::admission;
-use crate::limits::quota::Who;
+use crate::limits::quota::QuotaOwner;
 use crate::submit::body;
 use crate::submit::commit::Outcome;
 use crate::tasks::status;
@@ -48,7 +48,7 @@ pub(super) async fn create(
     admission::check_content_type(&parts.headers)?;
     let key = header_key(&parts.headers)?;
     let limit = app.limits.body_bytes();
-    let mut admitted = app.admission.enter(Who::user(&by.name))?;
+    let mut admitted = app.admission.begin_write(QuotaOwner::user(&by.name))?;
     let whole = admitted
         .read(&parts.headers, content, limit, "payload")
         .await?;
@@ -83,7 +83,7 @@ pub(super) async fn create(
     let tenant = job.tenant.clone();
     let mut outcomes = app.commit(&tenant, vec![job]).await?;
     let outcome = outcomes.pop().unwrap_or(Outcome::Failed);
-    let accepted = settle(outcome, &job_id, &trace.trace_id)?;
+    let accepted = accepted_or_problem(outcome, &job_id, &trace.trace_id)?;
     let created = if accepted.replayed {
         StatusCode::OK
     } else {
@@ -108,7 +108,7 @@ pub(super) async fn get(
     path: JobPath,
 ) -> HandlerResult {
     let id = jobs::job_id(path)?;
-    let _admitted = app.admission.look(Who::user(&caller.name))?;
+    let _admitted = app.admission.begin_read(QuotaOwner::user(&caller.name))?;
     let job = jobs::read(&app, caller.scope.as_ref(), &id).await?;
     // Without a key, only what came without one.
     if caller.is_anonymous() && job.submitted_by.as_deref() != Some(ANONYMOUS) {

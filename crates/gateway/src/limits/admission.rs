@@ -15,7 +15,7 @@ use futures::StreamExt;
 
 use crate::config::LimitsConfig;
 use crate::http::problem::Problem;
-use crate::limits::quota::{Place, Room, Shares, Who};
+use crate::limits::quota::{Capacity, Permit, QuotaOwner, QuotaPool};
 
 /// How much of a body that is too large is read and thrown away, so that its sender
 /// reads our answer instead of a reset connection.
@@ -24,14 +24,14 @@ const DISCARD: usize = 64 << 20;
 const EXPECTED: usize = 64 << 10;
 
 pub struct Admission {
-    writes: Shares,
-    reads: Shares,
+    writes: QuotaPool,
+    reads: QuotaPool,
     body_timeout: Duration,
 }
 
 /// Room for one request. Dropping it gives the room back.
 pub struct Admitted {
-    place: Place,
+    place: Permit,
     body_timeout: Duration,
 }
 
@@ -39,7 +39,7 @@ impl Admission {
     pub fn new(limits: &LimitsConfig) -> Self {
         let room = |bytes: usize| {
             let places = limits.max_inflight;
-            Shares::new(Room { places, bytes }, limits.admin_reserve_percent)
+            QuotaPool::new(Capacity { places, bytes }, limits.admin_reserve_percent)
         };
         Self {
             writes: room(limits.max_inflight_bytes),
@@ -49,7 +49,7 @@ impl Admission {
     }
 
     /// Lets a request in that may write, or refuses at once.
-    pub fn enter<'a>(&self, who: impl Into<Who<'a>>) -> Result<Admitted, Problem> {
+    pub fn begin_write<'a>(&self, who: impl Into<QuotaOwner<'a>>) -> Result<Admitted, Problem> {
         let place = self.writes.enter(who.into()).ok_or_else(full)?;
         Ok(Admitted {
             place,
@@ -58,7 +58,7 @@ impl Admission {
     }
 
     /// Lets a request in that only reads, or refuses at once.
-    pub fn look<'a>(&self, who: impl Into<Who<'a>>) -> Result<Place, Problem> {
+    pub fn begin_read<'a>(&self, who: impl Into<QuotaOwner<'a>>) -> Result<Permit, Problem> {
         self.reads.enter(who.into()).ok_or_else(full)
     }
 }
@@ -155,7 +155,7 @@ mod tests {
     }
 
     async fn read(admission: &Admission, body: Body, limit: usize) -> Result<Bytes, u16> {
-        let mut admitted = admission.enter(Who::user("eve")).unwrap();
+        let mut admitted = admission.begin_write(QuotaOwner::user("eve")).unwrap();
         let whole = admitted
             .read(&HeaderMap::new(), body, limit, "payload")
             .await;
@@ -180,7 +180,7 @@ mod tests {
     #[tokio::test]
     async fn only_bytes_that_came_are_counted() {
         let admission = admission();
-        let mut held = admission.enter(Who::user("bob")).unwrap();
+        let mut held = admission.begin_write(QuotaOwner::user("bob")).unwrap();
         let headers = HeaderMap::new();
         let whole = held.read(&headers, Body::from(vec![0; 60]), 90, "payload");
         assert_eq!(whole.await.unwrap().len(), 60);
@@ -197,7 +197,7 @@ mod tests {
             30
         );
         // Reads do not need that room.
-        assert!(admission.look(Who::user("bob")).is_ok());
+        assert!(admission.begin_read(QuotaOwner::user("bob")).is_ok());
     }
 
     #[test]

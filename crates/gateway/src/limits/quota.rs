@@ -1,9 +1,9 @@
-//! Room that is shared between keys, so that no key can take all of it.
+//! Capacity that is shared between keys, so that no key can take all of it.
 //!
 //! What must stay true: whatever one key holds, another still gets in, and an
 //! administrator after that. A key may hold as much as is still free, so a lone one gets
 //! half, of two each a third, and there is always some left for the next; a part is
-//! kept for administrators. Room is given back by dropping what holds it.
+//! kept for administrators. Capacity is given back by dropping what holds it.
 //!
 //! Rejected: an equal part for every key there is. Most keys do nothing most of the time,
 //! and their parts would lie idle.
@@ -15,18 +15,18 @@ use crate::auth::Caller;
 
 /// Whose share is asked for.
 #[derive(Debug, Clone, Copy)]
-pub struct Who<'a> {
+pub struct QuotaOwner<'a> {
     pub key: &'a str,
     pub admin: bool,
 }
 
-impl<'a> Who<'a> {
+impl<'a> QuotaOwner<'a> {
     pub fn user(key: &'a str) -> Self {
         Self { key, admin: false }
     }
 }
 
-impl<'a> From<&'a Caller> for Who<'a> {
+impl<'a> From<&'a Caller> for QuotaOwner<'a> {
     fn from(caller: &'a Caller) -> Self {
         Self {
             key: &caller.name,
@@ -37,41 +37,41 @@ impl<'a> From<&'a Caller> for Who<'a> {
 
 /// Places, and bytes held by those who have a place.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Room {
+pub struct Capacity {
     pub places: usize,
     pub bytes: usize,
 }
 
 #[derive(Default)]
 struct State {
-    used: Room,
+    used: Capacity,
     /// By the name of the key. Names come from the configuration, so there are few.
-    keys: HashMap<String, Room>,
+    keys: HashMap<String, Capacity>,
 }
 
 /// Clones share the same room.
 #[derive(Clone)]
-pub struct Shares {
-    all: Room,
+pub struct QuotaPool {
+    all: Capacity,
     /// What is left when only administrators may have more.
-    reserve: Room,
+    reserve: Capacity,
     state: Arc<Mutex<State>>,
 }
 
 /// A place, with the bytes it holds. Dropping it gives both back.
-pub struct Place {
-    shares: Shares,
+pub struct Permit {
+    shares: QuotaPool,
     key: String,
     admin: bool,
     bytes: usize,
 }
 
-impl Shares {
+impl QuotaPool {
     /// `reserve_percent` of everything is for administrators; never all of it.
-    pub fn new(all: Room, reserve_percent: usize) -> Self {
+    pub fn new(all: Capacity, reserve_percent: usize) -> Self {
         let part =
             |n: usize| (n / 100 * reserve_percent + n % 100 * reserve_percent / 100).min(n / 2);
-        let reserve = Room {
+        let reserve = Capacity {
             // Of a few places one is a larger part, and still kept.
             places: part(all.places).max(usize::from(all.places > 1 && reserve_percent > 0)),
             bytes: part(all.bytes),
@@ -88,16 +88,20 @@ impl Shares {
     }
 
     /// What a caller may still take.
-    fn free(&self, used: Room, admin: bool) -> Room {
-        let reserve = if admin { Room::default() } else { self.reserve };
-        Room {
+    fn free(&self, used: Capacity, admin: bool) -> Capacity {
+        let reserve = if admin {
+            Capacity::default()
+        } else {
+            self.reserve
+        };
+        Capacity {
             places: self.all.places.saturating_sub(reserve.places + used.places),
             bytes: self.all.bytes.saturating_sub(reserve.bytes + used.bytes),
         }
     }
 
     /// A place, unless there is none or this key holds its share of them.
-    pub fn enter(&self, who: Who<'_>) -> Option<Place> {
+    pub fn enter(&self, who: QuotaOwner<'_>) -> Option<Permit> {
         let mut state = self.lock();
         let free = self.free(state.used, who.admin);
         let held = state.keys.get(who.key).copied().unwrap_or_default();
@@ -108,7 +112,7 @@ impl Shares {
         match state.keys.get_mut(who.key) {
             Some(held) => held.places += 1,
             None => {
-                let first = Room {
+                let first = Capacity {
                     places: 1,
                     bytes: 0,
                 };
@@ -116,7 +120,7 @@ impl Shares {
             }
         }
         drop(state);
-        Some(Place {
+        Some(Permit {
             shares: self.clone(),
             key: who.key.to_owned(),
             admin: who.admin,
@@ -125,12 +129,12 @@ impl Shares {
     }
 
     #[cfg(test)]
-    fn used(&self) -> Room {
+    fn used(&self) -> Capacity {
         self.lock().used
     }
 }
 
-impl Place {
+impl Permit {
     /// Room for so many bytes more; `false` when there is none for this key. The only
     /// request of a key is not held to a share: it cannot crowd out itself.
     #[must_use]
@@ -152,7 +156,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         let mut state = self.shares.lock();
         state.used.places -= 1;
@@ -168,68 +172,68 @@ impl Drop for Place {
 mod tests {
     use super::*;
 
-    const ADMIN: Who<'_> = Who {
+    const ADMIN: QuotaOwner<'_> = QuotaOwner {
         key: "admin",
         admin: true,
     };
 
-    fn fill(shares: &Shares, who: Who<'_>) -> Vec<Place> {
+    fn fill(shares: &QuotaPool, who: QuotaOwner<'_>) -> Vec<Permit> {
         std::iter::from_fn(|| shares.enter(who)).collect()
     }
 
     #[test]
     fn whoever_comes_later_gets_in_too() {
-        let all = Room {
+        let all = Capacity {
             places: 100,
             bytes: 0,
         };
-        let shares = Shares::new(all, 10);
-        let first = fill(&shares, Who::user("eve"));
+        let shares = QuotaPool::new(all, 10);
+        let first = fill(&shares, QuotaOwner::user("eve"));
         assert_eq!(first.len(), 45);
-        let second = fill(&shares, Who::user("bob"));
+        let second = fill(&shares, QuotaOwner::user("bob"));
         assert_eq!(second.len(), 23);
-        let others: Vec<Vec<Place>> = ["c", "d", "e", "f", "g"]
-            .map(|key| fill(&shares, Who::user(key)))
+        let others: Vec<Vec<Permit>> = ["c", "d", "e", "f", "g"]
+            .map(|key| fill(&shares, QuotaOwner::user(key)))
             .into();
         assert!(others.iter().all(|places| !places.is_empty()));
         assert_eq!(shares.used().places, 90);
-        assert!(shares.enter(Who::user("z")).is_none());
+        assert!(shares.enter(QuotaOwner::user("z")).is_none());
         assert_eq!(fill(&shares, ADMIN).len(), 5);
         drop((first, second, others));
-        assert_eq!(shares.used(), Room::default());
+        assert_eq!(shares.used(), Capacity::default());
     }
 
     #[test]
     fn bytes_are_shared_as_places_are() {
-        let all = Room {
+        let all = Capacity {
             places: 100,
             bytes: 1_000,
         };
-        let shares = Shares::new(all, 10);
-        let mut one = shares.enter(Who::user("eve")).unwrap();
+        let shares = QuotaPool::new(all, 10);
+        let mut one = shares.enter(QuotaOwner::user("eve")).unwrap();
         // Alone, a key may hold everything but the reserve.
         assert!(one.hold(900) && !one.hold(1));
-        let mut bob = shares.enter(Who::user("bob")).unwrap();
+        let mut bob = shares.enter(QuotaOwner::user("bob")).unwrap();
         assert!(!bob.hold(1));
         let mut admin = shares.enter(ADMIN).unwrap();
         assert!(admin.hold(100) && !admin.hold(1));
         drop(one);
-        let mut two = shares.enter(Who::user("eve")).unwrap();
-        let mut three = shares.enter(Who::user("eve")).unwrap();
+        let mut two = shares.enter(QuotaOwner::user("eve")).unwrap();
+        let mut three = shares.enter(QuotaOwner::user("eve")).unwrap();
         assert!(two.hold(300) && three.hold(100) && !three.hold(200));
         assert!(bob.hold(300));
         drop((two, three, bob, admin));
-        assert_eq!(shares.used(), Room::default());
+        assert_eq!(shares.used(), Capacity::default());
     }
 
     #[test]
     fn a_single_place_is_for_anybody() {
-        let all = Room {
+        let all = Capacity {
             places: 1,
             bytes: 9,
         };
-        let shares = Shares::new(all, 10);
-        let place = shares.enter(Who::user("eve")).unwrap();
+        let shares = QuotaPool::new(all, 10);
+        let place = shares.enter(QuotaOwner::user("eve")).unwrap();
         assert!(shares.enter(ADMIN).is_none());
         drop(place);
         assert!(shares.enter(ADMIN).is_some());

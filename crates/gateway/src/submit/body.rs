@@ -77,7 +77,7 @@ fn priority<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<Priority>, D:
 
 /// What a submission asks for, checked.
 #[derive(Debug)]
-pub struct Asked {
+pub struct Submission {
     pub spec: JobSpec,
     pub payload: Option<Bytes>,
     pub idempotency_key: Option<String>,
@@ -91,22 +91,23 @@ impl<'a> SubmitBody<'a> {
         whole: &Bytes,
         header_key: Option<&str>,
         payload_limit: usize,
-    ) -> Result<Asked, Problem> {
+    ) -> Result<Submission, Problem> {
         match decode_object::<SubmitBody<'a>>(text) {
-            Ok(body) => body.asked(whole, header_key, payload_limit),
+            Ok(body) => body.into_submission(whole, header_key, payload_limit),
             Err(first) => Err(validation::all(text, first, |body, rest| {
-                body.asked(rest, header_key, payload_limit).map(drop)
+                body.into_submission(rest, header_key, payload_limit)
+                    .map(drop)
             })),
         }
     }
 
     /// Checks everything the reader could not.
-    fn asked(
+    fn into_submission(
         self,
         whole: &Bytes,
         header_key: Option<&str>,
         payload_limit: usize,
-    ) -> Result<Asked, Problem> {
+    ) -> Result<Submission, Problem> {
         let mut mistakes = Mistakes::default();
         let idempotency_key = mistakes.keep(idempotency_key(self.idempotency_key, header_key));
         let payload = mistakes.keep(payload(self.payload, self.prompt, self.context, whole));
@@ -146,7 +147,7 @@ impl<'a> SubmitBody<'a> {
         };
         mistakes.limits_of(&spec);
         mistakes.done()?;
-        Ok(Asked {
+        Ok(Submission {
             spec,
             payload,
             idempotency_key: idempotency_key.flatten(),
@@ -237,7 +238,7 @@ fn payload(
 mod tests {
     use super::*;
 
-    fn asked(text: &str, header: Option<&str>) -> Result<Asked, String> {
+    fn submission(text: &str, header: Option<&str>) -> Result<Submission, String> {
         let whole = Bytes::copy_from_slice(text.as_bytes());
         SubmitBody::read(&whole, &whole, header, 64).map_err(|p| {
             serde_json::to_value(p.into_body()).unwrap()["field"]
@@ -247,8 +248,8 @@ mod tests {
         })
     }
 
-    fn kept(text: &str) -> Option<String> {
-        let payload = asked(text, None).unwrap().payload?;
+    fn payload_of(text: &str) -> Option<String> {
+        let payload = submission(text, None).unwrap().payload?;
         Some(String::from_utf8(payload.to_vec()).unwrap())
     }
 
@@ -261,20 +262,20 @@ mod tests {
             "[1.0e5, -0]",
         ] {
             let text = format!(r#"{{"payload": {exact} , "topic": "job.a"}}"#);
-            assert_eq!(kept(&text).as_deref(), Some(exact));
+            assert_eq!(payload_of(&text).as_deref(), Some(exact));
         }
-        assert_eq!(kept(r#"{"topic": "job.a"}"#), None);
+        assert_eq!(payload_of(r#"{"topic": "job.a"}"#), None);
     }
 
     #[test]
     fn a_prompt_becomes_the_payload() {
         let both = r#"{"topic":"job.a","prompt":"hi","context":{"k":1e400}}"#;
         assert_eq!(
-            kept(both).unwrap(),
+            payload_of(both).unwrap(),
             r#"{"prompt":"hi","context":{"k":1e400}}"#
         );
         let wrong =
-            |extra: &str| asked(&format!(r#"{{"topic":"job.a",{extra}}}"#), None).unwrap_err();
+            |extra: &str| submission(&format!(r#"{{"topic":"job.a",{extra}}}"#), None).unwrap_err();
         assert_eq!(wrong(r#""payload":1,"prompt":"x""#), "prompt");
         assert_eq!(wrong(r#""payload":1,"context":2"#), "context");
         assert_eq!(wrong(r#""prompt":5"#), "prompt");
@@ -283,7 +284,7 @@ mod tests {
     #[test]
     fn limits_and_contradictions_name_their_field() {
         let wrong = |extra: &str, header: Option<&str>| {
-            asked(&format!(r#"{{"topic":"job.a",{extra}}}"#), header).unwrap_err()
+            submission(&format!(r#"{{"topic":"job.a",{extra}}}"#), header).unwrap_err()
         };
         assert_eq!(
             wrong(&format!(r#""payload":"{}""#, "x".repeat(64)), None),
@@ -319,7 +320,7 @@ mod tests {
             wrong(r#""risk_tags":["de\u200bstructive"]"#, None),
             "risk_tags[0]"
         );
-        let same = asked(r#"{"topic":"job.a","idempotency_key":"a"}"#, Some("a")).unwrap();
+        let same = submission(r#"{"topic":"job.a","idempotency_key":"a"}"#, Some("a")).unwrap();
         assert_eq!(same.idempotency_key.as_deref(), Some("a"));
     }
 }

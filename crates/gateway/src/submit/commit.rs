@@ -24,7 +24,7 @@ use crate::connections::Links;
 use crate::http::problem::Problem;
 use crate::metrics::GatewayMetrics;
 use crate::retry::retrying;
-use crate::submit::speculative::{Calm, id_for};
+use crate::submit::speculative::{LoneTransactions, id_for};
 use crate::submit::wake_up::Waker;
 
 /// What became of one submission.
@@ -57,7 +57,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    pub fn word(&self) -> &'static str {
+    pub fn label(&self) -> &'static str {
         match self {
             Self::Accepted { .. } => "accepted",
             Self::Existing { .. } => "existing",
@@ -147,7 +147,7 @@ pub fn start(
         metrics: metrics.clone(),
         batch: config.batch,
         retry_for: config.retry_for,
-        calm: Calm::default(),
+        calm: LoneTransactions::default(),
     });
     for n in 0..config.committers {
         let (committer, entries) = (Arc::clone(&committer), Arc::clone(&entries));
@@ -171,7 +171,7 @@ struct Committer {
     metrics: GatewayMetrics,
     batch: usize,
     retry_for: Duration,
-    calm: Calm,
+    calm: LoneTransactions,
 }
 
 impl Committer {
@@ -252,7 +252,7 @@ impl Committer {
             .observe(started.elapsed().as_secs_f64());
         self.metrics.commit_jobs.observe(jobs.len() as f64);
         for outcome in &outcomes {
-            self.metrics.submitted(outcome.word());
+            self.metrics.submitted(outcome.label());
         }
         outcomes
     }
@@ -291,16 +291,16 @@ pub(crate) fn outcome(job: &NewJob, found: Submitted) -> Outcome {
 fn failed(error: &LedgerError, jobs: usize) -> Outcome {
     use airlock_ledger::Failure;
     if error.is_data_error() {
-        tracing::warn!(%error, "a job that the ledger cannot hold");
+        tracing::warn!(%error, "job rejected by the ledger");
         return Outcome::Refused;
     }
     match error.failure() {
         Failure::Retryable | Failure::Ambiguous => {
-            tracing::warn!(%error, jobs, "submissions could not be committed");
+            tracing::warn!(%error, jobs, "commit failed");
             Outcome::Unknown
         }
         Failure::Fatal => {
-            tracing::error!(%error, jobs, "the ledger refuses submissions");
+            tracing::error!(%error, jobs, "commit rejected by the ledger");
             Outcome::Failed
         }
     }

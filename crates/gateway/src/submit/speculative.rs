@@ -20,7 +20,7 @@ const REST: Duration = Duration::from_millis(2);
 
 /// Which transactions are lone ones.
 #[derive(Default)]
-pub struct Calm(Mutex<Recent>);
+pub struct LoneTransactions(Mutex<Recent>);
 
 #[derive(Default)]
 struct Recent {
@@ -28,7 +28,7 @@ struct Recent {
     ended: Option<Instant>,
 }
 
-impl Calm {
+impl LoneTransactions {
     /// A transaction begins; whether it is a lone one.
     pub fn begin(&self) -> bool {
         let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -51,7 +51,7 @@ pub fn id_for(jobs: &[NewJob]) -> Option<Id> {
 }
 
 /// Tells of the jobs; false when they are too large for that, or it did not work.
-pub async fn tell(bus: &Bus, key: &Key, id: Id, jobs: &[NewJob]) -> bool {
+pub async fn announce(bus: &Bus, key: &Key, id: Id, jobs: &[NewJob]) -> bool {
     let Some(contents) = jobs.iter().map(content).collect::<Option<Vec<_>>>() else {
         return false;
     };
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_lone_transaction_has_nothing_beside_it_or_just_before() {
-        let calm = Calm::default();
+        let calm = LoneTransactions::default();
         assert!(calm.begin());
         assert!(!calm.begin(), "beside another");
         calm.end();

@@ -15,7 +15,7 @@ use futures::FutureExt;
 
 use crate::connections::Links;
 use crate::metrics::GatewayMetrics;
-use crate::submit::speculative::tell;
+use crate::submit::speculative::announce;
 
 /// How the gateway signs its packets.
 pub const SENDER: &str = "gateway";
@@ -62,7 +62,7 @@ impl Waker {
         let (Some(bus), Some(key)) = (self.links.bus(), self.links.ahead_key()) else {
             return false;
         };
-        tell(&bus, key, id, jobs).now_or_never() == Some(true)
+        announce(&bus, key, id, jobs).now_or_never() == Some(true)
     }
 
     /// Announces those of `jobs` that are `due`: accepted, and without a time at which the

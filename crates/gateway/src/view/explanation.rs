@@ -6,7 +6,7 @@ use airlock_ledger::JobView;
 use airlock_model::{JobState, Timestamp};
 
 /// Whether the leader is worth asking: it holds what is open, due and not held.
-pub fn ask_leader(job: &JobView, now: Timestamp) -> bool {
+pub fn is_with_leader(job: &JobView, now: Timestamp) -> bool {
     let later = job.due_at.is_some_and(|at| at > now);
     match job.state {
         JobState::Pending => !later,
@@ -195,14 +195,14 @@ mod tests {
         let explained = explain(&delayed, now);
         assert_eq!(explained.reason_code.as_deref(), Some("not_due"));
         assert_eq!(explained.until, Some(later.to_rfc3339()));
-        assert!(!ask_leader(&delayed, now) && ask_leader(&delayed, later));
+        assert!(!is_with_leader(&delayed, now) && is_with_leader(&delayed, later));
         let mut backing_off = job(JobState::Pending);
         backing_off.not_before = Some(later);
         let explained = explain(&backing_off, now);
         assert_eq!(explained.reason_code.as_deref(), Some("backoff"));
         assert!(explained.explanation.contains("a reason"), "{explained:?}");
         for state in JobState::ALL {
-            let asked = ask_leader(&job(state), now);
+            let asked = is_with_leader(&job(state), now);
             assert!(!asked || !state.is_final(), "{state}");
         }
     }
