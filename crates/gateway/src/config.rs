@@ -10,7 +10,7 @@ use airlock_service::{HttpConfig, Secret, ServiceConfig, ShutdownConfig, Telemet
 use serde::{Deserialize, Serialize};
 
 use crate::auth;
-use crate::bundle_check::PublicKey;
+use crate::policy::bundle_check::PublicKey;
 pub use crate::tasks::TasksConfig;
 use airlock_kernel_client::ConnectionConfig;
 

@@ -118,7 +118,9 @@ pub(super) async fn retry(
         sum.retried = Some(done + next.retried.unwrap_or(0));
         sum.skipped = Some(sum.skipped.unwrap_or(0) + next.skipped.unwrap_or(0));
         sum.remaining = next.remaining;
-        sum.jobs.extend(next.jobs);
+        sum.jobs
+            .get_or_insert_default()
+            .extend(next.jobs.unwrap_or_default());
     }
     let stopped = failed.count > max_failures;
     tell(session, sum, "retried", Some(failed.count))?;
@@ -152,7 +154,7 @@ impl FailedAgain {
     }
 
     fn retried(&mut self, outcome: &BulkOutcome) {
-        let jobs = outcome.jobs.iter().map(|job| job.job_id.clone());
+        let jobs = outcome.jobs.iter().flatten().map(|job| job.job_id.clone());
         self.jobs.extend(jobs);
     }
 
@@ -277,7 +279,7 @@ fn tell(
         return Ok(());
     }
     session.terminal.say(&sentence(&outcome, word));
-    for job in &outcome.jobs {
+    for job in outcome.jobs.iter().flatten() {
         let line = format!("{}  {}", job.id, one_line(&job.job_id));
         session.terminal.say(&line);
     }
@@ -313,7 +315,7 @@ mod tests {
             skipped: Some(0),
             remaining: 12,
             up_to: Some(12),
-            jobs: Vec::new(),
+            jobs: None,
         };
         assert_eq!(sentence(&sum, "deleted"), "12 would be deleted");
         sum.dry_run = false;

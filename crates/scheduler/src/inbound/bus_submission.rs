@@ -16,6 +16,7 @@ use airlock_model::{Credential, JobId};
 use airlock_proto::{cap, trace};
 use bytes::Bytes;
 
+use crate::inbound::signatures::Proof;
 use crate::term::Term;
 use words::{compensation, idempotency_key, spec, tenant, traceparent};
 
@@ -167,7 +168,8 @@ fn draft(term: &Term, offer: &Offer) -> Result<Draft, Refused> {
     if sender.len() > limits::NAME || sender.chars().any(char::is_control) {
         return Err(invalid("sender_id is too long or has control characters"));
     }
-    term.signatures
+    let proof = term
+        .signatures
         .check(sender, &offer.raw)
         .map_err(Refused::Invalid)?;
     // What a sender may claim is for its configuration to say; without any, nothing.
@@ -195,12 +197,21 @@ fn draft(term: &Term, offer: &Offer) -> Result<Draft, Refused> {
             payload: None,
             idempotency_key: idempotency_key(request)?,
             submitted_by: Some(by.name.clone()),
-            submitted_principal: Some(by.principal.clone()),
+            submitted_principal: Some(submitted_principal(sender, proof)),
             shard: term.ctx.shard,
             trace_id: trace::trace_id(&traceparent).unwrap_or_default().to_owned(),
             traceparent,
         },
     })
+}
+
+/// Who is recorded to have submitted the job. Approvals rely on it: without a signature
+/// the sender id is only what the packet says of itself.
+fn submitted_principal(sender: &str, proof: Proof) -> String {
+    match proof {
+        Proof::Signature => Credential::signed_sender(sender),
+        Proof::None => Credential::of_sender(sender).principal,
+    }
 }
 
 impl Draft {

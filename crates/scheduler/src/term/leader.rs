@@ -215,6 +215,7 @@ fn spawn_background(tasks: &mut LeaderTasks, term: &Arc<Term>, replica: &Replica
     let t = || term.clone();
     let ctx_and_stores = || (term.ctx.clone(), term.stores.clone());
     tasks.spawn("round health", round_health::watch(t()));
+    tasks.spawn("round record", round_health::record(t()));
     tasks.spawn("due jobs", upkeep::due(t()));
     tasks.spawn("replayer", replayer::run(t()));
     let (ctx, stores) = ctx_and_stores();

@@ -9,6 +9,8 @@ use crate::term::Term;
 /// A leader without a good round for so long is not ready.
 const LIMIT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(500);
+/// How often the age of the last good round is recorded for other services.
+const RECORD: Duration = Duration::from_secs(1);
 
 /// The time of the last round that was carried out; an idle leader has one every second.
 #[derive(Debug)]
@@ -53,6 +55,19 @@ pub async fn watch(term: Arc<Term>) -> anyhow::Result<()> {
         }
         if !term.ctx.sleep_unless_over(POLL).await {
             health.remove("rounds");
+            return Ok(());
+        }
+    }
+}
+
+/// Records the age of the last good round in the ledger, where the gateway reads it. Apart
+/// from [`watch`], so that a slow ledger does not hold up this process's own health.
+pub async fn record(term: Arc<Term>) -> anyhow::Result<()> {
+    loop {
+        if let Err(error) = term.stores.ledger.record_round(term.last_round.age()).await {
+            tracing::debug!(%error, "last good round not recorded");
+        }
+        if !term.ctx.sleep_unless_over(RECORD).await {
             return Ok(());
         }
     }
