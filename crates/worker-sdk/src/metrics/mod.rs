@@ -93,6 +93,61 @@ pub(crate) struct Metrics {
     refusals: Mutex<BTreeMap<&'static str, u64>>,
 }
 
+/// The metrics without labels: name, kind, help and value.
+fn plain_metrics(now: &Gauges) -> [(&'static str, &'static str, &'static str, u64); 8] {
+    let stats = &now.stats;
+    [
+        (
+            "airlock_worker_dispatches_accepted_total",
+            "counter",
+            "Dispatches accepted.",
+            stats.accepted,
+        ),
+        (
+            "airlock_worker_dispatches_handed_back_total",
+            "counter",
+            "Dispatches handed back unstarted.",
+            stats.handed_back,
+        ),
+        (
+            "airlock_worker_results_repeated_total",
+            "counter",
+            "Results published again because no receipt came.",
+            stats.results_repeated,
+        ),
+        (
+            "airlock_worker_jobs_active",
+            "gauge",
+            "Jobs accepted and not finished.",
+            now.active as u64,
+        ),
+        (
+            "airlock_worker_jobs_capacity",
+            "gauge",
+            "Jobs that may run at once.",
+            now.capacity as u64,
+        ),
+        (
+            "airlock_worker_results_unconfirmed",
+            "gauge",
+            "Results without a receipt.",
+            now.unconfirmed as u64,
+        ),
+        (
+            "airlock_worker_connected",
+            "gauge",
+            "1 while NATS is connected.",
+            u64::from(now.connected),
+        ),
+        (
+            "airlock_worker_draining",
+            "gauge",
+            "1 while the worker is draining.",
+            u64::from(now.draining),
+        ),
+    ]
+}
+
 /// The values of the gauges at the time of a scrape.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Gauges {
@@ -158,57 +213,7 @@ impl Metrics {
                 n,
             );
         }
-        let plain = [
-            (
-                "airlock_worker_dispatches_accepted_total",
-                "counter",
-                "Dispatches accepted.",
-                stats.accepted,
-            ),
-            (
-                "airlock_worker_dispatches_handed_back_total",
-                "counter",
-                "Dispatches handed back unstarted.",
-                stats.handed_back,
-            ),
-            (
-                "airlock_worker_results_repeated_total",
-                "counter",
-                "Results published again because no receipt came.",
-                stats.results_repeated,
-            ),
-            (
-                "airlock_worker_jobs_active",
-                "gauge",
-                "Jobs accepted and not finished.",
-                now.active as u64,
-            ),
-            (
-                "airlock_worker_jobs_capacity",
-                "gauge",
-                "Jobs that may run at once.",
-                now.capacity as u64,
-            ),
-            (
-                "airlock_worker_results_unconfirmed",
-                "gauge",
-                "Results without a receipt.",
-                now.unconfirmed as u64,
-            ),
-            (
-                "airlock_worker_connected",
-                "gauge",
-                "1 while NATS is connected.",
-                u64::from(now.connected),
-            ),
-            (
-                "airlock_worker_draining",
-                "gauge",
-                "1 while the worker is draining.",
-                u64::from(now.draining),
-            ),
-        ];
-        for (name, kind, help, value) in plain {
+        for (name, kind, help, value) in plain_metrics(&now) {
             page.head(name, kind, help);
             page.line(name, &[], value);
         }

@@ -119,59 +119,7 @@ impl Settings {
             draft.scheduler_key.as_ref(),
             &mut problems,
         );
-        for topic in &topics {
-            if let Err(error) = Topic::new(topic) {
-                problems.push(error.to_string());
-            }
-        }
-        let mut check = |sound: bool, problem: &str| {
-            if !sound {
-                problems.push(problem.to_owned());
-            }
-        };
-        check(!topics.is_empty(), "there is no handler; add one with `on`");
-        check(
-            (1..=MOST_PARALLEL).contains(&draft.max_parallel),
-            "max_parallel must be between 1 and 8192",
-        );
-        check(
-            draft.heartbeat_every >= Duration::from_millis(10),
-            "heartbeat_every must be at least 10ms",
-        );
-        check(
-            !draft.receipt_within.is_zero(),
-            "receipt_within must not be 0",
-        );
-        check(
-            draft.artifact_ttl >= Duration::from_secs(1),
-            "artifact_ttl must be at least 1s",
-        );
-        check(
-            draft.blocked_after >= Duration::from_millis(10),
-            "blocked_after must be at least 10ms",
-        );
-        check(
-            draft.labels.len() < MOST_LABELS && draft.capabilities.len() <= MOST_LABELS,
-            "a worker has at most 63 labels beside its name, and 64 capabilities",
-        );
-        check(
-            draft.id.is_some() || draft.private_key.is_none(),
-            "a worker that signs needs a fixed id, by which the scheduler knows its key: set WORKER_ID",
-        );
-        problems.extend(
-            draft
-                .bus
-                .validate()
-                .into_iter()
-                .map(|p| format!("NATS: {p}")),
-        );
-        problems.extend(
-            draft
-                .redis
-                .validate()
-                .into_iter()
-                .map(|p| format!("Redis: {p}")),
-        );
+        check_draft(&draft, &topics, &mut problems);
         let pool = PoolName::new(&draft.pool).map_err(|e| problems.push(e.to_string()));
         let id = match &draft.id {
             Some(id) => WorkerId::new(id),
@@ -219,6 +167,63 @@ impl Settings {
             },
         })
     }
+}
+
+/// Adds what is wrong with the settings, apart from the pool and the id.
+fn check_draft(draft: &Draft, topics: &[String], problems: &mut Vec<String>) {
+    for topic in topics {
+        if let Err(error) = Topic::new(topic) {
+            problems.push(error.to_string());
+        }
+    }
+    let mut check = |sound: bool, problem: &str| {
+        if !sound {
+            problems.push(problem.to_owned());
+        }
+    };
+    check(!topics.is_empty(), "there is no handler; add one with `on`");
+    check(
+        (1..=MOST_PARALLEL).contains(&draft.max_parallel),
+        "max_parallel must be between 1 and 8192",
+    );
+    check(
+        draft.heartbeat_every >= Duration::from_millis(10),
+        "heartbeat_every must be at least 10ms",
+    );
+    check(
+        !draft.receipt_within.is_zero(),
+        "receipt_within must not be 0",
+    );
+    check(
+        draft.artifact_ttl >= Duration::from_secs(1),
+        "artifact_ttl must be at least 1s",
+    );
+    check(
+        draft.blocked_after >= Duration::from_millis(10),
+        "blocked_after must be at least 10ms",
+    );
+    check(
+        draft.labels.len() < MOST_LABELS && draft.capabilities.len() <= MOST_LABELS,
+        "a worker has at most 63 labels beside its name, and 64 capabilities",
+    );
+    check(
+        draft.id.is_some() || draft.private_key.is_none(),
+        "a worker that signs needs a fixed id, by which the scheduler knows its key: set WORKER_ID",
+    );
+    problems.extend(
+        draft
+            .bus
+            .validate()
+            .into_iter()
+            .map(|p| format!("NATS: {p}")),
+    );
+    problems.extend(
+        draft
+            .redis
+            .validate()
+            .into_iter()
+            .map(|p| format!("Redis: {p}")),
+    );
 }
 
 #[cfg(test)]

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use airlock_bus::{
-    BoxError, Bus, BusConfig, Consumer, ConsumerSpec, DeadLetters, DeadMessage, Outcome, Outgoing,
-    SecretUrl, StartAt, StreamName, Subscription, subjects,
+    BoxError, Bus, BusConfig, Consumer, DeadLetters, DeadMessage, Outcome, Outgoing, SecretUrl,
+    StreamName, Subscription, subjects,
 };
+use airlock_model::ids::{Epoch, Shard};
 use airlock_model::{Timestamp, WorkerId};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::cap::{self, JobStatus};
@@ -27,13 +28,13 @@ pub const BOUND: Duration = Duration::from_secs(20);
 pub const WORKER: &str = "w1";
 pub const EPOCH: u64 = 7;
 
-pub struct Fake {
+pub struct FakeScheduler {
     pub nats: Nats,
     pub redis: Redis,
     pub bus: Bus,
     results: Consumer,
     ready: VecDeque<cap::JobResult>,
-    pub hellos: Subscription,
+    pub handshakes: Subscription,
     pub heartbeats: Subscription,
     pub progress: Subscription,
     pub incarnation: String,
@@ -61,7 +62,7 @@ pub struct Order {
     pub detail: own::Dispatch,
 }
 
-impl Fake {
+impl FakeScheduler {
     pub async fn start() -> anyhow::Result<Self> {
         let nats = Nats::start().await?;
         let redis = Redis::start().await?;
@@ -70,16 +71,18 @@ impl Fake {
             ..BusConfig::default()
         };
         let bus = Bus::connect(&config, "fake-scheduler").await?;
-        let spec = ConsumerSpec {
-            stream: StreamName::Sys,
-            filter: subjects::JOB_RESULT.to_owned(),
-            name: "fake-results".to_owned(),
-            start: StartAt::All,
-        };
         Ok(Self {
-            results: bus.open_consumer(spec).await?,
+            results: bus
+                .take_over(
+                    StreamName::Sys,
+                    subjects::JOB_RESULT,
+                    "fake-results",
+                    Shard(0),
+                    Epoch(1),
+                )
+                .await?,
             ready: VecDeque::new(),
-            hellos: bus.subscribe(subjects::HANDSHAKE, None).await?,
+            handshakes: bus.subscribe(subjects::HANDSHAKE, None).await?,
             heartbeats: bus.subscribe(subjects::HEARTBEAT, None).await?,
             progress: bus.subscribe(subjects::JOB_PROGRESS, None).await?,
             incarnation: String::new(),
@@ -89,7 +92,7 @@ impl Fake {
         })
     }
 
-    /// Starts a worker, changed as the test wants it, and waits for its hello.
+    /// Starts a worker, changed as the test wants it, and waits for its handshake.
     pub async fn worker(
         &mut self,
         change: impl FnOnce(Builder) -> Builder,
@@ -103,14 +106,14 @@ impl Fake {
         let stats = worker.stats();
         let stop = CancellationToken::new();
         let task = tokio::spawn(worker.run_until(stop.clone()));
-        let hello = self.hello().await?;
-        self.incarnation = hello.airlock.context("no WorkerHello")?.incarnation;
+        let handshake = self.handshake().await?;
+        self.incarnation = handshake.airlock.context("no WorkerHello")?.incarnation;
         Ok(Running { task, stop, stats })
     }
 
-    pub async fn hello(&mut self) -> anyhow::Result<cap::Handshake> {
-        match next(&mut self.hellos, "a handshake").await? {
-            Payload::Handshake(hello) => Ok(hello),
+    pub async fn handshake(&mut self) -> anyhow::Result<cap::Handshake> {
+        match next(&mut self.handshakes, "a handshake").await? {
+            Payload::Handshake(handshake) => Ok(handshake),
             other => bail!("not a handshake: {other:?}"),
         }
     }
@@ -208,7 +211,7 @@ impl Fake {
                 }
             }
             let done = batch.into_iter().map(|d| (d, Outcome::Done)).collect();
-            self.results.settle(done, &NoLetters).await;
+            self.results.settle(done, &NoDeadLetters).await;
         }
     }
 
@@ -327,10 +330,10 @@ pub fn detail(result: &cap::JobResult) -> own::ResultDetail {
     result.airlock.clone().expect("an SDK worker's result")
 }
 
-struct NoLetters;
+struct NoDeadLetters;
 
 #[async_trait]
-impl DeadLetters for NoLetters {
+impl DeadLetters for NoDeadLetters {
     async fn put(&self, _: Vec<DeadMessage>) -> Result<(), BoxError> {
         Ok(())
     }

@@ -10,7 +10,9 @@ use airlock_testkit::{Seen, eventually};
 use airlock_worker::{Builder, JobContext};
 use serde_json::Value;
 
-use crate::fake::{BOUND, EPOCH, Fake, Order, detail, dispatch_of, now_ms, status};
+use crate::fake_scheduler::{
+    BOUND, EPOCH, FakeScheduler, Order, detail, dispatch_of, now_ms, status,
+};
 
 /// Returns its input, and counts.
 fn echo(count: &Arc<AtomicU32>) -> impl FnOnce(Builder) -> Builder + use<> {
@@ -26,7 +28,7 @@ fn echo(count: &Arc<AtomicU32>) -> impl FnOnce(Builder) -> Builder + use<> {
 
 #[tokio::test]
 async fn it_comes_up_and_runs_a_job_inline() -> anyhow::Result<()> {
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     let count = Arc::default();
     let _worker = fake
         .worker(|w| {
@@ -41,9 +43,9 @@ async fn it_comes_up_and_runs_a_job_inline() -> anyhow::Result<()> {
         (heartbeat.pool.as_str(), heartbeat.max_parallel_jobs),
         ("media", 3)
     );
-    let told = heartbeat.airlock.expect("a WorkerStatus");
-    assert_eq!(told.incarnation, fake.incarnation);
-    assert_eq!(told.ready_topics, ["job.echo"]);
+    let reported = heartbeat.airlock.expect("a WorkerStatus");
+    assert_eq!(reported.incarnation, fake.incarnation);
+    assert_eq!(reported.ready_topics, ["job.echo"]);
 
     let order = fake.send("job.echo", r#"{"a":[1,"ü"]}"#).await?;
     let result = fake.result().await?;
@@ -60,13 +62,13 @@ async fn it_comes_up_and_runs_a_job_inline() -> anyhow::Result<()> {
     assert_eq!(detail.incarnation, fake.incarnation);
     assert!(detail.started_at_us > 0 && detail.finished_at_us >= detail.started_at_us);
 
-    // Asked who it is, it says hello again, as the same process.
+    // Asked who it is, it registers again, as the same process.
     fake.control(own::WorkerControl {
         rehello: true,
         ..Default::default()
     })
     .await?;
-    let again = fake.hello().await?;
+    let again = fake.handshake().await?;
     assert_eq!(again.ready_topics, ["job.echo"]);
     assert_eq!(
         again.airlock.expect("a WorkerHello").incarnation,
@@ -77,7 +79,7 @@ async fn it_comes_up_and_runs_a_job_inline() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn a_dispatch_runs_once_and_a_repeat_brings_its_result_again() -> anyhow::Result<()> {
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     let count = Arc::default();
     let worker = fake.worker(echo(&count)).await?;
     let order = fake.send("job.echo", "1").await?;
@@ -98,7 +100,7 @@ async fn a_dispatch_runs_once_and_a_repeat_brings_its_result_again() -> anyhow::
 
 #[tokio::test]
 async fn what_is_stale_is_dropped() -> anyhow::Result<()> {
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     let count = Arc::default();
     let worker = fake.worker(echo(&count)).await?;
     let good = fake.send("job.echo", "0").await?;
@@ -136,17 +138,17 @@ async fn what_is_stale_is_dropped() -> anyhow::Result<()> {
 async fn a_worker_whose_clock_is_off_takes_what_is_fresh_and_drops_what_is_late()
 -> anyhow::Result<()> {
     for skew in [-20_000, 20_000] {
-        let mut fake = Fake::start().await?;
+        let mut fake = FakeScheduler::start().await?;
         let count = Arc::default();
         let worker = fake.worker(echo(&count)).await?;
-        // The scheduler answers a hello; here it also asks for one, to see that it was heard.
+        // The scheduler answers a handshake; here it also requests one, to see that it was received.
         let control = own::WorkerControl {
             epoch: EPOCH,
             rehello: true,
             ..Default::default()
         };
         fake.control_at(now_ms() + skew, control).await?;
-        fake.hello().await?;
+        fake.handshake().await?;
         let sent = |age_ms: i64| {
             let sent_at_ms = now_ms() + skew - age_ms;
             let mut order = fake.order("job.echo", "1");
@@ -171,7 +173,7 @@ async fn a_worker_whose_clock_is_off_takes_what_is_fresh_and_drops_what_is_late(
 
 #[tokio::test]
 async fn a_leaders_control_message_makes_older_leaders_stale() -> anyhow::Result<()> {
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     let count = Arc::default();
     let worker = fake.worker(echo(&count)).await?;
     let control = own::WorkerControl {
@@ -180,7 +182,7 @@ async fn a_leaders_control_message_makes_older_leaders_stale() -> anyhow::Result
         ..Default::default()
     };
     fake.control(control).await?;
-    fake.hello().await?;
+    fake.handshake().await?;
     fake.send("job.echo", "1").await?;
     eventually(BOUND, "the drop", || async {
         let stats = worker.stats.snapshot();
@@ -192,7 +194,7 @@ async fn a_leaders_control_message_makes_older_leaders_stale() -> anyhow::Result
 
 #[tokio::test]
 async fn more_than_it_may_run_at_once_waits_its_turn() -> anyhow::Result<()> {
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     let (now, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let (at_once, peak) = (Arc::clone(&now), Arc::clone(&most));
     let _worker = fake
@@ -225,7 +227,7 @@ async fn more_than_it_may_run_at_once_waits_its_turn() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn a_leader_that_was_set_back_hears_what_to_go_above() -> anyhow::Result<()> {
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     let count = Arc::default();
     let _worker = fake.worker(echo(&count)).await?;
     let of = |ledger: &str, epoch: u64, order: &mut Order| {
@@ -239,9 +241,9 @@ async fn a_leader_that_was_set_back_hears_what_to_go_above() -> anyhow::Result<(
     let mut set_back = fake.order("job.echo", "2");
     of("ours", 5, &mut set_back);
     fake.dispatch(&set_back).await?;
-    let hello = fake.hello().await?.airlock.expect("a WorkerHello");
+    let handshake = fake.handshake().await?.airlock.expect("a WorkerHello");
     assert_eq!(
-        (hello.ledger_id.as_str(), hello.highest_epoch),
+        (handshake.ledger_id.as_str(), handshake.highest_epoch),
         ("ours", 41)
     );
     // Another ledger's epochs begin where they like.

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use crate::fake::{BOUND, Fake, Order, detail, status};
+use crate::fake_scheduler::{BOUND, FakeScheduler, Order, detail, status};
 
 fn many(worker: Builder) -> Builder {
     worker
@@ -39,8 +39,8 @@ fn many(worker: Builder) -> Builder {
 }
 
 #[tokio::test]
-async fn failures_are_told_apart() -> anyhow::Result<()> {
-    let mut fake = Fake::start().await?;
+async fn failures_are_distinguished() -> anyhow::Result<()> {
+    let mut fake = FakeScheduler::start().await?;
     let _worker = fake.worker(many).await?;
     let expected = [
         (
@@ -66,13 +66,13 @@ async fn failures_are_told_apart() -> anyhow::Result<()> {
             "expected",
         ),
     ];
-    for (input, expected, code, words) in expected {
+    for (input, expected, code, message) in expected {
         let order = fake.send("job.fail", input).await?;
         let result = fake.result_of(&order).await?;
         assert_eq!(status(&result), expected, "{input}: {result:?}");
         assert_eq!(result.error_code, code);
         assert!(
-            result.error_message.contains(words),
+            result.error_message.contains(message),
             "{}",
             result.error_message
         );
@@ -91,7 +91,7 @@ async fn failures_are_told_apart() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn a_cancelled_job_ends_by_itself_or_is_ended() -> anyhow::Result<()> {
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     let _worker = fake.worker(many).await?;
     for (topic, by_dispatch) in [("job.polite", true), ("job.stubborn", false)] {
         let order = fake.send(topic, "null").await?;
@@ -112,7 +112,7 @@ async fn a_cancelled_job_ends_by_itself_or_is_ended() -> anyhow::Result<()> {
 async fn a_cancel_that_is_faster_than_its_dispatch_ends_it() -> anyhow::Result<()> {
     let ran = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&ran);
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     let _worker = fake
         .worker(|worker| {
             many(worker).on("job.count", move |_: JobContext, (): ()| {
@@ -127,7 +127,7 @@ async fn a_cancel_that_is_faster_than_its_dispatch_ends_it() -> anyhow::Result<(
         ..cancelled.clone()
     };
     fake.cancel(&cancelled, true).await?;
-    // Cancels are heard in their order: when this one is obeyed, the first has been heard.
+    // Cancels are received in their order: when this one is obeyed, the first was received.
     let running = fake.send("job.polite", "null").await?;
     fake.progress().await?;
     fake.cancel(&running, true).await?;
@@ -147,7 +147,7 @@ async fn a_cancel_that_is_faster_than_its_dispatch_ends_it() -> anyhow::Result<(
 
 #[tokio::test]
 async fn a_cancel_for_another_attempt_is_not_for_this_one() -> anyhow::Result<()> {
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     let _worker = fake.worker(many).await?;
     let order = fake.send("job.polite", "null").await?;
     let mut other = order.clone();
@@ -167,7 +167,7 @@ async fn a_cancel_for_another_attempt_is_not_for_this_one() -> anyhow::Result<()
 
 #[tokio::test]
 async fn a_job_out_of_time_is_ended() -> anyhow::Result<()> {
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     let _worker = fake.worker(many).await?;
     for topic in ["job.polite", "job.stubborn"] {
         let mut order = fake.order(topic, "null");
@@ -187,8 +187,8 @@ async fn a_job_out_of_time_is_ended() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn progress_is_told_and_a_quick_job_reports_no_start() -> anyhow::Result<()> {
-    let mut fake = Fake::start().await?;
+async fn progress_is_published_and_a_quick_job_reports_no_start() -> anyhow::Result<()> {
+    let mut fake = FakeScheduler::start().await?;
     let go_on = Arc::new(Notify::new());
     let handler = Arc::clone(&go_on);
     let _worker = fake
@@ -214,7 +214,10 @@ async fn progress_is_told_and_a_quick_job_reports_no_start() -> anyhow::Result<(
         (progress.percent, progress.message.as_str()),
         (40, "resized")
     );
-    assert_eq!(progress.job_id, steps.job_id, "the quick one said nothing");
+    assert_eq!(
+        progress.job_id, steps.job_id,
+        "the quick one published nothing"
+    );
     go_on.notify_one();
     let result = tokio::time::timeout(BOUND, fake.result_of(&steps)).await??;
     assert_eq!(status(&result), JobStatus::Succeeded);

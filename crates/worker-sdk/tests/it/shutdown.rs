@@ -1,4 +1,4 @@
-//! Draining: finish, hand back, say goodbye.
+//! Draining: finish, hand back, deregister.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use airlock_worker::{Builder, JobContext};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use crate::fake::{BOUND, Fake, detail, dispatch_of, status};
+use crate::fake_scheduler::{BOUND, FakeScheduler, detail, dispatch_of, status};
 
 fn gated(go_on: &Arc<Notify>) -> impl FnOnce(Builder) -> Builder + use<> {
     let go_on = Arc::clone(go_on);
@@ -26,7 +26,7 @@ fn gated(go_on: &Arc<Notify>) -> impl FnOnce(Builder) -> Builder + use<> {
     }
 }
 
-async fn until_draining(fake: &mut Fake) -> anyhow::Result<()> {
+async fn until_draining(fake: &mut FakeScheduler) -> anyhow::Result<()> {
     loop {
         let status = fake.heartbeat().await?.airlock.expect("a WorkerStatus");
         if status.draining {
@@ -37,7 +37,7 @@ async fn until_draining(fake: &mut Fake) -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn it_finishes_what_runs_and_hands_back_the_rest() -> anyhow::Result<()> {
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     let go_on = Arc::new(Notify::new());
     let mut worker = fake.worker(gated(&go_on)).await?;
     let running = fake.send("job.gated", "1").await?;
@@ -67,15 +67,15 @@ async fn it_finishes_what_runs_and_hands_back_the_rest() -> anyhow::Result<()> {
     assert!(!detail(&result).not_started);
     fake.receipt(&running).await?;
     timeout(BOUND, &mut worker.task).await???;
-    let goodbye = fake.hello().await?.airlock.expect("a WorkerHello");
-    assert!(goodbye.goodbye);
-    assert_eq!(goodbye.incarnation, fake.incarnation);
+    let last = fake.handshake().await?.airlock.expect("a WorkerHello");
+    assert!(last.goodbye);
+    assert_eq!(last.incarnation, fake.incarnation);
     Ok(())
 }
 
 #[tokio::test]
 async fn a_job_that_does_not_end_is_left_for_another_attempt() -> anyhow::Result<()> {
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     let never = Arc::new(Notify::new());
     let mut worker = fake
         .worker(|w| gated(&never)(w).shutdown_grace(Duration::from_millis(400)))
@@ -95,7 +95,7 @@ async fn a_job_that_does_not_end_is_left_for_another_attempt() -> anyhow::Result
 #[tokio::test]
 async fn draining_under_load_loses_and_repeats_nothing() -> anyhow::Result<()> {
     const JOBS: usize = 300;
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     let began = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let count = Arc::clone(&began);
     let mut worker = fake
@@ -144,8 +144,8 @@ async fn draining_under_load_loses_and_repeats_nothing() -> anyhow::Result<()> {
     let began = began.load(std::sync::atomic::Ordering::SeqCst);
     assert_eq!(began, finished, "what was handed back never began");
     loop {
-        let hello = fake.hello().await?.airlock.expect("a WorkerHello");
-        if hello.goodbye {
+        let handshake = fake.handshake().await?.airlock.expect("a WorkerHello");
+        if handshake.goodbye {
             return Ok(());
         }
     }
