@@ -68,11 +68,11 @@ impl Prepared {
             Some(redis) => Some(Guard::connect(redis).await?),
             None => None,
         };
-        let on_bus = LinkMetrics::new(&ctx.metrics, Bus::SHOWN);
-        let on_redis = LinkMetrics::new(&ctx.metrics, Guard::SHOWN);
+        let on_bus = LinkMetrics::new(&ctx.metrics, Bus::METRICS);
+        let on_redis = LinkMetrics::new(&ctx.metrics, Guard::METRICS);
         if let Some(guard) = &guard {
             tell_of_redis(guard, &ctx);
-            on_redis.follow(guard.reading());
+            on_redis.follow(guard.metrics_reader());
         }
         let bundles = Arc::new(Bundles::new(
             config.database.clone(),
@@ -246,7 +246,7 @@ async fn listen(
     counts: &LinkMetrics,
 ) -> anyhow::Result<()> {
     let bus = Bus::connect(config, "safety-kernel").await?;
-    counts.follow(bus.reading());
+    counts.follow(bus.metrics_reader());
     let mut changes = bus.subscribe(subjects::CONFIG_CHANGED, None).await?;
     let mut connected = bus.connected();
     // What was said before we listened, or while NATS was away, is lost: look.
