@@ -20,6 +20,7 @@ use crate::run::options::HandlerOptions;
 use crate::run::state::HandlerState;
 use crate::worker::config::{Draft, Settings};
 use crate::worker::lifecycle;
+use crate::worker::shared::WorkerSpec;
 use crate::worker::signing::KeySource;
 
 /// Where a worker begins: [`Worker::builder`].
@@ -337,7 +338,13 @@ impl Builder {
     pub async fn run_until(self, shutdown: CancellationToken) -> Result<(), WorkerError> {
         let topics = self.handlers.keys().cloned().collect();
         let settings = Settings::resolve(self.draft, topics, |name| std::env::var(name).ok())?;
-        lifecycle::run(settings, self.handlers, self.states, self.stats, shutdown).await
+        let spec = WorkerSpec {
+            settings,
+            handlers: self.handlers,
+            states: self.states,
+            stats: self.stats,
+        };
+        lifecycle::run(spec, shutdown).await
     }
 }
 

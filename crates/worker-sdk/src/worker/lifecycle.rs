@@ -18,20 +18,15 @@ use uuid::Uuid;
 
 use crate::error::WorkerError;
 use crate::intake;
-use crate::metrics::stats::Stats;
-use crate::metrics::{Metrics, server};
+use crate::metrics::server;
 use crate::outbound::packets::Phase;
 use crate::outbound::progress::{self, ProgressEvent};
 use crate::outbound::{self, handshake};
 use crate::run;
 use crate::run::blocking::BlockingDetector;
-use crate::run::handler::Handlers;
 use crate::run::job::StopCause;
-use crate::run::payload_store::PayloadStore;
-use crate::run::services::JobServices;
-use crate::run::state::HandlerState;
 use crate::worker::config::Settings;
-use crate::worker::shared::Shared;
+use crate::worker::shared::{Shared, WorkerSpec};
 
 /// How many progress events may wait to be sent.
 const EVENT_QUEUE: usize = 1_024;
@@ -41,13 +36,8 @@ const LAST_RECEIPTS: Duration = Duration::from_secs(2);
 const LAST_CALL: Duration = Duration::from_secs(1);
 
 /// Runs a worker until `shutdown` is cancelled, then drains it.
-pub(crate) async fn run(
-    settings: Settings,
-    handlers: Handlers,
-    states: HandlerState,
-    stats: Arc<Stats>,
-    shutdown: CancellationToken,
-) -> Result<(), WorkerError> {
+pub(crate) async fn run(spec: WorkerSpec, shutdown: CancellationToken) -> Result<(), WorkerError> {
+    let settings = &spec.settings;
     let incarnation = Incarnation::new(Uuid::new_v4().to_string())
         .map_err(|e| WorkerError::Config(e.to_string()))?;
     let listener = match &settings.metrics_listen {
@@ -56,23 +46,8 @@ pub(crate) async fn run(
     };
     let bus = Bus::connect(&settings.bus, settings.id.as_str()).await?;
     let (sender, events) = mpsc::channel(EVENT_QUEUE);
-    let inputs = Inputs::open(&bus, &settings, &incarnation, events).await?;
-    let services = JobServices {
-        worker: settings.id.to_string(),
-        events: sender,
-        states,
-        store: PayloadStore::redis(settings.redis.clone()),
-        metrics: Metrics::new(handlers.values().map(|h| Arc::clone(&h.metrics)).collect()),
-        artifact_ttl: settings.artifact_ttl,
-    };
-    let shared = Arc::new(Shared::new(
-        settings,
-        incarnation.to_string(),
-        bus,
-        handlers,
-        services,
-        stats,
-    ));
+    let inputs = Inputs::open(&bus, settings, &incarnation, events).await?;
+    let shared = Arc::new(Shared::new(spec, incarnation.to_string(), bus, sender));
     let _stops_jobs = StopJobsOnDrop(Arc::clone(&shared));
     let _detector = BlockingDetector::start(Arc::clone(&shared)).map_err(WorkerError::Thread)?;
     shared.send_handshake(Phase::Running).await;

@@ -5,16 +5,19 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use airlock_bus::{Bus, subjects};
 use airlock_settings::lock;
 use bytes::Bytes;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::intake::job_table::JobTable;
-use crate::metrics::Gauges;
 use crate::metrics::stats::Stats;
+use crate::metrics::{Gauges, Metrics};
 use crate::outbound::outbox::Outbox;
 use crate::outbound::packets::{PacketBuilder, Phase};
+use crate::outbound::progress::ProgressEvent;
 use crate::run::handler::Handlers;
+use crate::run::payload_store::PayloadStore;
 use crate::run::services::JobServices;
+use crate::run::state::HandlerState;
 use crate::worker::clock::{self, ClockOffsets};
 use crate::worker::config::Settings;
 
@@ -23,6 +26,14 @@ const PACKET_MARGIN: usize = 16 * 1024;
 
 /// How many dispatches may wait for a slot.
 const BACKLOG: usize = 1_024;
+
+/// What a worker is built from.
+pub(crate) struct WorkerSpec {
+    pub settings: Settings,
+    pub handlers: Handlers,
+    pub states: HandlerState,
+    pub stats: Arc<Stats>,
+}
 
 pub(crate) struct Shared {
     pub settings: Settings,
@@ -55,13 +66,25 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub fn new(
-        settings: Settings,
+        spec: WorkerSpec,
         incarnation: String,
         bus: Bus,
-        handlers: Handlers,
-        services: JobServices,
-        stats: Arc<Stats>,
+        events: mpsc::Sender<ProgressEvent>,
     ) -> Self {
+        let WorkerSpec {
+            settings,
+            handlers,
+            states,
+            stats,
+        } = spec;
+        let services = JobServices {
+            worker: settings.id.to_string(),
+            events,
+            states,
+            store: PayloadStore::redis(settings.redis.clone()),
+            metrics: Metrics::new(handlers.values().map(|h| Arc::clone(&h.metrics)).collect()),
+            artifact_ttl: settings.artifact_ttl,
+        };
         Self {
             table: JobTable::new(&incarnation),
             offsets: ClockOffsets::default(),
