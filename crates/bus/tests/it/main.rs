@@ -25,6 +25,9 @@ pub fn config(nats: &Nats) -> BusConfig {
     BusConfig {
         url: SecretUrl::new(nats.url()),
         publish_timeout: Duration::from_secs(3),
+        // A server that is killed before it wrote the messages down has lost them, and
+        // these tests kill it milliseconds after publishing.
+        stream_write_behind: false,
         ..BusConfig::default()
     }
 }
