@@ -6,7 +6,7 @@ use airlock_model::Epoch;
 use airlock_testkit::Postgres;
 use tokio_util::sync::CancellationToken;
 
-use crate::{TestEnv, SHARD, lost};
+use crate::{SHARD, TestEnv, lost};
 
 fn some_record() -> Commit {
     Commit::one(UnmatchedResult {
