@@ -64,7 +64,7 @@ impl Links {
                     kept = links.keep_ledger(&database, &context) => kept,
                 }
             });
-        let counts = LinkMetrics::new(&ctx.metrics, Bus::SHOWN);
+        let counts = LinkMetrics::new(&ctx.metrics, Bus::METRICS);
         let (links, context) = (self.clone(), ctx.clone());
         ctx.tasks.spawn("nats", OnFailure::StopService, async move {
             let shutdown = context.shutdown.clone();
@@ -115,7 +115,7 @@ impl Links {
             }
             tokio::time::sleep(FIRST_PAUSE).await;
         };
-        counts.follow(bus.reading());
+        counts.follow(bus.metrics_reader());
         let mut connected = bus.connected();
         self.bus.get_or_init(|| bus);
         loop {

@@ -64,11 +64,11 @@ impl Prepared {
             Some(redis) => Some(Guard::connect(redis).await?),
             None => None,
         };
-        let bus_metrics = LinkMetrics::new(&ctx.metrics, Bus::SHOWN);
-        let redis_metrics = LinkMetrics::new(&ctx.metrics, Guard::SHOWN);
+        let bus_metrics = LinkMetrics::new(&ctx.metrics, Bus::METRICS);
+        let redis_metrics = LinkMetrics::new(&ctx.metrics, Guard::METRICS);
         if let Some(guard) = &guard {
             report_redis_health(guard, &ctx);
-            redis_metrics.follow(guard.reading());
+            redis_metrics.follow(guard.metrics_reader());
         }
         let bundles = Arc::new(Bundles::new(
             config.database.clone(),
@@ -203,7 +203,7 @@ async fn listen(
     metrics: &LinkMetrics,
 ) -> anyhow::Result<()> {
     let bus = Bus::connect(config, "safety-kernel").await?;
-    metrics.follow(bus.reading());
+    metrics.follow(bus.metrics_reader());
     let mut changes = bus.subscribe(subjects::CONFIG_CHANGED, None).await?;
     let mut connected = bus.connected();
     // Messages from before the subscription, or from while NATS was away, are lost: reload.

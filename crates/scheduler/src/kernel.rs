@@ -71,7 +71,7 @@ impl Kernel {
     ) -> anyhow::Result<Self> {
         let breaker = guard.breaker(guard.keys().safety_failures(), config.settings());
         // A leader that begins while the circuit is open sends nothing through it.
-        breaker.look(clock.now()).await;
+        breaker.read_shared(clock.now()).await;
         let heard = ledger.remembered(Fact::PolicyFailMode).await?;
         let heard = heard.as_deref().and_then(FailMode::read);
         Ok(Self {

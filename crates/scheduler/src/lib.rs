@@ -154,8 +154,8 @@ pub(crate) struct Connections {
 /// Waits for the ledger and the bus: a service that starts before its stores is normal.
 async fn connect(config: &Config, ctx: &Context) -> anyhow::Result<Option<Connections>> {
     // Before anything answers, so that the names are there from the beginning.
-    let on_bus = LinkMetrics::new(&ctx.metrics, Bus::SHOWN);
-    let on_redis = LinkMetrics::new(&ctx.metrics, Guard::SHOWN);
+    let on_bus = LinkMetrics::new(&ctx.metrics, Bus::METRICS);
+    let on_redis = LinkMetrics::new(&ctx.metrics, Guard::METRICS);
     let ledger = retry(ctx, "ledger", || async {
         let ledger = Ledger::connect(&config.database, "scheduler").await?;
         ledger.migrate().await?;
@@ -171,10 +171,10 @@ async fn connect(config: &Config, ctx: &Context) -> anyhow::Result<Option<Connec
     let Some(bus) = bus.await else {
         return Ok(None);
     };
-    bus.belongs_to(&ledger_id);
+    bus.set_ledger(&ledger_id);
     let guard = Guard::connect(&config.redis).await?;
-    on_bus.follow(bus.reading());
-    on_redis.follow(guard.reading());
+    on_bus.follow(bus.metrics_reader());
+    on_redis.follow(guard.metrics_reader());
     Ok(Some(Connections {
         ledger,
         ledger_id,

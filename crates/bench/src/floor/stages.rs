@@ -3,7 +3,7 @@
 //! ```text
 //! accept ─▶ (JetStream) ─▶ guard ─▶ assign ─▶ dispatch ─▶ (JetStream) ─▶ work
 //!                                                                          │
-//!       tell ◀─ finish ◀─ guard ◀──────────── (JetStream) ◀────────────────┘
+//!    release ◀─ finish ◀─ guard ◀──────────── (JetStream) ◀────────────────┘
 //! ```
 //!
 //! While a stage waits for the disk or the network with one batch, the others have
@@ -40,12 +40,12 @@ const BETWEEN: usize = 2;
 const SHOW_EVERY: Duration = Duration::from_millis(200);
 
 /// Nothing here is ever poison.
-struct NoLetters;
+struct NoDeadLetters;
 
 #[async_trait]
-impl DeadLetters for NoLetters {
-    async fn put(&self, letters: Vec<DeadMessage>) -> Result<(), BoxError> {
-        Err(format!("{} dead letters in the bare loop", letters.len()).into())
+impl DeadLetters for NoDeadLetters {
+    async fn put(&self, messages: Vec<DeadMessage>) -> Result<(), BoxError> {
+        Err(format!("{} dead letters in the bare loop", messages.len()).into())
     }
 }
 
@@ -127,7 +127,7 @@ pub async fn run(
         checked,
     ));
     stages.spawn(finish(Arc::clone(line), to_finish, finished));
-    stages.spawn(tell(
+    stages.spawn(release_batches(
         Arc::clone(line),
         to_tell,
         of_results,
@@ -254,7 +254,7 @@ async fn dispatch(
     while let Some(batch) = batches.recv().await {
         let messages = batch.items.iter().map(|job| packets::dispatch(&line, job));
         all_sent(line.scheduler.publish_all(messages.collect()).await)?;
-        let_go(&line, batch, &settler).await?;
+        release(&line, batch, &settler).await?;
     }
     Ok(())
 }
@@ -299,8 +299,8 @@ async fn finish(
     Ok(())
 }
 
-/// Lets go of the results and the locks, and makes room for another batch.
-async fn tell(
+/// Releases the results and the locks, and makes room for another batch.
+async fn release_batches(
     line: Arc<Line>,
     mut batches: mpsc::Receiver<Batch<()>>,
     settler: Settler,
@@ -309,7 +309,7 @@ async fn tell(
 ) -> anyhow::Result<()> {
     while let Some(batch) = batches.recv().await {
         let jobs = batch.jobs.len();
-        let_go(&line, batch, &settler).await?;
+        release(&line, batch, &settler).await?;
         done.fetch_add(jobs, Ordering::Relaxed);
         slots.add_permits(1);
     }
@@ -317,7 +317,7 @@ async fn tell(
 }
 
 /// Remembers the messages as processed, releases the locks, acknowledges.
-async fn let_go<T>(line: &Line, batch: Batch<T>, settler: &Settler) -> anyhow::Result<()> {
+async fn release<T>(line: &Line, batch: Batch<T>, settler: &Settler) -> anyhow::Result<()> {
     line.locks.finish_batch(&batch.keys, &batch.jobs).await;
     settle(settler, batch.deliveries).await
 }
@@ -325,11 +325,11 @@ async fn let_go<T>(line: &Line, batch: Batch<T>, settler: &Settler) -> anyhow::R
 async fn settle(settler: &Settler, deliveries: Vec<Delivery>) -> anyhow::Result<()> {
     let count = deliveries.len();
     let done = deliveries.into_iter().map(|d| (d, Outcome::Done)).collect();
-    let told = settler.settle(done, &NoLetters).await;
+    let settled = settler.settle(done, &NoDeadLetters).await;
     ensure!(
-        told.acknowledged == count,
+        settled.acknowledged == count,
         "{} of {count} messages were acknowledged",
-        told.acknowledged
+        settled.acknowledged
     );
     Ok(())
 }

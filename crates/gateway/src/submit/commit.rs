@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use airlock_ledger::{Full, Ledger, LedgerError, NewJob, SubmitConflict, Submitted};
 use airlock_model::{JobId, JobState};
-use airlock_proto::ahead::{Id, number};
+use airlock_proto::ahead::{Id, advisory_lock_key};
 use airlock_service::{Context, OnFailure};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::Instant;
@@ -264,7 +264,10 @@ async fn submit(
     id: Option<Id>,
     deadline: Instant,
 ) -> Result<Vec<Submitted>, LedgerError> {
-    retrying(deadline, || ledger.submit_told(jobs, id.map(number))).await
+    retrying(deadline, || {
+        ledger.submit_told(jobs, id.map(advisory_lock_key))
+    })
+    .await
 }
 
 pub(crate) fn outcome(job: &NewJob, found: Submitted) -> Outcome {

@@ -15,7 +15,7 @@ use airlock_ledger::{
 };
 use airlock_model::engine::{Engine, Input, ResultReport};
 use airlock_model::{JobId, JobState};
-use airlock_proto::ahead::number;
+use airlock_proto::ahead::advisory_lock_key;
 use airlock_settings::Backoff;
 use tokio::sync::mpsc;
 
@@ -210,7 +210,7 @@ impl Core {
         // Contents of results that came to nothing are dropped with the round.
         self.contents
             .retain(|key, _| plan.look_up.iter().any(|report| report.key == *key));
-        plan.commit.after = told.iter().map(|t| number(t.id)).collect();
+        plan.commit.after = told.iter().map(|t| advisory_lock_key(t.id)).collect();
         let (followup, later) = self.carry_out(plan, &mut told, dones).await?;
         if !followup.is_empty() || !self.late.is_empty() {
             Box::pin(self.round(followup, later)).await?;

@@ -31,7 +31,7 @@ pub async fn watch(
     let mut asked: Option<Instant> = None;
     loop {
         // Times do not matter to what is shown.
-        let circuit = breaker.look(Timestamp(0)).await;
+        let circuit = breaker.read_shared(Timestamp(0)).await;
         if let Some(circuit) = circuit {
             metrics.safety_circuit.set(shown(circuit));
         }

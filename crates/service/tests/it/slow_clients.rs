@@ -192,11 +192,11 @@ async fn connections_are_bounded_and_places_given_back() {
 async fn a_request_in_progress_is_answered_when_the_service_stops() {
     let (ctx, address) = serve(limits(NEVER, NEVER)).await;
     let begun = std::sync::Arc::new(tokio::sync::Notify::new());
-    let told = std::sync::Arc::clone(&begun);
+    let begun_in_handler = std::sync::Arc::clone(&begun);
     ctx.mount(
         "/slow",
         get(async move || {
-            told.notify_one();
+            begun_in_handler.notify_one();
             tokio::time::sleep(SHORT).await;
             "done"
         }),
