@@ -27,7 +27,7 @@ pub use ids::{
     Attempt, DispatchId, Epoch, IdError, Incarnation, JobId, LedgerId, PoolName, Shard, TenantId,
     Topic, WorkerId,
 };
-pub use job::{Decision, Due, JobSpec, Priority, Verdict};
+pub use job::{Allowed, Decision, Due, JobSpec, Priority, Released, Verdict};
 pub use run_end::RunEnd;
-pub use state::{JobEvent, JobState};
+pub use state::{Aftermath, DeadLetterCode, JobEvent, JobState};
 pub use time::{ListenTime, Millis, Timestamp};

@@ -223,7 +223,7 @@ impl Engine {
         let queued = Arc::new(queued);
         if queued.deadline_at.is_some_and(|at| at <= now) {
             self.jobs.remove(&id);
-            out.push(Effect::Refuse {
+            out.push(Effect::Close {
                 job: queued,
                 to: JobState::Timeout,
                 verdict: None,
@@ -247,23 +247,19 @@ impl Engine {
                 self.sleep(now, (*queued).clone(), until, WaitReason::Throttled);
             }
             Decision::RequireApproval => {
-                let reason = verdict.reason.clone();
                 self.capacity_changed = true;
                 self.set_phase(now, queued.clone(), Phase::Held);
                 self.arm(None, &id);
-                out.push(Effect::Refuse {
+                out.push(Effect::Hold {
                     job: queued,
-                    to: JobState::ApprovalRequired,
-                    verdict: Some(verdict),
-                    code: "approval_required",
-                    reason,
+                    verdict,
                 });
             }
             Decision::Deny => {
                 self.capacity_changed = true;
                 self.jobs.remove(&id);
                 let reason = verdict.reason.clone();
-                out.push(Effect::Refuse {
+                out.push(Effect::Close {
                     job: queued,
                     to: JobState::Denied,
                     verdict: Some(verdict),
@@ -303,7 +299,7 @@ impl Engine {
         let max = self.max_attempts(&queued, verdict.constraints.as_deref());
         if queued.attempt.0 >= max {
             self.jobs.remove(&queued.id);
-            out.push(Effect::Refuse {
+            out.push(Effect::Close {
                 job: queued,
                 to: JobState::Failed,
                 verdict: Some(verdict),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::{Assignment, Effect, Engine, Phase, QueuedJob, Random, RunLimits, RunLiveness};
 use crate::constraints::Constraints;
 use crate::ids::{DispatchId, JobId, TenantId, WorkerId};
-use crate::job::{Decision, Verdict};
+use crate::job::{Allowed, Decision, Verdict};
 use crate::routing::WaitReason;
 use crate::time::Timestamp;
 
@@ -66,8 +66,8 @@ impl Engine {
             let workers = self.workers.values();
             match crate::routing::pick(&self.rules.routing, spec, job.crash_suspect, workers) {
                 Ok(worker) => {
-                    if self.is_verdict_current(verdict, now) {
-                        let (worker, verdict) = (worker.id.clone(), verdict.clone());
+                    if let Some(verdict) = self.allowed(verdict, now) {
+                        let worker = worker.id.clone();
                         self.ready.serve(&job.queued, place);
                         self.assign(now, random, &id, &worker, verdict, out);
                         if self.workers.get(&worker).is_none_or(|w| !w.is_open()) {
@@ -130,13 +130,16 @@ impl Engine {
         let (Phase::Waiting { verdict, .. }, None) = (&job.phase, job.place) else {
             return true;
         };
-        if self.at_limit(&job.queued.tenant, verdict) || !self.is_verdict_current(verdict, now) {
+        if self.at_limit(&job.queued.tenant, verdict) {
             return false;
         }
+        let Some(verdict) = self.allowed(verdict, now) else {
+            return false;
+        };
         let (spec, workers) = (&job.queued.spec, self.workers.values());
         let picked = crate::routing::pick(&self.rules.routing, spec, job.crash_suspect, workers);
         let Ok(worker) = picked else { return false };
-        let (worker, verdict) = (worker.id.clone(), verdict.clone());
+        let worker = worker.id.clone();
         self.assign(now, random, id, &worker, verdict, out);
         true
     }
@@ -210,7 +213,13 @@ impl Engine {
         [own, allowed].into_iter().flatten().min()
     }
 
-    /// Whether a verdict may still be acted on.
+    /// The verdict as a proof, while it may still be acted on.
+    fn allowed(&self, verdict: &Verdict, now: Timestamp) -> Option<Allowed> {
+        let current = self.is_verdict_current(verdict, now);
+        current.then(|| Allowed::of(verdict.clone()).ok()).flatten()
+    }
+
+    /// Whether the policy that gave a verdict is still the active one, as far as is known.
     fn is_verdict_current(&self, verdict: &Verdict, now: Timestamp) -> bool {
         let age = now.since(verdict.confirmed_at);
         match verdict.decision {
@@ -246,7 +255,7 @@ impl Engine {
         random: Random<'_>,
         id: &JobId,
         worker: &WorkerId,
-        verdict: Verdict,
+        verdict: Allowed,
         out: &mut Vec<Effect>,
     ) {
         let (Some(job), Some(w)) = (self.jobs.get(id), self.workers.get(worker)) else {

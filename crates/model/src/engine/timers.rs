@@ -149,7 +149,7 @@ impl Engine {
                 let code = reason.code();
                 let reason = format!("{tries} tries to place it ended with {code}");
                 self.forget(id);
-                out.push(Effect::Refuse {
+                out.push(Effect::Close {
                     job: known,
                     to: JobState::Failed,
                     verdict: None,
@@ -328,7 +328,7 @@ impl Engine {
                 });
             }
             Phase::Checking | Phase::Waiting { .. } | Phase::Sleeping { .. } | Phase::Held => {
-                out.push(Effect::Refuse {
+                out.push(Effect::Close {
                     job: job.queued,
                     to: end.final_state(),
                     verdict: None,

@@ -7,18 +7,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use airlock_bus::{Outgoing, subjects};
 use airlock_ledger::LoadedJob;
 use airlock_model::JobState;
 use airlock_model::engine::{Input, RunId};
-use airlock_proto::cap::bus_packet::Payload;
-use airlock_proto::{own, packet};
 use airlock_settings::Backoff;
 use tokio::sync::Semaphore;
 
-use crate::commit::committer::pack_events;
 use crate::commit::handle::InputBatch;
 use crate::inbound::submissions;
+use crate::outbound::announce::{self, Announcement};
 use crate::term::Term;
 
 /// Without anything due, the next due time is read this often.
@@ -182,18 +179,13 @@ async fn publish_change(term: &Term, ids: &[airlock_model::JobId]) -> anyhow::Re
         .map(|j| j.job_id.clone())
         .collect();
     submissions::load_and_enqueue(term, &pending).await?;
-    let mut outgoing: Vec<_> = jobs.iter().filter_map(|j| dead_letter(term, j)).collect();
-    let ended = jobs.into_iter().filter(|j| j.state != JobState::Pending);
-    outgoing.extend(pack_events(term, ended.map(event).collect()));
-    for sent in term.stores.bus.publish_all(outgoing).await {
-        sent?;
-    }
-    Ok(())
+    let list: Vec<_> = jobs.iter().map(Announcement::of).collect();
+    announce::publish(term, &list).await
 }
 
 /// The run that a job's end left behind at its worker.
 fn ended_run(job: &LoadedJob) -> Option<Input> {
-    if job.state == JobState::Succeeded {
+    if !job.state.aftermath(None).cancel_run {
         return None;
     }
     Some(Input::EndedRun {
@@ -205,59 +197,6 @@ fn ended_run(job: &LoadedJob) -> Option<Input> {
         },
         state: job.state,
     })
-}
-
-/// The dead letter of a job that others ended, or whose own letter may not have got out.
-fn dead_letter(term: &Term, job: &LoadedJob) -> Option<Outgoing> {
-    let code = match job.state {
-        JobState::Denied => "safety_denied".to_owned(),
-        JobState::Failed | JobState::Timeout => job.reason_code.clone().unwrap_or_default(),
-        JobState::Pending
-        | JobState::Scheduled
-        | JobState::Dispatched
-        | JobState::Running
-        | JobState::ApprovalRequired
-        | JobState::Succeeded
-        | JobState::Cancelled
-        | JobState::OutputQuarantined => return None,
-    };
-    let letter = own::DeadLetter {
-        job_id: job.job_id.to_string(),
-        tenant_id: job.tenant.to_string(),
-        topic: job.spec.topic.as_str().to_owned(),
-        reason_code: code,
-        reason: job.reason.clone().unwrap_or_default(),
-        last_state: job.state.as_str().to_owned(),
-        attempts: job.attempt.0,
-        at_us: job.finished_at.map_or(0, |t| t.as_micros()),
-        ..own::DeadLetter::default()
-    };
-    Some(Outgoing {
-        subject: subjects::JOB_DLQ.to_owned(),
-        payload: packet::seal(
-            &term.ctx.instance,
-            &job.trace_id,
-            term.ctx.clock.now(),
-            Payload::DeadLetter(letter),
-        ),
-        msg_id: None,
-        traceparent: None,
-    })
-}
-
-fn event(job: LoadedJob) -> own::JobEvent {
-    own::JobEvent {
-        seq: 0,
-        job_id: job.job_id.to_string(),
-        tenant_id: job.tenant.to_string(),
-        state: job.state.as_str().to_owned(),
-        topic: job.spec.topic.as_str().to_owned(),
-        workflow_id: job.spec.workflow_id.unwrap_or_default(),
-        attempt: job.attempt.0,
-        reason_code: job.reason_code.unwrap_or_default(),
-        at_us: job.finished_at.map_or(0, |t| t.as_micros()),
-        trace_id: job.trace_id,
-    }
 }
 
 pub async fn sync_clock(term: Arc<Term>) -> anyhow::Result<()> {

@@ -9,15 +9,13 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use airlock_bus::{Outgoing, subjects};
-use airlock_ledger::{LeaderWriter, LoadedJob, NewDeadLetter, UnmatchedResult, Written};
-use airlock_model::engine::{
-    Assignment, Engine, Input, RecoveredJob, ResultReport, RunLimits, RunLiveness,
+use airlock_ledger::{
+    Commit, GiveUp, LeaderWriter, LoadedJob, Move, MoveKind, NewDeadLetter, UnmatchedResult,
+    Written,
 };
+use airlock_model::engine::{Engine, Input, ResultReport};
 use airlock_model::{JobId, JobState};
 use airlock_proto::ahead::number;
-use airlock_proto::cap::bus_packet::Payload;
-use airlock_proto::{cap, own, packet};
 use airlock_settings::Backoff;
 use tokio::sync::mpsc;
 
@@ -30,9 +28,11 @@ use crate::commit::locked_rows::Aside;
 use crate::commit::on_error::Next;
 use crate::commit::payload_cache::PayloadCache;
 use crate::commit::plan::Plan;
+use crate::commit::reload::reloaded;
 use crate::commit::result_gate::{Order, ROUND};
-use crate::inbound::submissions;
 use crate::metrics::{StartLatency, by_topic};
+use crate::outbound::announce;
+use crate::outbound::control;
 use crate::outbound::dispatch::{self, Dispatch, Sending};
 use crate::outbound::duplicate_workers;
 use crate::outbound::worker_log::WorkerLog;
@@ -45,6 +45,17 @@ const COMMIT_RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration:
 /// others may be what it was refused for.
 const REFUSED: &str = "ledger_refused";
 const REFUSED_WHY: &str = "the ledger refuses what would be written of it";
+
+/// What became of a single move.
+enum Single {
+    Written(Written),
+    /// Somebody else holds the row.
+    Locked,
+    /// The ledger refuses the row; the end of its job was written instead.
+    GivenUp(Written),
+    /// Not even that.
+    Refused,
+}
 
 pub struct Core {
     pub term: Arc<Term>,
@@ -194,7 +205,8 @@ impl Core {
         let effects = self.engine.handle(now, uptime, &mut random, inputs);
         self.worker_log.write(self.engine.take_worker_changes());
         let mut plan = Plan::new(effects, &mut self.contents, now);
-        plan.commit.stray.append(&mut self.late);
+        let late = self.late.drain(..).map(Move::from);
+        plan.commit.moves.extend(late);
         // Contents of results that came to nothing are dropped with the round.
         self.contents
             .retain(|key, _| plan.look_up.iter().any(|report| report.key == *key));
@@ -221,7 +233,7 @@ impl Core {
         let mut followup = Vec::new();
         if !self.aside.is_empty() {
             let ids = plan.commit.job_ids();
-            let behind = ids.into_iter().filter(|id| self.aside.contains(id));
+            let behind = ids.filter(|id| self.aside.contains(id)).cloned();
             let behind = behind.collect();
             self.set_aside(&mut plan, behind, &mut dones, &mut followup);
         }
@@ -232,7 +244,7 @@ impl Core {
             let locked = std::mem::take(&mut plan.locked);
             for told in &mut *told {
                 told.jobs.retain(|id| {
-                    !written.moved(id) && !plan.refused.contains(id) && !locked.contains(id)
+                    !written.left_pending(id) && !plan.refused.contains(id) && !locked.contains(id)
                 });
             }
             self.set_aside(&mut plan, locked, &mut dones, &mut followup);
@@ -243,7 +255,7 @@ impl Core {
                 job,
                 state: JobState::Failed,
             }));
-            let mut missed = plan.missed(&written);
+            let mut missed = plan.commit.missed(&written);
             for id in told.iter().flat_map(|told| &told.jobs) {
                 if !missed.contains(id) {
                     missed.push(id.clone());
@@ -399,68 +411,81 @@ impl Core {
         }
     }
 
-    /// One row is refused: find it, dead-letter it, and let the others through.
+    /// One row is refused: find it, end its job, and let the others through.
     async fn commit_singly(&mut self, plan: &mut Plan) -> anyhow::Result<Written> {
         let mut all = Written::default();
         for single in std::mem::take(&mut plan.commit).singles() {
-            let ids = single.job_ids();
-            let mut part = Plan {
-                commit: single,
-                ..Plan::default()
-            };
-            let done = loop {
-                match self.writer.commit(&part.commit).await {
-                    Ok(done) => break Some(done),
-                    Err(error) if Next::of(&error) == Next::StepDown => return Err(error.into()),
-                    Err(error) if error.is_data_error() => {
-                        for id in &ids {
-                            tracing::error!(job = %id, %error, "the ledger refuses this job's row");
-                            plan.assigned.remove(id);
-                            plan.ended.retain(|e| e.job.id != *id);
-                        }
-                        if ids.is_empty() {
-                            tracing::error!(%error, "the ledger refuses a record");
-                            break None;
-                        }
-                        // Its end, in words of our own; if not even that can be written,
-                        // it is let go.
-                        let now = self.term.ctx.clock.now();
-                        match part.commit.give_up(REFUSED, REFUSED_WHY, now) {
-                            Some(end) => part.commit = end,
-                            None => {
-                                self.record_refused(&ids).await;
-                                plan.refused.extend(ids.iter().cloned());
-                                break None;
-                            }
-                        }
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, "a commit failed");
-                        tokio::time::sleep(COMMIT_RETRY.0).await;
-                    }
+            let ids: Vec<JobId> = single.job_ids().cloned().collect();
+            match self.commit_single(&single, &mut plan.doubtful).await? {
+                Single::Written(done) => {
+                    // Several entries now: the change log's reader announces them.
+                    all.absorb(done);
+                    plan.commit.moves.extend(single.moves);
                 }
-            };
-            if part.commit.given_up {
-                // One that somebody else ended meanwhile is not held any longer either.
-                let (ended, others) = done.map_or((Vec::new(), Vec::new()), |done| {
-                    let ended =
-                        |id: &JobId| done.finished.contains(id) || done.refused.contains(id);
-                    ids.into_iter().partition(ended)
-                });
-                plan.given_up.extend(ended);
-                plan.refused.extend(others);
-                all.position = None;
-            } else if let Some(done) = done {
-                all.assigned.extend(done.assigned);
-                all.refused.extend(done.refused);
-                all.finished.extend(done.finished);
-                all.requeued.extend(done.requeued);
-                // Several entries now: the change log's reader tells the bus of them.
-                all.position = None;
-                plan.commit.absorb(std::mem::take(&mut part.commit));
+                Single::Locked => {
+                    plan.locked.extend(ids);
+                    plan.commit.moves.extend(single.moves);
+                }
+                Single::GivenUp(done) => {
+                    plan.drop_jobs(&ids);
+                    // One that somebody else ended meanwhile is not held any longer either.
+                    let ended = |id: &JobId| done.is_published(id);
+                    let (ended, others): (Vec<_>, Vec<_>) = ids.into_iter().partition(ended);
+                    plan.given_up.extend(ended);
+                    plan.refused.extend(others);
+                }
+                Single::Refused => {
+                    plan.drop_jobs(&ids);
+                    self.record_refused(&ids).await;
+                    plan.refused.extend(ids);
+                }
             }
         }
         Ok(all)
+    }
+
+    /// Commits a single move, or the end of its job when the ledger refuses its row.
+    async fn commit_single(
+        &mut self,
+        single: &Commit,
+        doubtful: &mut bool,
+    ) -> anyhow::Result<Single> {
+        let mut backoff = Backoff::new(COMMIT_RETRY.0, COMMIT_RETRY.1);
+        let mut end: Option<Commit> = None;
+        loop {
+            let attempt = end.as_ref().unwrap_or(single);
+            let error = match self.writer.commit(attempt).await {
+                Ok(done) if end.is_some() => return Ok(Single::GivenUp(done)),
+                Ok(done) => return Ok(Single::Written(done)),
+                Err(error) => error,
+            };
+            match Next::of(&error) {
+                Next::StepDown => return Err(error.into()),
+                Next::Divide => {
+                    let job = single.job_ids().next().map(JobId::as_str);
+                    tracing::error!(job, %error, "row refused by the ledger");
+                    let why = GiveUp {
+                        code: REFUSED,
+                        reason: REFUSED_WHY,
+                        at: self.term.ctx.clock.now(),
+                    };
+                    match attempt.give_up(&why) {
+                        Some(instead) => end = Some(instead),
+                        None => return Ok(Single::Refused),
+                    }
+                }
+                Next::Around => return Ok(Single::Locked),
+                Next::Unwait | Next::Again => {
+                    *doubtful = true;
+                    let wait = backoff.pause();
+                    tracing::warn!(%error, retry_ms = wait.as_millis() as u64, "commit failed, retrying");
+                    tokio::select! {
+                        () = self.term.ctx.over.cancelled() => anyhow::bail!("the term ended during a commit"),
+                        () = tokio::time::sleep(wait) => {}
+                    }
+                }
+            }
+        }
     }
 
     /// Dead-letters jobs whose rows cannot be written at all: once each, however often they
@@ -549,7 +574,7 @@ impl Core {
             if let Some((_, assignment)) = plan.assigned.get(&id) {
                 if row.state.is_in_flight() && row.dispatch_id == Some(assignment.dispatch) {
                     // An earlier try went through unheard.
-                    written.assigned.insert(id);
+                    written.add(MoveKind::Assign, [id]);
                     continue;
                 }
                 plan.assigned.remove(&id);
@@ -588,7 +613,7 @@ impl Core {
             }
         }
         for e in &plan.ended {
-            if !written.finished.contains(&e.job.id) && !written.refused.contains(&e.job.id) {
+            if !written.is_published(&e.job.id) {
                 continue;
             }
             let topic = e.job.spec.topic.as_str();
@@ -610,7 +635,7 @@ impl Core {
     fn follow_up(&mut self, mut plan: Plan, written: Written, dones: Vec<PendingAck>) {
         let mut dispatches = std::mem::take(&mut plan.republish);
         let mut payloads = HashMap::new();
-        for id in &written.assigned {
+        for id in written.of(MoveKind::Assign) {
             if let Some((job, assignment)) = plan.assigned.remove(id) {
                 if let Some(payload) = self.payloads.take(id) {
                     payloads.insert(id.clone(), payload);
@@ -647,8 +672,8 @@ impl Core {
                     None
                 }
             };
-            events(&term, &plan, &written).await;
-            control(&term, plan, &inbox).await;
+            announce_written(&term, &plan, &written).await;
+            control::send(&term, plan, &inbox).await;
             if let Some(sending) = late {
                 tokio::time::sleep(dispatch::STREAM_LAG).await;
                 publish(&term, sending).await;
@@ -668,225 +693,21 @@ async fn publish(term: &Term, sending: Sending) {
     }
 }
 
-/// What the others hear: verdicts on jobs, and dead letters.
-async fn events(term: &Term, plan: &Plan, written: &Written) {
+/// Announces what was written of this plan.
+async fn announce_written(term: &Term, plan: &Plan, written: &Written) {
     let now = term.ctx.clock.now();
-    let mut list = Vec::with_capacity(plan.ended.len());
-    let mut letters = Vec::new();
-    for e in &plan.ended {
-        if !written.finished.contains(&e.job.id) && !written.refused.contains(&e.job.id) {
-            continue;
-        }
-        list.push(e.event(now));
-        let dead = match e.to {
-            JobState::Failed | JobState::Timeout | JobState::Denied => true,
-            JobState::Pending
-            | JobState::Scheduled
-            | JobState::Dispatched
-            | JobState::Running
-            | JobState::ApprovalRequired
-            | JobState::Succeeded
-            | JobState::Cancelled
-            | JobState::OutputQuarantined => false,
-        };
-        if dead {
-            let letter = own::DeadLetter {
-                job_id: e.job.id.to_string(),
-                tenant_id: e.job.tenant.to_string(),
-                topic: e.job.spec.topic.as_str().to_owned(),
-                reason_code: e.code.clone(),
-                reason: e.reason.clone(),
-                last_state: e.to.as_str().to_owned(),
-                attempts: e.attempt,
-                at_us: now.as_micros(),
-                ..own::DeadLetter::default()
-            };
-            letters.push(Outgoing {
-                subject: subjects::JOB_DLQ.to_owned(),
-                payload: packet::seal(
-                    &term.ctx.instance,
-                    &e.job.trace_id,
-                    now,
-                    Payload::DeadLetter(letter),
-                ),
-                msg_id: None,
-                traceparent: None,
-            });
-        }
-    }
-    let mut outgoing = pack_events(term, list);
-    outgoing.extend(letters);
-    if outgoing.is_empty() {
+    let ended = plan.ended.iter();
+    let list: Vec<_> = ended
+        .filter(|e| written.is_published(&e.job.id))
+        .map(|e| e.announcement(now))
+        .collect();
+    if list.is_empty() {
         return;
     }
-    let acks = term.stores.bus.publish_all(outgoing).await;
-    if acks.iter().all(Result::is_ok)
+    // What did not get out, the change log's reader announces.
+    if announce::publish(term, &list).await.is_ok()
         && let Some(position) = written.position
     {
         term.published.insert(position);
-    }
-}
-
-/// Events in packets of at most 500.
-pub fn pack_events(term: &Term, events: Vec<own::JobEvent>) -> Vec<Outgoing> {
-    let now = term.ctx.clock.now();
-    events
-        .chunks(500)
-        .map(|chunk| Outgoing {
-            subject: subjects::JOB_EVENT.to_owned(),
-            payload: packet::seal(
-                &term.ctx.instance,
-                &chunk[0].trace_id,
-                now,
-                Payload::JobEvents(own::JobEvents {
-                    events: chunk.to_vec(),
-                }),
-            ),
-            msg_id: None,
-            traceparent: None,
-        })
-        .collect()
-}
-
-/// What single workers hear: receipts, questions, cancels.
-async fn control(term: &Term, plan: Plan, inbox: &str) {
-    let message =
-        |control: own::WorkerControl| term.seal("control", Payload::WorkerControl(control));
-    for (worker, receipts) in plan.receipts {
-        let payload = message(own::WorkerControl {
-            epoch: term.ctx.epoch.0,
-            ledger_id: term.ctx.ledger_id.to_string(),
-            receipts,
-            ..own::WorkerControl::default()
-        });
-        tell(
-            term.stores
-                .bus
-                .send(&subjects::worker_control(&worker), payload, None)
-                .await,
-        );
-    }
-    for worker in plan.hello {
-        let payload = message(own::WorkerControl {
-            epoch: term.ctx.epoch.0,
-            ledger_id: term.ctx.ledger_id.to_string(),
-            rehello: true,
-            ..own::WorkerControl::default()
-        });
-        tell(
-            term.stores
-                .bus
-                .send(&subjects::worker_control(&worker), payload, None)
-                .await,
-        );
-    }
-    duplicate_workers::report(term, plan.duplicates).await;
-    for worker in plan.inventory {
-        ask_inventory(term, &worker, inbox).await;
-    }
-    for (job, run, reason) in plan.cancel {
-        let cancel = cap::JobCancel {
-            job_id: job.to_string(),
-            reason,
-            requested_by: term.ctx.instance.clone(),
-            dispatch: Some(cap::DispatchIdentity {
-                dispatch_id: run.dispatch.to_string(),
-                attempt: u64::from(run.attempt.0),
-                assigned_worker_id: run.worker.to_string(),
-            }),
-            ..cap::JobCancel::default()
-        };
-        let trace = run.dispatch.to_string();
-        let payload = term.seal(&trace, Payload::JobCancel(cancel));
-        tell(
-            term.stores
-                .bus
-                .send(subjects::JOB_CANCEL, payload, None)
-                .await,
-        );
-    }
-}
-
-/// Answers a worker that introduced itself. The packet's time tells it our clock.
-pub async fn greet(term: &Term, worker: &airlock_model::WorkerId) {
-    let control = own::WorkerControl {
-        epoch: term.ctx.epoch.0,
-        ledger_id: term.ctx.ledger_id.to_string(),
-        ..own::WorkerControl::default()
-    };
-    let payload = term.seal("control", Payload::WorkerControl(control));
-    tell(
-        term.stores
-            .bus
-            .send(&subjects::worker_control(worker), payload, None)
-            .await,
-    );
-}
-
-/// Asks a worker what it is running and has finished.
-pub async fn ask_inventory(term: &Term, worker: &airlock_model::WorkerId, inbox: &str) {
-    let control = own::WorkerControl {
-        epoch: term.ctx.epoch.0,
-        ledger_id: term.ctx.ledger_id.to_string(),
-        inventory: true,
-        ..own::WorkerControl::default()
-    };
-    let payload = term.seal("control", Payload::WorkerControl(control));
-    let subject = subjects::worker_control(worker);
-    tell(
-        term.stores
-            .bus
-            .send_with_reply(&subject, inbox, payload)
-            .await,
-    );
-}
-
-/// These may be lost: what matters is asked or told again.
-fn tell<E: std::fmt::Display>(sent: Result<(), E>) {
-    if let Err(error) = sent {
-        tracing::debug!(%error, "a worker was not told");
-    }
-}
-
-/// The rule that limits how many of a job's kind are in flight.
-fn limiting_rule(row: &LoadedJob) -> Option<Arc<str>> {
-    let limited = row.constraints.as_ref()?.max_concurrent_jobs().is_some();
-    row.rule_id.as_deref().filter(|_| limited).map(Arc::from)
-}
-
-/// A row as the engine takes it back.
-pub fn reloaded(row: LoadedJob, now: airlock_model::Timestamp, recovered: bool) -> RecoveredJob {
-    let state = row.state;
-    let assignment = match (&row.worker, &row.incarnation, row.dispatch_id) {
-        (Some(worker), Some(incarnation), Some(dispatch)) => Some(Assignment {
-            worker: worker.clone(),
-            incarnation: incarnation.clone(),
-            sdk: !incarnation.is_agent_protocol(),
-            inline: !incarnation.is_agent_protocol(),
-            dispatch,
-            attempt: row.attempt,
-            scheduled_at: row.scheduled_at.unwrap_or(now),
-            dispatched_at: row.dispatched_at,
-            started_at: row.running_at,
-            accepted: row.running_at.is_some(),
-            recovered,
-            accept_by: now,
-            liveness: RunLiveness::default(),
-            constraints: row.constraints.clone(),
-            addressing: incarnation.addressing(),
-            limits: RunLimits {
-                rule: limiting_rule(&row),
-                ..RunLimits::default()
-            },
-        }),
-        _ => None,
-    };
-    let mut queued = submissions::queued_job(row);
-    queued.attempt = queued.attempt.without_run_under_way(state);
-    RecoveredJob {
-        queued,
-        state,
-        assignment,
-        silent_for: Duration::ZERO,
     }
 }

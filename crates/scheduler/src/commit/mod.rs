@@ -6,4 +6,5 @@ pub(crate) mod locked_rows;
 pub(crate) mod on_error;
 pub(crate) mod payload_cache;
 pub(crate) mod plan;
+pub(crate) mod reload;
 pub(crate) mod result_gate;

@@ -17,10 +17,10 @@ use airlock_model::{
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{cap, packet};
 
-use crate::commit::committer;
 use crate::commit::handle::InputBatch;
 use crate::inbound::reports;
 use crate::inbound::shared_ids::SharedIds;
+use crate::outbound::control;
 use crate::term::Term;
 
 /// How often the server is asked whether it is there, and how long it may take to answer.
@@ -155,7 +155,7 @@ async fn read(
             }
         }
         for worker in greet {
-            committer::greet(&term, &worker).await;
+            control::greet(&term, &worker).await;
         }
         if !cancelled.is_empty() {
             inputs.extend(ended_jobs(&term, cancelled).await);

@@ -17,10 +17,11 @@ use tokio_util::sync::CancellationToken;
 use crate::Replica;
 use crate::background::policy_poll::{self, ActivePolicy};
 use crate::background::{approvals, audit, reconciler, replayer, retention, snapshot, upkeep};
-use crate::commit::committer::{Core, ask_inventory, reloaded};
+use crate::commit::committer::Core;
 use crate::commit::handle::{CommitHandle, CommitQueues};
 use crate::commit::locked_rows::Aside;
 use crate::commit::payload_cache::PayloadCache;
+use crate::commit::reload::reloaded;
 use crate::inbound::acks::Acks;
 use crate::inbound::bad_messages::DeadLetterSink;
 use crate::inbound::reports::{self, ReportBuffer};
@@ -29,8 +30,8 @@ use crate::inbound::speculation::{self, Speculation};
 use crate::inbound::{introspect, results, submissions, workers};
 use crate::kernel::Kernel;
 use crate::metrics::StartLatency;
-use crate::outbound::duplicate_workers;
 use crate::outbound::worker_log::WorkerLog;
+use crate::outbound::{control, duplicate_workers};
 use crate::rules::placement;
 use crate::term::clock::Clock;
 use crate::term::epoch_claims::EpochClaims;
@@ -89,7 +90,7 @@ pub async fn lead(replica: &Replica, leadership: &Leadership) -> anyhow::Result<
     spawn_inbound(&mut tasks, &term, streams, queues.undecided);
     spawn_background(&mut tasks, &term, replica);
     for worker in assigned_workers {
-        ask_inventory(&term, &worker, &inbox).await;
+        control::request_inventory(&term, &worker, &inbox).await;
     }
     service.health.remove("standby");
     service.health.ok("leader");

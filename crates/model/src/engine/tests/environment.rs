@@ -493,7 +493,8 @@ impl Simulation {
             }
             // These are for the ledger alone, or for whoever reads the log.
             Effect::Assign { .. }
-            | Effect::Refuse { .. }
+            | Effect::Hold { .. }
+            | Effect::Close { .. }
             | Effect::Finish { .. }
             | Effect::Requeue { .. }
             | Effect::RecordTimes { .. }
