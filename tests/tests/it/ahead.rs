@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use airlock_bus::{Bus, BusConfig, subjects};
 use airlock_client::SubmitRequest;
-use airlock_model::Timestamp;
+use airlock_model::{Timestamp, WorkerId};
 use airlock_proto::ahead::{Id, Key};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{own, packet};
@@ -50,6 +50,42 @@ async fn a_lone_job_is_judged_while_it_is_committed() -> Result<()> {
     let first = client(&stack)?.submit_wait(&keyed, WAIT).await?;
     let again = client(&stack)?.submit_wait(&keyed, WAIT).await?;
     ensure!(again.job_id == first.job_id, "{first:?} {again:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_speculation_jobs_wait_for_their_commit_and_dispatches_take_the_stream()
+-> Result<()> {
+    let off = ("AIRLOCK_SCHEDULER__SPECULATION", "false");
+    let stack = Stack::builder()
+        .env_for(Service::Scheduler, off.0, off.1)
+        .start()
+        .await?;
+    let config = BusConfig {
+        url: stack.nats().url().into(),
+        ..BusConfig::default()
+    };
+    let bus = Bus::connect(&config, "test").await?;
+    let control = subjects::worker_control(&WorkerId::new("worker-0")?);
+    let mut control = bus.subscribe(&control, None).await?;
+    bus.flush().await?;
+    for _ in 0..20 {
+        runs(&stack).await?;
+    }
+    for name in [
+        "cordum_scheduler_jobs_ahead_total",
+        "cordum_scheduler_jobs_ahead_in_vain_total",
+    ] {
+        let count = metric(&stack, name).await?;
+        ensure!(count == 0, "{name} is {count}");
+    }
+    // All of them have run, so whatever was sent directly has passed the server.
+    bus.flush().await?;
+    while let Ok(Some(message)) = tokio::time::timeout(Duration::ZERO, control.recv()).await {
+        let (_, payload) = packet::open(message.payload)?;
+        let direct = matches!(payload, Payload::JobRequest(_));
+        ensure!(!direct, "a dispatch was sent directly");
+    }
     Ok(())
 }
 

@@ -92,7 +92,7 @@ impl Commit {
     /// Its assignments, when it holds nothing else and no approval is used up by them.
     pub(crate) fn only_assignments(&self) -> Option<Vec<&Assign>> {
         let plain = |m| match m {
-            &Move::Assign(ref x) if x.verdict.approved.is_none() => Some(x),
+            Move::Assign(x) if x.verdict.approved.is_none() => Some(x),
             _ => None,
         };
         self.moves.iter().map(plain).collect()

@@ -1,7 +1,7 @@
-//! What the leader does without being asked: due jobs, the change log, the clock, the
+//! What the leader does without a message: due jobs, the change log, the clock, the
 //! workers' snapshot. Forgotten, stale and old jobs have modules of their own.
 //!
-//! None of these takes input: each looks at the ledger and does what is missing, so a
+//! None of these takes input: each reads the ledger and does what is missing, so a
 //! restart is the normal path.
 
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use crate::inbound::submissions;
 use crate::outbound::announce::{self, Announcement};
 use crate::term::Term;
 
-/// Without anything due, the next due time is asked for this often.
+/// Without anything due, the next due time is read this often.
 const DUE_POLL: Duration = Duration::from_millis(500);
-const TAIL_POLL: Duration = Duration::from_millis(500);
+const CHANGES_POLL: Duration = Duration::from_millis(500);
 /// The first pause when the change cursor cannot be read.
-const TAIL_RETRY: Duration = Duration::from_millis(50);
+const CHANGES_RETRY: Duration = Duration::from_millis(50);
 const CLOCK_POLL: Duration = Duration::from_secs(10);
 const DUE_BATCH: u32 = 500;
 /// When what is due is in somebody else's hands.
@@ -34,11 +34,11 @@ const DUE_EARLY: Duration = Duration::from_millis(20);
 const DUE_GATHER: Duration = Duration::from_millis(20);
 /// Batches of due jobs that are being decided at once.
 const DUE_AT_ONCE: usize = 4;
-const TAIL_BATCH: u32 = 200;
+const CHANGES_BATCH: u32 = 200;
 
 /// Claims delayed jobs when their time comes, never before. While a batch is decided,
 /// the next is claimed.
-pub async fn due(term: Arc<Term>) -> anyhow::Result<()> {
+pub async fn claim_due_jobs(term: Arc<Term>) -> anyhow::Result<()> {
     let slots = Arc::new(Semaphore::new(DUE_AT_ONCE));
     let inline = term.ctx.config.scheduler.inline_bytes;
     loop {
@@ -52,10 +52,10 @@ pub async fn due(term: Arc<Term>) -> anyhow::Result<()> {
                     // Somebody else has them in hand.
                     Ok(jobs) if jobs.is_empty() => DUE_BUSY,
                     Ok(jobs) => {
-                        let wait = pace(jobs.len());
+                        let wait = next_claim_in(jobs.len());
                         let claimer = term.clone();
                         term.ctx.tasks.spawn("due jobs", async move {
-                            claimed(&claimer, jobs).await;
+                            evaluate_claimed(&claimer, jobs).await;
                             drop(slot);
                         });
                         wait
@@ -82,7 +82,7 @@ pub async fn due(term: Arc<Term>) -> anyhow::Result<()> {
 
 /// How long to wait after a claim of so many. Where many come, more follow: a little
 /// patience makes batches of them. A full batch leaves others behind, which are late.
-fn pace(claimed: usize) -> Duration {
+fn next_claim_in(claimed: usize) -> Duration {
     if (DUE_MANY..DUE_BATCH as usize).contains(&claimed) {
         DUE_GATHER
     } else {
@@ -90,9 +90,9 @@ fn pace(claimed: usize) -> Duration {
     }
 }
 
-/// Takes claimed jobs up. They are in no list any more: if the term ends before, the next
+/// Has claimed jobs evaluated. They are in no list any more: if the term ends before, the next
 /// one reads them with all open jobs.
-async fn claimed(term: &Term, jobs: Vec<LoadedJob>) {
+async fn evaluate_claimed(term: &Term, jobs: Vec<LoadedJob>) {
     // Due by the database's clock; ours follows it at a small distance. A short wait spares
     // the engine a timer and the kernel a second question; for more the engine waits.
     let latest = jobs.iter().filter_map(|j| j.due_at).max();
@@ -103,10 +103,10 @@ async fn claimed(term: &Term, jobs: Vec<LoadedJob>) {
     submissions::evaluate_and_enqueue(term, jobs).await;
 }
 
-/// Reads the change log behind its writers: tells the bus what its writer did not, and
+/// Reads the change log behind its writers: publishes what its writer did not, and tells
 /// the engine what others did to its jobs.
-pub async fn tail(term: Arc<Term>) -> anyhow::Result<()> {
-    let mut backoff = Backoff::new(TAIL_RETRY, TAIL_POLL);
+pub async fn follow_change_log(term: Arc<Term>) -> anyhow::Result<()> {
+    let mut backoff = Backoff::new(CHANGES_RETRY, CHANGES_POLL);
     let mut at = loop {
         match term.stores.ledger.change_cursor(term.ctx.shard).await {
             Ok(at) => break at,
@@ -122,7 +122,7 @@ pub async fn tail(term: Arc<Term>) -> anyhow::Result<()> {
         let changes = match term
             .stores
             .ledger
-            .changes(term.ctx.shard, at, TAIL_BATCH)
+            .changes(term.ctx.shard, at, CHANGES_BATCH)
             .await
         {
             Ok(changes) => changes,
@@ -131,11 +131,11 @@ pub async fn tail(term: Arc<Term>) -> anyhow::Result<()> {
                 Vec::new()
             }
         };
-        let more = changes.len() == TAIL_BATCH as usize;
+        let more = changes.len() == CHANGES_BATCH as usize;
         let mut reached = at;
         for change in changes {
             if !term.published.remove(change.position)
-                && let Err(error) = retell(&term, &change.job_ids).await
+                && let Err(error) = publish_change(&term, &change.job_ids).await
             {
                 tracing::warn!(%error, "publishing a change failed, retrying");
                 break;
@@ -152,7 +152,7 @@ pub async fn tail(term: Arc<Term>) -> anyhow::Result<()> {
             Ok(lag) => term.ctx.metrics.lags("changes", lag),
             Err(error) => tracing::warn!(%error, "reading the change log lag failed, retrying"),
         }
-        if !more && !term.ctx.sleep_unless_over(TAIL_POLL).await {
+        if !more && !term.ctx.sleep_unless_over(CHANGES_POLL).await {
             return Ok(());
         }
         if term.ctx.over.is_cancelled() {
@@ -161,7 +161,7 @@ pub async fn tail(term: Arc<Term>) -> anyhow::Result<()> {
     }
 }
 
-async fn retell(term: &Term, ids: &[airlock_model::JobId]) -> anyhow::Result<()> {
+async fn publish_change(term: &Term, ids: &[airlock_model::JobId]) -> anyhow::Result<()> {
     let jobs = term.stores.ledger.load(ids, 0).await?;
     let mut inputs = Vec::new();
     for job in jobs.iter().filter(|j| j.state.is_final()) {
@@ -199,7 +199,7 @@ fn ended_run(job: &LoadedJob) -> Option<Input> {
     })
 }
 
-pub async fn clock(term: Arc<Term>) -> anyhow::Result<()> {
+pub async fn sync_clock(term: Arc<Term>) -> anyhow::Result<()> {
     while term.ctx.sleep_unless_over(CLOCK_POLL).await {
         if let Err(error) = term.ctx.clock.sync(&term.stores.ledger).await {
             tracing::warn!(%error, "reading the ledger clock failed, retrying");
@@ -208,7 +208,7 @@ pub async fn clock(term: Arc<Term>) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub async fn snapshots(term: Arc<Term>) -> anyhow::Result<()> {
+pub async fn write_snapshots(term: Arc<Term>) -> anyhow::Result<()> {
     while term
         .ctx
         .sleep_unless_over(term.ctx.config.scheduler.snapshot_interval)

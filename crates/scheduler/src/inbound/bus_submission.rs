@@ -1,9 +1,9 @@
 //! Accepting a job that came over the bus alone, under the rules of REST: validated,
 //! its input copied and hashed, committed in the ledger before anything else happens.
 
+mod parse;
 #[cfg(test)]
 mod tests;
-mod words;
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use bytes::Bytes;
 
 use crate::inbound::signatures::Proof;
 use crate::term::Term;
-use words::{compensation, idempotency_key, spec, tenant, traceparent};
+use parse::{compensation, idempotency_key, spec, tenant, traceparent};
 
 /// How old the count of open jobs may be.
 const COUNT_EVERY: Duration = Duration::from_secs(1);

@@ -18,7 +18,7 @@ const MAX_QUESTION: usize = 4096;
 /// Questions taken at once; others wait in the subscription, which is bounded itself.
 const AT_ONCE: usize = 64;
 
-pub async fn answer(term: Arc<Term>) -> anyhow::Result<()> {
+pub async fn run(term: Arc<Term>) -> anyhow::Result<()> {
     let mut questions = term.stores.bus.subscribe(subjects::EXPLAIN, None).await?;
     let mut incoming: Vec<Incoming> = Vec::new();
     loop {
@@ -29,12 +29,12 @@ pub async fn answer(term: Arc<Term>) -> anyhow::Result<()> {
         };
         anyhow::ensure!(n > 0, "the subscription for questions ended");
         for message in incoming.drain(..) {
-            one(&term, message).await;
+            answer(&term, message).await;
         }
     }
 }
 
-async fn one(term: &Term, message: Incoming) {
+async fn answer(term: &Term, message: Incoming) {
     let Some(reply) = message.reply else { return };
     if message.payload.len() > MAX_QUESTION {
         return;

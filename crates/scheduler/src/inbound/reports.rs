@@ -1,13 +1,13 @@
-//! What workers say of their runs beside the result, on its way into the ledger.
+//! What workers report of their runs beside the result, on its way into the ledger.
 //!
 //! Progress is gathered for a moment and written together, beside the way of jobs. What
-//! must stay true: a job whose worker says nothing pays nothing; what is gathered is
-//! bounded; and a result that comes with artifacts or a word on its constraints is taken
+//! must stay true: a job whose worker reports nothing pays nothing; what is gathered is
+//! bounded; and a result that comes with artifacts or constraint reports is taken
 //! only when those are in the ledger, so that whoever sees the end sees them too.
 
+mod parse;
 #[cfg(test)]
 mod tests;
-mod words;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -22,36 +22,36 @@ use airlock_proto::cap;
 use tokio::sync::Notify;
 
 use crate::term::Term;
-pub use words::{of_result, run_of};
+pub use parse::{of_result, run_of};
 
-/// What is said within this time is written together.
+/// What is reported within this time is written together.
 const GATHER: Duration = Duration::from_millis(200);
-/// Jobs whose words wait to be written; beyond it words are dropped and counted.
-const MOST_WAITING: usize = 5_000;
+/// Jobs whose reports wait to be written; beyond it reports are dropped and counted.
+const MAX_WAITING: usize = 5_000;
 /// Jobs written at once.
 const AT_ONCE: usize = 200;
 /// Partial results whose contents are held and written at once.
 const PARTIALS_AT_ONCE: usize = 64;
 
-/// What was said and is not written yet: one entry for each job.
+/// What was reported and is not written yet: one entry for each job.
 #[derive(Debug, Default)]
 pub struct ReportBuffer {
     waiting: Mutex<HashMap<JobId, NewReport>>,
-    /// Looked at without the lock by every batch of results.
+    /// Read without the lock by every batch of results.
     count: AtomicUsize,
     news: Notify,
 }
 
 impl ReportBuffer {
-    /// Takes a worker's word down, if there is anything in it. False: there is no room.
-    pub fn hear(&self, said: NewReport) -> bool {
+    /// False: there is no room.
+    pub fn insert(&self, report: NewReport) -> bool {
         let mut waiting = self.lock();
-        let full = waiting.len() >= MOST_WAITING;
-        match waiting.entry(said.job_id.clone()) {
-            Entry::Occupied(mut known) => words::absorb(known.get_mut(), said),
+        let full = waiting.len() >= MAX_WAITING;
+        match waiting.entry(report.job_id.clone()) {
+            Entry::Occupied(mut earlier) => parse::merge(earlier.get_mut(), report),
             Entry::Vacant(_) if full => return false,
             Entry::Vacant(place) => {
-                place.insert(said);
+                place.insert(report);
             }
         }
         self.count.store(waiting.len(), Ordering::Relaxed);
@@ -75,7 +75,7 @@ impl ReportBuffer {
     /// The next few of any jobs.
     fn take_some(&self) -> Vec<NewReport> {
         let mut waiting = self.lock();
-        let count = a_handful(waiting.values());
+        let count = batch_len(waiting.values());
         let jobs: Vec<JobId> = waiting.keys().take(count).cloned().collect();
         let taken = jobs.iter().filter_map(|job| waiting.remove(job)).collect();
         self.count.store(waiting.len(), Ordering::Relaxed);
@@ -87,18 +87,18 @@ impl ReportBuffer {
     }
 }
 
-/// A worker's word on a run that goes on.
-pub fn hear(term: &Term, envelope: &cap::BusPacket, progress: &cap::JobProgress) {
-    let Some(said) = words::of_progress(envelope, progress, term.ctx.clock.now()) else {
+/// Buffers the progress of a run, if it says more than that the run goes on.
+pub fn buffer(term: &Term, envelope: &cap::BusPacket, progress: &cap::JobProgress) {
+    let Some(report) = parse::of_progress(envelope, progress, term.ctx.clock.now()) else {
         return;
     };
-    if !term.reports.hear(said) {
+    if !term.reports.insert(report) {
         term.ctx.metrics.reports("dropped", 1);
     }
 }
 
 /// Writes what is gathered until the term is over.
-pub async fn keep(term: Arc<Term>) -> anyhow::Result<()> {
+pub async fn run(term: Arc<Term>) -> anyhow::Result<()> {
     loop {
         tokio::select! {
             () = term.ctx.over.cancelled() => break,
@@ -115,34 +115,34 @@ pub async fn keep(term: Arc<Term>) -> anyhow::Result<()> {
 
 async fn flush(term: &Term) {
     loop {
-        let said = term.reports.take_some();
-        if said.is_empty() {
+        let reports = term.reports.take_some();
+        if reports.is_empty() {
             return;
         }
-        let count = said.len();
-        if let Err(error) = write(term, said).await {
-            // Progress is worth no second try: newer words come, and results bring theirs.
+        let count = reports.len();
+        if let Err(error) = write(term, reports).await {
+            // Progress is worth no second try: newer progress comes, and results bring theirs.
             tracing::warn!(%error, jobs = count, "writing worker reports failed, dropped");
             term.ctx.metrics.reports("dropped", count as u64);
         }
     }
 }
 
-/// Writes what results brought along, and whatever their jobs said before. An error means
+/// Writes what came with results, and whatever was reported of their jobs before. An error means
 /// that nothing is written and may be tried again.
 pub async fn with_results<'a>(
     term: &Term,
     jobs: impl IntoIterator<Item = &'a JobId>,
-    brought: Vec<NewReport>,
+    with_them: Vec<NewReport>,
 ) -> Result<(), LedgerError> {
-    let mut said = term.reports.take(jobs);
-    said.extend(brought);
-    if said.is_empty() {
+    let mut reports = term.reports.take(jobs);
+    reports.extend(with_them);
+    if reports.is_empty() {
         return Ok(());
     }
-    match write(term, said).await {
+    match write(term, reports).await {
         Err(error) if error.is_data_error() => {
-            // The same words would be refused again, and the results are good.
+            // The same reports would be refused again, and the results are good.
             tracing::error!(%error, "worker reports refused by the ledger, dropped");
             term.ctx.metrics.reports("dropped", 1);
             Ok(())
@@ -151,23 +151,24 @@ pub async fn with_results<'a>(
     }
 }
 
-async fn write(term: &Term, mut said: Vec<NewReport>) -> Result<(), LedgerError> {
-    while !said.is_empty() {
-        let rest = said.split_off(a_handful(&said));
-        fetch(term, &mut said).await;
-        let kept = term.stores.ledger.record_reports(&said).await?;
+async fn write(term: &Term, mut reports: Vec<NewReport>) -> Result<(), LedgerError> {
+    while !reports.is_empty() {
+        let rest = reports.split_off(batch_len(&reports));
+        fetch(term, &mut reports).await;
+        let kept = term.stores.ledger.record_reports(&reports).await?;
         term.ctx.metrics.reports("kept", kept as u64);
-        let others = said.len().saturating_sub(kept) as u64;
+        let others = reports.len().saturating_sub(kept) as u64;
         term.ctx.metrics.reports("not_believed", others);
-        said = rest;
+        reports = rest;
     }
     Ok(())
 }
 
-/// How many of these are held and written at once; at least one.
-fn a_handful<'a>(said: impl IntoIterator<Item = &'a NewReport>) -> usize {
+/// How many of these are written at once; at least one.
+fn batch_len<'a>(reports: impl IntoIterator<Item = &'a NewReport>) -> usize {
     let mut partials = 0;
-    said.into_iter()
+    reports
+        .into_iter()
         .take(AT_ONCE)
         .take_while(|report| {
             let room = partials < PARTIALS_AT_ONCE;
@@ -178,11 +179,11 @@ fn a_handful<'a>(said: impl IntoIterator<Item = &'a NewReport>) -> usize {
 }
 
 /// Copies partial results that are small enough from where their workers left them.
-async fn fetch(term: &Term, said: &mut [NewReport]) {
+async fn fetch(term: &Term, reports: &mut [NewReport]) {
     let most = term.ctx.config.scheduler.partial_bytes;
     let mut wanted = Vec::new();
     let mut places = Vec::new();
-    for (i, report) in said.iter().enumerate() {
+    for (i, report) in reports.iter().enumerate() {
         for (j, partial) in report.partials.iter().enumerate() {
             // Anything else is not this job's, whatever its worker says.
             let run = report
@@ -204,7 +205,7 @@ async fn fetch(term: &Term, said: &mut [NewReport]) {
         Ok(heads) => {
             for ((i, j), head) in places.into_iter().zip(heads) {
                 if let Some((size, content)) = head {
-                    let partial = &mut said[i].partials[j];
+                    let partial = &mut reports[i].partials[j];
                     partial.size = Some(size);
                     let whole = usize::try_from(size).is_ok_and(|size| size <= most);
                     partial.content = whole.then_some(content);

@@ -1,4 +1,4 @@
-//! Results come in: opened, their content fetched, and handed to the core.
+//! Results from the stream: opened, their content fetched, and enqueued for the commit loop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,9 +29,9 @@ const MAX_CODE: usize = 256;
 static NEXT_KEY: AtomicU64 = AtomicU64::new(1);
 
 /// Reads results until the term is over.
-pub async fn results(term: Arc<Term>, consumer: Consumer) -> anyhow::Result<()> {
+pub async fn run(term: Arc<Term>, consumer: Consumer) -> anyhow::Result<()> {
     each_batch(term, consumer, |term, settler, deliveries| async move {
-        take_results(&term, settler, deliveries).await;
+        process_batch(&term, settler, deliveries).await;
     })
     .await
 }
@@ -43,13 +43,13 @@ struct Opened {
     /// The key it was left at.
     staged: Option<String>,
     /// What was left there, by digest and length.
-    promised: Option<(Bytes, u64)>,
-    /// What came with it: artifacts, a word on its constraints.
-    brought: Option<NewReport>,
-    with_report: bool,
+    expected: Option<(Bytes, u64)>,
+    /// What came with it: artifacts, constraint reports.
+    extra: Option<NewReport>,
+    has_extra: bool,
 }
 
-async fn take_results(term: &Term, settler: Settler, deliveries: Vec<Delivery>) {
+async fn process_batch(term: &Term, settler: Settler, deliveries: Vec<Delivery>) {
     let mut good = Vec::with_capacity(deliveries.len());
     let mut opened = Vec::with_capacity(deliveries.len());
     let mut bad = Vec::new();
@@ -77,13 +77,13 @@ async fn take_results(term: &Term, settler: Settler, deliveries: Vec<Delivery>) 
         jobs,
     };
     let fetched = fetch(term, &mut opened).await;
-    let reported = report(term, &mut opened, &seen).await;
+    let written = write_extras(term, &mut opened, &seen).await;
     let mut later = Vec::new();
     for (((result, seen), delivery), key) in
         opened.into_iter().zip(seen).zip(good).zip(message_keys)
     {
         let unread = !fetched && result.staged.is_some();
-        if !seen && (unread || (!reported && result.with_report)) {
+        if !seen && (unread || (!written && result.has_extra)) {
             // Its content is where nobody can read it now; it is not gone. Or what came
             // with it cannot be written now.
             let base = term.ctx.config.scheduler.retry_delay_store;
@@ -104,15 +104,15 @@ async fn take_results(term: &Term, settler: Settler, deliveries: Vec<Delivery>) 
     term.commit.enqueue_results(batch).await;
 }
 
-/// Writes what results brought along before they are taken. False when the ledger could
+/// Writes what came with results before they are enqueued. False when the ledger could
 /// not be asked.
-async fn report(term: &Term, opened: &mut [Opened], seen: &[bool]) -> bool {
-    let mut brought = Vec::new();
+async fn write_extras(term: &Term, opened: &mut [Opened], seen: &[bool]) -> bool {
+    let mut extra = Vec::new();
     for (result, seen) in opened.iter_mut().zip(seen) {
-        brought.extend(result.brought.take().filter(|_| !seen));
+        extra.extend(result.extra.take().filter(|_| !seen));
     }
     let jobs = opened.iter().map(|o| &o.report.job);
-    match reports::with_results(term, jobs, brought).await {
+    match reports::with_results(term, jobs, extra).await {
         Ok(()) => true,
         Err(error) => {
             tracing::warn!(%error, "writing reports of results failed, results retried later");
@@ -146,7 +146,7 @@ fn open(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
     } else {
         outcome(r.status).ok_or_else(|| format!("status {} is not an end", r.status))?
     };
-    let brought = match outcome {
+    let extra = match outcome {
         Outcome::NotStarted => None,
         Outcome::Succeeded
         | Outcome::Failed
@@ -163,7 +163,7 @@ fn open(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
         worker,
         dispatch,
         outcome,
-        error_code: clean(code(r.error_code, r.error_code_enum), MAX_CODE),
+        error_code: clean(error_code(r.error_code, r.error_code_enum), MAX_CODE),
         error_message: clean(r.error_message, MAX_TEXT),
         started_at: detail
             .map(|d| Timestamp(d.started_at_us))
@@ -171,7 +171,7 @@ fn open(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
         missing: false,
         looked_up: false,
     };
-    let promised = detail
+    let expected = detail
         .filter(|d| !d.payload_sha256.is_empty())
         .map(|d| (d.payload_sha256.clone(), d.payload_size));
     let bytes = r.airlock.and_then(|d| d.payload);
@@ -186,9 +186,9 @@ fn open(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
         report,
         content: ResultContent { bytes },
         staged,
-        promised,
-        with_report: brought.is_some(),
-        brought,
+        expected,
+        has_extra: extra.is_some(),
+        extra,
     })
 }
 
@@ -207,7 +207,7 @@ fn staged_key(report: &ResultReport, pointer: &str) -> Option<String> {
 /// Fetches what came by pointer, in one round trip, and lets the staging place expire.
 /// False when the store could not be asked.
 async fn fetch(term: &Term, opened: &mut [Opened]) -> bool {
-    let mut asked = true;
+    let mut readable = true;
     let limit = term.ctx.config.scheduler.max_result_bytes;
     let wanted: Vec<(usize, String)> = opened
         .iter()
@@ -224,7 +224,7 @@ async fn fetch(term: &Term, opened: &mut [Opened]) -> bool {
                 for ((i, key), bytes) in wanted.iter().zip(found) {
                     let o = &mut opened[*i];
                     let bytes = bytes.filter(|bytes| {
-                        let same = is_promised(o.promised.as_ref(), bytes);
+                        let same = matches_digest(o.expected.as_ref(), bytes);
                         if !same {
                             tracing::error!(job_id = %o.report.job, worker = %o.report.worker, key, "staged result does not match its digest");
                         }
@@ -240,7 +240,7 @@ async fn fetch(term: &Term, opened: &mut [Opened]) -> bool {
             }
             Err(error) => {
                 tracing::warn!(%error, results = names.len(), "reading staged results failed, results retried later");
-                asked = false;
+                readable = false;
             }
         }
     }
@@ -252,12 +252,12 @@ async fn fetch(term: &Term, opened: &mut [Opened]) -> bool {
             o.report.error_message = format!("the result is larger than {limit} bytes");
         }
     }
-    asked
+    readable
 }
 
-/// A worker of the agent protocol promises nothing; what ours left must still be the same.
-fn is_promised(promised: Option<&(Bytes, u64)>, found: &Bytes) -> bool {
-    promised.is_none_or(|(sha256, size)| {
+/// A worker of the agent protocol sends no digest; what ours staged must still be the same.
+fn matches_digest(expected: Option<&(Bytes, u64)>, found: &Bytes) -> bool {
+    expected.is_none_or(|(sha256, size)| {
         *size == found.len() as u64 && Sha256::digest(found)[..] == sha256[..]
     })
 }
@@ -276,7 +276,7 @@ fn outcome(status: i32) -> Option<Outcome> {
 }
 
 /// The code as text, or the name of the protocol's own one.
-fn code(text: String, number: i32) -> String {
+fn error_code(text: String, number: i32) -> String {
     if !text.is_empty() {
         return text;
     }
@@ -314,10 +314,10 @@ mod tests {
 
     #[test]
     fn the_protocols_codes_have_names() {
-        assert_eq!(code("mine".into(), 201), "mine");
-        assert_eq!(code(String::new(), 201), "job_resource_exhausted");
-        assert_eq!(code(String::new(), 0), "");
-        assert_eq!(code(String::new(), 7777), "");
+        assert_eq!(error_code("mine".into(), 201), "mine");
+        assert_eq!(error_code(String::new(), 201), "job_resource_exhausted");
+        assert_eq!(error_code(String::new(), 0), "");
+        assert_eq!(error_code(String::new(), 7777), "");
     }
 
     #[test]

@@ -13,68 +13,87 @@ use std::time::Duration;
 use airlock_model::{Timestamp, WorkerId};
 
 /// Heartbeats of the SDKs come this far apart.
-const BEAT: Duration = Duration::from_secs(5);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Two and a half beats: of one process two or three fall into it, of two four to six,
+/// Two and a half intervals: of one process two or three fall into it, of two four to six,
 /// so that the rounded quotient is right for few whatever their phase, and nearly for many.
 const WINDOW: Duration = Duration::from_millis(12_500);
 
 /// Signs kept of one id.
-const KEPT: usize = 4096;
+const MAX_SIGNS: usize = 4096;
 
 #[derive(Debug, Clone, Copy)]
 enum Sign {
-    Hello,
+    Handshake,
     Heartbeat { slots: u32, active: u32 },
 }
 
-/// What is heard of the shared ids.
+/// What was received from the shared ids.
 #[derive(Debug, Default)]
 pub struct SharedIds {
-    heard: HashMap<WorkerId, VecDeque<(Timestamp, Sign)>>,
+    signs: HashMap<WorkerId, VecDeque<(Timestamp, Sign)>>,
 }
 
 /// All processes of an id together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Together {
+pub struct Combined {
     pub slots: u32,
     pub active: u32,
 }
 
 impl SharedIds {
-    pub fn hello(&mut self, id: &WorkerId, now: Timestamp) -> Together {
-        self.note(id, now, Sign::Hello)
+    pub fn handshake(&mut self, id: &WorkerId, now: Timestamp) -> Combined {
+        self.note(id, now, Sign::Handshake)
     }
 
-    pub fn beat(&mut self, id: &WorkerId, now: Timestamp, slots: u32, active: u32) -> Together {
+    pub fn heartbeat(
+        &mut self,
+        id: &WorkerId,
+        now: Timestamp,
+        slots: u32,
+        active: u32,
+    ) -> Combined {
         self.note(id, now, Sign::Heartbeat { slots, active })
     }
 
-    fn note(&mut self, id: &WorkerId, now: Timestamp, sign: Sign) -> Together {
-        let signs = self.heard.entry(id.clone()).or_default();
+    fn note(&mut self, id: &WorkerId, now: Timestamp, sign: Sign) -> Combined {
+        let signs = self.signs.entry(id.clone()).or_default();
         signs.push_back((now, sign));
-        while signs.len() > KEPT || signs.front().is_some_and(|(at, _)| now.since(*at) > WINDOW) {
+        while signs.len() > MAX_SIGNS
+            || signs.front().is_some_and(|(at, _)| now.since(*at) > WINDOW)
+        {
             signs.pop_front();
         }
-        together(signs)
+        combined(signs)
     }
 }
 
-fn together(signs: &VecDeque<(Timestamp, Sign)>) -> Together {
-    let mut hellos = 0usize;
-    let mut beats = Vec::new();
+fn combined(signs: &VecDeque<(Timestamp, Sign)>) -> Combined {
+    let mut handshakes = 0usize;
+    let mut heartbeats = Vec::new();
     for (_, sign) in signs {
         match sign {
-            Sign::Hello => hellos += 1,
-            Sign::Heartbeat { slots, active } => beats.push((*slots, *active)),
+            Sign::Handshake => handshakes += 1,
+            Sign::Heartbeat { slots, active } => heartbeats.push((*slots, *active)),
         }
     }
-    let by_beats =
-        (beats.len() as u128 * BEAT.as_millis() + WINDOW.as_millis() / 2) / WINDOW.as_millis();
-    let members = hellos.max(usize::try_from(by_beats).unwrap_or(KEPT)).max(1);
-    let each = beats.iter().map(|(slots, _)| *slots).max().unwrap_or(1);
-    let active = beats.iter().rev().take(members).map(|(_, active)| active);
-    Together {
+    let by_heartbeats = (heartbeats.len() as u128 * HEARTBEAT_INTERVAL.as_millis()
+        + WINDOW.as_millis() / 2)
+        / WINDOW.as_millis();
+    let members = handshakes
+        .max(usize::try_from(by_heartbeats).unwrap_or(MAX_SIGNS))
+        .max(1);
+    let each = heartbeats
+        .iter()
+        .map(|(slots, _)| *slots)
+        .max()
+        .unwrap_or(1);
+    let active = heartbeats
+        .iter()
+        .rev()
+        .take(members)
+        .map(|(_, active)| active);
+    Combined {
         slots: each
             .max(1)
             .saturating_mul(u32::try_from(members).unwrap_or(u32::MAX)),
@@ -97,9 +116,9 @@ mod tests {
     #[test]
     fn who_has_just_come_is_counted_by_introductions() {
         let mut ids = SharedIds::default();
-        assert_eq!(ids.hello(&id(), at(0)).slots, 1);
-        assert_eq!(ids.hello(&id(), at(10)).slots, 2);
-        assert_eq!(ids.hello(&id(), at(20)).slots, 3);
+        assert_eq!(ids.handshake(&id(), at(0)).slots, 1);
+        assert_eq!(ids.handshake(&id(), at(10)).slots, 2);
+        assert_eq!(ids.handshake(&id(), at(20)).slots, 3);
     }
 
     #[test]
@@ -107,16 +126,16 @@ mod tests {
         for phase in [0, 1, 700, 2500, 4999] {
             for members in 1..=4u32 {
                 let mut ids = SharedIds::default();
-                let mut last = Together {
+                let mut last = Combined {
                     slots: 0,
                     active: 0,
                 };
-                let mut beats: Vec<i64> = (0..12)
+                let mut heartbeats: Vec<i64> = (0..12)
                     .flat_map(|n| (0..members).map(move |m| n * 5000 + i64::from(m) * phase % 5000))
                     .collect();
-                beats.sort_unstable();
-                for (i, ms) in beats.iter().enumerate() {
-                    last = ids.beat(&id(), at(*ms), 2, 1);
+                heartbeats.sort_unstable();
+                for (i, ms) in heartbeats.iter().enumerate() {
+                    last = ids.heartbeat(&id(), at(*ms), 2, 1);
                     if i as u32 > 4 * members {
                         let near = members - members / 4..=members + members / 3;
                         let seen = last.slots / 2;
@@ -132,26 +151,26 @@ mod tests {
     fn one_that_is_gone_is_forgotten_and_memory_is_bounded() {
         let mut ids = SharedIds::default();
         for n in 0..4 {
-            ids.beat(&id(), at(n * 5000), 1, 0);
-            ids.beat(&id(), at(n * 5000 + 100), 1, 0);
+            ids.heartbeat(&id(), at(n * 5000), 1, 0);
+            ids.heartbeat(&id(), at(n * 5000 + 100), 1, 0);
         }
-        let mut last = Together {
+        let mut last = Combined {
             slots: 0,
             active: 0,
         };
         for n in 4..8 {
-            last = ids.beat(&id(), at(n * 5000), 1, 1);
+            last = ids.heartbeat(&id(), at(n * 5000), 1, 1);
         }
         assert_eq!(
             last,
-            Together {
+            Combined {
                 slots: 1,
                 active: 1
             }
         );
-        for _ in 0..2 * KEPT {
-            ids.hello(&id(), at(50_000));
+        for _ in 0..2 * MAX_SIGNS {
+            ids.handshake(&id(), at(50_000));
         }
-        assert!(ids.heard[&id()].len() <= KEPT);
+        assert!(ids.signs[&id()].len() <= MAX_SIGNS);
     }
 }

@@ -1,5 +1,5 @@
 //! Jobs come in: from the bus, from their due time, from the replayer, from the engine
-//! asking again. All are read from the ledger and put to the kernel in batches.
+//! asking again. All are read from the ledger and evaluated by the kernel in batches.
 //!
 //! A submission on the bus is a wake-up: what counts is the row. The gateway's names all
 //! jobs of one transaction. A client of the agent protocol submits on the bus alone: when
@@ -25,22 +25,22 @@ use crate::metrics::by_topic;
 use crate::term::{Term, random};
 
 /// Reads submissions until the term is over.
-pub async fn submissions(term: Arc<Term>, consumer: Consumer) -> anyhow::Result<()> {
+pub async fn run(term: Arc<Term>, consumer: Consumer) -> anyhow::Result<()> {
     each_batch(term, consumer, |term, settler, deliveries| async move {
-        take_submissions(&term, settler, deliveries).await;
+        process_batch(&term, settler, deliveries).await;
     })
     .await
 }
 
-/// What one message on the submit subject says.
-enum Word {
-    /// These are in the ledger; maybe we were told of them ahead.
+/// A message on the submit subject.
+enum SubmitMessage {
+    /// These are in the ledger; maybe they were announced before.
     Wake(Vec<JobId>, Bytes),
     /// This job, which may be in the ledger or not.
     Offer(JobId, Box<bus_submission::Offer>),
 }
 
-impl Word {
+impl SubmitMessage {
     fn of(delivery: &Delivery) -> Result<Self, String> {
         let raw = &delivery.payload;
         match packet::open(raw.clone()).map_err(|e| e.to_string())? {
@@ -70,31 +70,31 @@ impl Word {
     }
 }
 
-/// Messages that are taken in together.
-type Group = Vec<(Delivery, Word)>;
+/// Messages that are processed together.
+type Group = Vec<(Delivery, SubmitMessage)>;
 
-async fn take_submissions(term: &Term, settler: Settler, deliveries: Vec<Delivery>) {
+async fn process_batch(term: &Term, settler: Settler, deliveries: Vec<Delivery>) {
     let mut bad = Vec::new();
     let mut good = Vec::with_capacity(deliveries.len());
-    let mut known = Vec::new();
+    let mut finished = Vec::new();
     for delivery in deliveries {
-        match Word::of(&delivery) {
-            Ok(Word::Wake(_, ahead))
+        match SubmitMessage::of(&delivery) {
+            Ok(SubmitMessage::Wake(_, ahead))
                 if !ahead.is_empty() && term.speculation.is_finished(&ahead) =>
             {
-                known.push(delivery);
+                finished.push(delivery);
             }
-            Ok(word) => good.push((delivery, word)),
+            Ok(message) => good.push((delivery, message)),
             Err(reason) => bad.push((delivery, Outcome::Poison { reason })),
         }
     }
     term.acks.settle(&settler, bad).await;
-    if !known.is_empty() {
-        // Through the core, behind the jobs themselves: it acknowledges while it leads.
+    if !finished.is_empty() {
+        // Through the commit loop, behind the jobs themselves: it acknowledges while it leads.
         let done = PendingAck {
             settler: settler.clone(),
-            keys: known.iter().map(Delivery::key).collect(),
-            deliveries: known,
+            keys: finished.iter().map(Delivery::key).collect(),
+            deliveries: finished,
             jobs: Vec::new(),
         };
         let batch = InputBatch {
@@ -103,11 +103,11 @@ async fn take_submissions(term: &Term, settler: Settler, deliveries: Vec<Deliver
         };
         term.commit.enqueue(batch).await;
     }
-    let groups = grouped(good, term.ctx.config.scheduler.batch, |(_, word)| {
-        word.jobs().len()
+    let groups = grouped(good, term.ctx.config.scheduler.batch, |(_, message)| {
+        message.jobs().len()
     });
     futures::stream::iter(groups)
-        .for_each_concurrent(PARALLEL, |group| take_group(term, &settler, group))
+        .for_each_concurrent(PARALLEL, |group| process_group(term, &settler, group))
         .await;
 }
 
@@ -131,11 +131,11 @@ fn grouped<T>(items: Vec<T>, limit: usize, weight: fn(&T) -> usize) -> Vec<Vec<T
     groups
 }
 
-async fn take_group(term: &Term, settler: &Settler, group: Group) {
+async fn process_group(term: &Term, settler: &Settler, group: Group) {
     let keys: Vec<_> = group.iter().map(|(d, _)| d.key()).collect();
     let ids: Vec<JobId> = group
         .iter()
-        .flat_map(|(_, word)| word.jobs())
+        .flat_map(|(_, message)| message.jobs())
         .cloned()
         .collect();
     // Both stores are asked at once, and the kernel too: the guard only saves work, it
@@ -159,12 +159,12 @@ async fn take_group(term: &Term, settler: &Settler, group: Group) {
     };
     let mut fresh = Vec::with_capacity(group.len());
     let mut offers = Vec::new();
-    for ((delivery, word), seen) in group.into_iter().zip(seen) {
-        match word {
-            Word::Offer(id, offer) if !seen && !stored.contains(&id) => {
+    for ((delivery, message), seen) in group.into_iter().zip(seen) {
+        match message {
+            SubmitMessage::Offer(id, offer) if !seen && !stored.contains(&id) => {
                 offers.push((delivery, offer));
             }
-            Word::Offer(..) | Word::Wake(..) => fresh.push(delivery),
+            SubmitMessage::Offer(..) | SubmitMessage::Wake(..) => fresh.push(delivery),
         }
     }
     if !offers.is_empty() {
@@ -209,7 +209,7 @@ async fn load_and_evaluate(
     Ok((stored, evaluate(term, loaded).await))
 }
 
-/// Puts what is PENDING to the kernel and hands the answers to the core.
+/// Asks the kernel about what is PENDING and enqueues the answers.
 pub async fn evaluate_and_enqueue(term: &Term, loaded: Vec<LoadedJob>) {
     let batch = evaluate(term, loaded).await;
     term.commit.enqueue(batch).await;
@@ -217,12 +217,12 @@ pub async fn evaluate_and_enqueue(term: &Term, loaded: Vec<LoadedJob>) {
 
 /// What the kernel says to those that are PENDING.
 async fn evaluate(term: &Term, loaded: Vec<LoadedJob>) -> InputBatch {
-    let (jobs, payloads) = ready(loaded);
+    let (jobs, payloads) = pending_jobs(loaded);
     for job in &jobs {
         by_topic(&term.ctx.metrics.jobs_received, job.spec.topic.as_str());
     }
     InputBatch {
-        inputs: ask(term, jobs).await,
+        inputs: evaluate_jobs(term, jobs).await,
         payloads,
         ..InputBatch::default()
     }
@@ -230,7 +230,7 @@ async fn evaluate(term: &Term, loaded: Vec<LoadedJob>) -> InputBatch {
 
 /// What the kernel says to jobs that are about to be committed, if it can tell already.
 pub async fn evaluate_early(term: &Term, loaded: Vec<LoadedJob>) -> Option<InputBatch> {
-    let (mut jobs, payloads) = ready(loaded);
+    let (mut jobs, payloads) = pending_jobs(loaded);
     let spans = spans(term, &mut jobs);
     let inputs = term.kernel.foresee(jobs).await?;
     drop(spans);
@@ -244,7 +244,7 @@ pub async fn evaluate_early(term: &Term, loaded: Vec<LoadedJob>) -> Option<Input
 /// Those that are PENDING, and their inputs. What waits in the ledger is claimed when its
 /// time comes. Everything else is ours whatever our clock says of its due time, which the
 /// engine waits for: nobody would bring it again.
-fn ready(loaded: Vec<LoadedJob>) -> (Vec<QueuedJob>, Vec<(JobId, Bytes)>) {
+fn pending_jobs(loaded: Vec<LoadedJob>) -> (Vec<QueuedJob>, Vec<(JobId, Bytes)>) {
     let mut payloads = Vec::new();
     let mut jobs = Vec::with_capacity(loaded.len());
     for mut job in loaded {
@@ -259,7 +259,7 @@ fn ready(loaded: Vec<LoadedJob>) -> (Vec<QueuedJob>, Vec<(JobId, Bytes)>) {
     (jobs, payloads)
 }
 
-async fn ask(term: &Term, mut jobs: Vec<QueuedJob>) -> Vec<Input> {
+async fn evaluate_jobs(term: &Term, mut jobs: Vec<QueuedJob>) -> Vec<Input> {
     let spans = spans(term, &mut jobs);
     let inputs = term.kernel.decide(jobs, random()).await;
     drop(spans);
@@ -304,7 +304,7 @@ pub fn queued_job(job: LoadedJob) -> QueuedJob {
 }
 
 /// Asks the kernel about jobs the engine wants decided (again), in batches.
-pub async fn rechecks(
+pub async fn run_reevaluations(
     term: Arc<Term>,
     mut jobs: mpsc::UnboundedReceiver<Arc<QueuedJob>>,
 ) -> anyhow::Result<()> {
@@ -319,14 +319,14 @@ pub async fn rechecks(
             }
         }
         let jobs = batch.drain(..).map(|job| (*job).clone()).collect();
-        let inputs = ask(&term, jobs).await;
+        let inputs = evaluate_jobs(&term, jobs).await;
         if !term.commit.enqueue(InputBatch::of(inputs)).await {
             return Ok(());
         }
     }
 }
 
-/// Takes jobs up by id: due ones and forgotten ones.
+/// Loads jobs by id, due ones and forgotten ones, and has them evaluated.
 pub async fn load_and_enqueue(term: &Term, ids: &[JobId]) -> Result<usize, LedgerError> {
     let inline = term.ctx.config.scheduler.inline_bytes;
     for chunk in ids.chunks(term.ctx.config.scheduler.batch) {

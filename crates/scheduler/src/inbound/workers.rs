@@ -1,4 +1,4 @@
-//! What workers and clients say without wanting it stored: hello, heartbeat, progress,
+//! Messages of workers and clients that no stream stores: handshake, heartbeat, progress,
 //! cancel, inventory.
 
 #[cfg(test)]
@@ -39,7 +39,7 @@ pub async fn listen(term: Arc<Term>, inbox: String) -> anyhow::Result<()> {
         subjects::JOB_CANCEL,
         inbox.as_str(),
     ];
-    let ears = Arc::new(Ears::new(&term));
+    let shared = Arc::new(SharedWorkers::new(&term));
     let silent = unregistered(&term);
     if !silent.is_empty() && !term.commit.enqueue(InputBatch::of(silent)).await {
         return Ok(());
@@ -47,19 +47,19 @@ pub async fn listen(term: Arc<Term>, inbox: String) -> anyhow::Result<()> {
     let mut readers = Vec::new();
     for subject in subjects {
         let subscription = term.stores.bus.subscribe(subject, None).await?;
-        readers.push(read(term.clone(), ears.clone(), subscription));
+        readers.push(read(term.clone(), shared.clone(), subscription));
     }
-    futures::try_join!(futures::future::try_join_all(readers), hearing(&term))?;
+    futures::try_join!(futures::future::try_join_all(readers), watch_bus(&term))?;
     Ok(())
 }
 
-/// Tells the engine when workers can be heard: the subscriptions above stand, and the server
-/// answers. A connection that only seems to stand carries no heartbeat either.
-async fn hearing(term: &Term) -> anyhow::Result<()> {
+/// Tells the engine whether heartbeats can arrive: the subscriptions above stand, and the
+/// server answers. A connection that only seems to stand carries no heartbeat either.
+async fn watch_bus(term: &Term) -> anyhow::Result<()> {
     let mut connected = term.stores.bus.connected();
     let mut up = false;
     loop {
-        let hears = *connected.borrow_and_update()
+        let reachable = *connected.borrow_and_update()
             && tokio::select! {
                 answers = term.stores.bus.answers(PROBE_TIMEOUT) => answers,
                 gone = connected.wait_for(|up| !up) => {
@@ -67,8 +67,8 @@ async fn hearing(term: &Term) -> anyhow::Result<()> {
                     false
                 }
             };
-        if hears != up {
-            up = hears;
+        if reachable != up {
+            up = reachable;
             let input = if up { Input::BusUp } else { Input::BusDown };
             tracing::info!(listening = up, "heartbeat subscriptions");
             if !term.commit.enqueue(InputBatch::of(vec![input])).await {
@@ -83,29 +83,33 @@ async fn hearing(term: &Term) -> anyhow::Result<()> {
     }
 }
 
-/// What is known of who speaks.
-struct Ears {
-    shared: BTreeSet<String>,
-    heard: Mutex<SharedIds>,
+/// The ids that several worker processes go by, and what was received from them.
+struct SharedWorkers {
+    ids: BTreeSet<String>,
+    signs: Mutex<SharedIds>,
 }
 
-impl Ears {
+impl SharedWorkers {
     fn new(term: &Term) -> Self {
-        let shared = &term.ctx.config.scheduler.shared_worker_ids;
+        let ids = &term.ctx.config.scheduler.shared_worker_ids;
         Self {
-            shared: shared.iter().cloned().collect(),
-            heard: Mutex::default(),
+            ids: ids.iter().cloned().collect(),
+            signs: Mutex::default(),
         }
     }
 
-    fn with<R>(&self, look: impl FnOnce(&mut SharedIds) -> R) -> R {
-        look(&mut self.heard.lock().unwrap_or_else(PoisonError::into_inner))
+    fn contains(&self, id: &WorkerId) -> bool {
+        self.ids.contains(id.as_str())
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut SharedIds) -> R) -> R {
+        f(&mut self.signs.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 async fn read(
     term: Arc<Term>,
-    ears: Arc<Ears>,
+    shared: Arc<SharedWorkers>,
     mut subscription: Subscription,
 ) -> anyhow::Result<()> {
     let mut incoming: Vec<Incoming> = Vec::new();
@@ -116,7 +120,7 @@ async fn read(
             n = subscription.recv_many(&mut incoming, 500) => n,
         };
         if n == 0 {
-            anyhow::bail!("a subscription ended");
+            anyhow::bail!("a subscription of worker messages ended");
         }
         let mut inputs = Vec::with_capacity(n);
         let mut cancelled = Vec::new();
@@ -128,23 +132,23 @@ async fn read(
                         continue;
                     }
                     if let Payload::JobCancel(c) = payload {
-                        // Its truth is the row, whoever says it.
+                        // The row decides, whoever sent this.
                         cancelled.extend(JobId::new(c.job_id).ok());
                         continue;
                     }
-                    // Who may not be believed was counted and logged.
+                    // A bad signature was counted and logged.
                     let raw = &message.payload;
                     if term.signatures.check(&envelope.sender_id, raw).is_ok() {
                         match &payload {
-                            Payload::JobProgress(p) => reports::hear(&term, &envelope, p),
-                            Payload::Handshake(h) => greet.extend(newcomer(h)),
+                            Payload::JobProgress(p) => reports::buffer(&term, &envelope, p),
+                            Payload::Handshake(h) => greet.extend(registering_worker(h)),
                             _ => {}
                         }
-                        term.epoch_claims.hear(&payload);
-                        inputs.extend(understand(&ears, &envelope, payload, term.ctx.clock.now()));
+                        term.epoch_claims.observe(&payload);
+                        inputs.extend(to_input(&shared, &envelope, payload, term.ctx.clock.now()));
                     }
                 }
-                // Nobody waits for an answer here; a bad one is only counted out loud.
+                // Nobody waits for an answer here.
                 Err(error) => {
                     tracing::debug!(subject = %message.subject, %error, "unreadable message ignored")
                 }
@@ -154,7 +158,7 @@ async fn read(
             control::greet(&term, &worker).await;
         }
         if !cancelled.is_empty() {
-            inputs.extend(ended(&term, cancelled).await);
+            inputs.extend(ended_jobs(&term, cancelled).await);
         }
         if !inputs.is_empty() && !term.commit.enqueue(InputBatch::of(inputs)).await {
             return Ok(());
@@ -162,15 +166,15 @@ async fn read(
     }
 }
 
-fn understand(
-    ears: &Ears,
+fn to_input(
+    shared: &SharedWorkers,
     envelope: &cap::BusPacket,
     payload: Payload,
     now: Timestamp,
 ) -> Option<Input> {
     match payload {
-        Payload::Handshake(h) => handshake(ears, h, now),
-        Payload::Heartbeat(h) => heartbeat(ears, h, now),
+        Payload::Handshake(h) => handshake(shared, h, now),
+        Payload::Heartbeat(h) => heartbeat(shared, h, now),
         Payload::JobProgress(p) => progress(envelope, p),
         Payload::WorkerInventory(i) => Some(Input::Inventory {
             worker: WorkerId::new(i.worker_id).ok()?,
@@ -195,12 +199,12 @@ fn understand(
 }
 
 /// A worker of our SDK that introduces itself: it is answered, and learns our clock by that.
-fn newcomer(h: &cap::Handshake) -> Option<WorkerId> {
+fn registering_worker(h: &cap::Handshake) -> Option<WorkerId> {
     let own = h.airlock.as_ref()?;
     (!own.goodbye).then(|| WorkerId::new(&h.component_id).ok())?
 }
 
-/// Workers that never say a word of themselves, by configuration: one for each topic.
+/// Workers that never introduce themselves, by configuration: one for each topic.
 fn unregistered(term: &Term) -> Vec<Input> {
     let s = &term.ctx.config.scheduler;
     s.unregistered_topics
@@ -240,14 +244,14 @@ fn cap_worker(id: WorkerId, incarnation: Incarnation) -> Worker {
 }
 
 /// A cancel on the bus is a hint: the row says whether the job has ended.
-async fn ended(term: &Term, ids: Vec<JobId>) -> Vec<Input> {
+async fn ended_jobs(term: &Term, ids: Vec<JobId>) -> Vec<Input> {
     match term.stores.ledger.states(&ids).await {
         Ok(states) => states
             .into_iter()
             .filter(|(_, state)| state.is_final())
             .map(|(job, state): (JobId, JobState)| Input::Ended { job, state })
             .collect(),
-        // The change log tells it again.
+        // The change log brings it again.
         Err(error) => {
             tracing::debug!(%error, "reading cancelled jobs failed");
             Vec::new()
@@ -259,22 +263,22 @@ fn dispatches(ids: Vec<String>) -> impl Iterator<Item = DispatchId> {
     ids.into_iter().filter_map(|id| id.parse().ok())
 }
 
-fn handshake(ears: &Ears, h: cap::Handshake, now: Timestamp) -> Option<Input> {
+fn handshake(shared: &SharedWorkers, h: cap::Handshake, now: Timestamp) -> Option<Input> {
     if h.role != cap::ComponentRole::Worker as i32 {
         return None;
     }
     let id = WorkerId::new(&h.component_id).ok()?;
     let topics: BTreeSet<String> = h.ready_topics.into_iter().take(MAX_TOPICS).collect();
     let Some(own) = h.airlock else {
-        let shared = ears.shared.contains(id.as_str());
-        if !shared && !subjects::is_addressable(&id) {
+        let is_shared = shared.contains(&id);
+        if !is_shared && !subjects::is_addressable(&id) {
             tracing::warn!(worker = %id, "worker id is not a valid subject, worker ignored");
             return None;
         }
-        let mut worker = if shared {
-            let together = ears.with(|heard| heard.hello(&id, now));
+        let mut worker = if is_shared {
+            let all = shared.with(|ids| ids.handshake(&id, now));
             let mut worker = cap_worker(id, Incarnation::shared());
-            worker.max_parallel = together.slots;
+            worker.max_parallel = all.slots;
             worker.addressing = Addressing::Shared;
             worker
         } else {
@@ -311,14 +315,14 @@ fn handshake(ears: &Ears, h: cap::Handshake, now: Timestamp) -> Option<Input> {
     })))
 }
 
-fn heartbeat(ears: &Ears, h: cap::Heartbeat, now: Timestamp) -> Option<Input> {
+fn heartbeat(shared: &SharedWorkers, h: cap::Heartbeat, now: Timestamp) -> Option<Input> {
     let own = h.airlock;
     let worker = WorkerId::new(&h.worker_id).ok()?;
     let mut active_jobs = u32::try_from(h.active_jobs).unwrap_or(0);
     let mut max_parallel = u32::try_from(h.max_parallel_jobs).unwrap_or(0);
     let mut addressing = Addressing::Direct;
-    if own.is_none() && ears.shared.contains(worker.as_str()) {
-        let all = ears.with(|heard| heard.beat(&worker, now, max_parallel, active_jobs));
+    if own.is_none() && shared.contains(&worker) {
+        let all = shared.with(|ids| ids.heartbeat(&worker, now, max_parallel, active_jobs));
         (max_parallel, active_jobs, addressing) = (all.slots, all.active, Addressing::Shared);
     }
     Some(Input::Heartbeat(Heartbeat {

@@ -94,7 +94,7 @@ impl EpochClaims {
         }
     }
 
-    pub fn hear(&self, payload: &Payload) {
+    pub fn observe(&self, payload: &Payload) {
         let (ledger, epoch) = match payload {
             Payload::Handshake(h) => match &h.airlock {
                 Some(own) => (&own.ledger_id, own.highest_epoch),
@@ -150,12 +150,12 @@ mod tests {
         set_back(&ledger, Shard(0), first).await?;
         let second = session.raise_epoch(Shard(0), "two", limit).await?;
         let lost = set_back(&ledger, Shard(0), first).await;
-        let said = lost.expect_err("replaced").to_string();
-        assert_eq!(said, "the leader lease was lost: two leads with epoch 2");
+        let text = lost.expect_err("replaced").to_string();
+        assert_eq!(text, "the leader lease was lost: two leads with epoch 2");
         set_back(&ledger, Shard(0), second).await
     }
 
-    fn hello(ledger: &str, epoch: u64) -> Payload {
+    fn handshake(ledger: &str, epoch: u64) -> Payload {
         Payload::Handshake(cap::Handshake {
             airlock: Some(own::WorkerHello {
                 ledger_id: ledger.to_owned(),
@@ -177,7 +177,7 @@ mod tests {
             ("", 41),
             ("ours", u64::MAX),
         ] {
-            claims.hear(&hello(ledger, epoch));
+            claims.observe(&handshake(ledger, epoch));
         }
         let long = Duration::from_secs(60);
         assert!(
@@ -185,8 +185,8 @@ mod tests {
                 .await
                 .is_err()
         );
-        claims.hear(&hello("ours", 40));
-        claims.hear(&Payload::WorkerInventory(own::WorkerInventory {
+        claims.observe(&handshake("ours", 40));
+        claims.observe(&Payload::WorkerInventory(own::WorkerInventory {
             ledger_id: "ours".to_owned(),
             highest_epoch: 41,
             ..own::WorkerInventory::default()

@@ -30,9 +30,8 @@ use crate::inbound::speculation::{self, Speculation};
 use crate::inbound::{introspect, results, submissions, workers};
 use crate::kernel::Kernel;
 use crate::metrics::StartLatency;
-use crate::outbound::control;
-use crate::outbound::duplicate_workers;
 use crate::outbound::worker_log::WorkerLog;
+use crate::outbound::{control, duplicate_workers};
 use crate::rules::placement;
 use crate::term::clock::Clock;
 use crate::term::epoch_claims::EpochClaims;
@@ -201,14 +200,14 @@ fn spawn_inbound(
     let t = || term.clone();
     tasks.spawn("worker messages", workers::listen(t(), streams.inbox));
     tasks.spawn("speculation", speculation::run(t()));
-    tasks.spawn("reevaluations", submissions::rechecks(t(), undecided));
     tasks.spawn(
-        "submissions",
-        submissions::submissions(t(), streams.submissions),
+        "reevaluations",
+        submissions::run_reevaluations(t(), undecided),
     );
-    tasks.spawn("results", results::results(t(), streams.results));
-    tasks.spawn("reports", reports::keep(t()));
-    tasks.spawn("explanations", introspect::answer(t()));
+    tasks.spawn("submissions", submissions::run(t(), streams.submissions));
+    tasks.spawn("results", results::run(t(), streams.results));
+    tasks.spawn("reports", reports::run(t()));
+    tasks.spawn("explanations", introspect::run(t()));
 }
 
 fn spawn_background(tasks: &mut LeaderTasks, term: &Arc<Term>, replica: &Replica) {
@@ -216,7 +215,7 @@ fn spawn_background(tasks: &mut LeaderTasks, term: &Arc<Term>, replica: &Replica
     let ctx_and_stores = || (term.ctx.clone(), term.stores.clone());
     tasks.spawn("round health", round_health::watch(t()));
     tasks.spawn("round record", round_health::record(t()));
-    tasks.spawn("due jobs", upkeep::due(t()));
+    tasks.spawn("due jobs", upkeep::claim_due_jobs(t()));
     tasks.spawn("replayer", replayer::run(t()));
     let (ctx, stores) = ctx_and_stores();
     tasks.spawn(
@@ -225,12 +224,12 @@ fn spawn_background(tasks: &mut LeaderTasks, term: &Arc<Term>, replica: &Replica
     );
     let (ctx, stores) = ctx_and_stores();
     tasks.spawn("retention", retention::run(ctx, stores));
-    tasks.spawn("change log", upkeep::tail(t()));
+    tasks.spawn("change log", upkeep::follow_change_log(t()));
     tasks.spawn("policy poll", policy_poll::run(t()));
-    tasks.spawn("clock", upkeep::clock(t()));
+    tasks.spawn("clock", upkeep::sync_clock(t()));
     let (ctx, stores) = ctx_and_stores();
     tasks.spawn("store ownership", store_ownership::watch(ctx, stores));
-    tasks.spawn("worker snapshots", upkeep::snapshots(t()));
+    tasks.spawn("worker snapshots", upkeep::write_snapshots(t()));
     tasks.spawn("approvals", approvals::run(t()));
     let (ctx, stores) = ctx_and_stores();
     tasks.spawn("audit trail", audit::run(ctx, stores));

@@ -2,18 +2,22 @@ use airlock_ledger::ConstraintOutcome;
 use airlock_model::{Timestamp, WorkerId};
 use airlock_proto::own;
 
-use super::words::{absorb, of_progress, of_result};
+use super::parse::{merge, of_progress, of_result};
 use super::*;
 
 const RUN: &str = "00000000-0000-0000-0000-000000000001";
 const NOW: Timestamp = Timestamp(1_000_000);
 
 /// As the protocol's own SDK sends it: the run is named by the packet's trace id.
-fn said(change: impl FnOnce(&mut cap::JobProgress)) -> Option<NewReport> {
-    said_of("j", RUN, change)
+fn progress(change: impl FnOnce(&mut cap::JobProgress)) -> Option<NewReport> {
+    progress_of("j", RUN, change)
 }
 
-fn said_of(job: &str, run: &str, change: impl FnOnce(&mut cap::JobProgress)) -> Option<NewReport> {
+fn progress_of(
+    job: &str,
+    run: &str,
+    change: impl FnOnce(&mut cap::JobProgress),
+) -> Option<NewReport> {
     let envelope = cap::BusPacket {
         sender_id: "w".into(),
         trace_id: run.into(),
@@ -29,20 +33,20 @@ fn said_of(job: &str, run: &str, change: impl FnOnce(&mut cap::JobProgress)) -> 
 
 #[test]
 fn a_mere_sign_of_life_is_nothing_to_keep() {
-    assert!(said(|p| p.status = cap::JobStatus::Running.into()).is_none());
-    let start = said(|p| p.message = "begins".into()).unwrap();
+    assert!(progress(|p| p.status = cap::JobStatus::Running.into()).is_none());
+    let start = progress(|p| p.message = "begins".into()).unwrap();
     assert_eq!(start.progress.unwrap().percent, 0);
-    let odd = said(|p| p.percent = 4_000).unwrap();
+    let odd = progress(|p| p.percent = 4_000).unwrap();
     assert_eq!(odd.progress.unwrap().percent, 100);
-    assert!(said_of("j", "not a run", |p| p.percent = 4).is_none());
+    assert!(progress_of("j", "not a run", |p| p.percent = 4).is_none());
     // The protocol's own helper names the job where others name the run.
-    let vague = said_of("j", "j", |p| p.percent = 4).unwrap();
+    let vague = progress_of("j", "j", |p| p.percent = 4).unwrap();
     assert_eq!(vague.dispatch_id, None);
 }
 
 #[test]
 fn words_of_any_length_are_cut_between_characters() {
-    let long = said(|p| p.message = format!("a{}", "é".repeat(2_000))).unwrap();
+    let long = progress(|p| p.message = format!("a{}", "é".repeat(2_000))).unwrap();
     let text = long.progress.unwrap().message.unwrap();
     assert_eq!(text.len(), 1_023);
 }
@@ -57,7 +61,7 @@ fn an_artifact_named_twice_is_one() {
         ..cap::ResourceRef::default()
     };
     let bare = "s3://bucket/x".to_owned();
-    let report = said(|p| {
+    let report = progress(|p| {
         p.artifact_ptrs = vec![pointer.clone(), bare.clone()];
         p.artifact_refs = vec![reference];
     })
@@ -70,21 +74,24 @@ fn an_artifact_named_twice_is_one() {
 
 #[test]
 fn later_words_join_earlier_ones_of_the_same_run() {
-    let mut known = said(|p| {
+    let mut known = progress(|p| {
         p.percent = 10;
         p.result_ptr = "redis://res:j".into();
     })
     .unwrap();
     for _ in 0..40 {
-        absorb(
+        merge(
             &mut known,
-            said(|p| p.result_ptr = "redis://res:j:2".into()).unwrap(),
+            progress(|p| p.result_ptr = "redis://res:j:2".into()).unwrap(),
         );
     }
     assert_eq!(known.partials.len(), 16);
     assert_eq!(known.progress.as_ref().map(|p| p.percent), Some(10));
     let other = "00000000-0000-0000-0000-000000000002";
-    absorb(&mut known, said_of("j", other, |p| p.percent = 1).unwrap());
+    merge(
+        &mut known,
+        progress_of("j", other, |p| p.percent = 1).unwrap(),
+    );
     assert!(known.partials.is_empty(), "another run begins anew");
 }
 
@@ -112,13 +119,16 @@ fn a_plain_result_brings_nothing() {
 #[test]
 fn what_waits_is_bounded_and_taken_with_the_result() {
     let reports = ReportBuffer::default();
-    for n in 0..MOST_WAITING {
-        let word = said_of(&format!("j{n}"), RUN, |p| p.percent = 1).unwrap();
-        assert!(reports.hear(word));
+    for n in 0..MAX_WAITING {
+        let word = progress_of(&format!("j{n}"), RUN, |p| p.percent = 1).unwrap();
+        assert!(reports.insert(word));
     }
-    let percent = |n: i32| said_of("j7", RUN, |p| p.percent = n).unwrap();
-    assert!(!reports.hear(said(|p| p.percent = 1).unwrap()), "no room");
-    assert!(reports.hear(percent(9)), "a known job's word needs none");
+    let percent = |n: i32| progress_of("j7", RUN, |p| p.percent = n).unwrap();
+    assert!(
+        !reports.insert(progress(|p| p.percent = 1).unwrap()),
+        "no room"
+    );
+    assert!(reports.insert(percent(9)), "a known job's word needs none");
     let jobs = ["j7", "j8", "unheard"].map(|id| JobId::new(id).unwrap());
     let taken = reports.take(&jobs);
     assert_eq!(taken.len(), 2);
@@ -132,7 +142,7 @@ fn what_waits_is_bounded_and_taken_with_the_result() {
         }
         left += some.len();
     }
-    assert_eq!(left, MOST_WAITING - 2);
+    assert_eq!(left, MAX_WAITING - 2);
     assert!(reports.take(&jobs).is_empty());
 }
 
@@ -141,8 +151,8 @@ fn few_partial_results_are_held_at_once() {
     let reports = ReportBuffer::default();
     for n in 0..100 {
         for _ in 0..16 {
-            let word = said_of(&format!("j{n}"), RUN, |p| p.result_ptr = "redis://x".into());
-            reports.hear(word.unwrap());
+            let word = progress_of(&format!("j{n}"), RUN, |p| p.result_ptr = "redis://x".into());
+            reports.insert(word.unwrap());
         }
     }
     let some = reports.take_some();

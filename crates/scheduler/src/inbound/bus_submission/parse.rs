@@ -1,4 +1,4 @@
-//! What a packet asks for, in our words: pure, and as strict as REST.
+//! From a packet to a job: pure, and as strict as REST.
 
 use airlock_model::job::{ActorType, Budget, Compensation, limits};
 use airlock_model::{JobSpec, Priority, TenantId, Topic};

@@ -14,7 +14,7 @@ const MOST_CONSTRAINTS: usize = 64;
 const MOST_PARTIALS: usize = KEPT_PARTIALS as usize;
 const MOST_ARTIFACTS: usize = KEPT_ARTIFACTS as usize;
 
-/// Which run a worker speaks of: by its dispatch, or by the trace id that the packet of the
+/// Which run a packet is about: by its dispatch, or by the trace id that the packet of the
 /// run came with. Empty: it does not say. The agent protocol's own helper puts the job's
 /// id in the place of the trace id.
 pub fn run_of<'a>(envelope: &'a cap::BusPacket, p: &'a cap::JobProgress) -> &'a str {
@@ -32,7 +32,7 @@ pub fn of_progress(
     p: &cap::JobProgress,
     now: Timestamp,
 ) -> Option<NewReport> {
-    // Most are mere signs of life, and cost nothing more than this look.
+    // Most are mere signs of life, and cost nothing more than this check.
     let silent = p.percent <= 0
         && [&p.step_id, &p.message, &p.result_ptr]
             .iter()
@@ -77,7 +77,7 @@ pub fn of_progress(
             at: now,
         });
     }
-    says_something(&report).then_some(report)
+    has_content(&report).then_some(report)
 }
 
 /// What a result brings besides itself, if anything.
@@ -107,30 +107,30 @@ pub fn of_result(
     })
 }
 
-/// Adds a later word on the same job. Another run's word takes the place of everything.
-pub fn absorb(known: &mut NewReport, said: NewReport) {
-    let other_run = match (known.dispatch_id, said.dispatch_id) {
+/// Adds a later report on the same job. Another run's takes the place of everything.
+pub fn merge(earlier: &mut NewReport, later: NewReport) {
+    let other_run = match (earlier.dispatch_id, later.dispatch_id) {
         (Some(a), Some(b)) => a != b,
-        // Whoever does not say which run it means goes on with the one it spoke of.
+        // Whoever does not say which run it means goes on with the one before.
         (Some(_) | None, None) => false,
         (None, Some(_)) => true,
     };
-    if other_run || known.worker != said.worker {
-        *known = said;
+    if other_run || earlier.worker != later.worker {
+        *earlier = later;
         return;
     }
-    known.progress = said.progress.or(known.progress.take());
-    known.partials.extend(said.partials);
-    let surplus = known.partials.len().saturating_sub(MOST_PARTIALS);
-    known.partials.drain(..surplus);
-    known.artifacts.extend(said.artifacts);
-    known.artifacts.truncate(MOST_ARTIFACTS);
-    if !said.constraints.is_empty() {
-        known.constraints = said.constraints;
+    earlier.progress = later.progress.or(earlier.progress.take());
+    earlier.partials.extend(later.partials);
+    let surplus = earlier.partials.len().saturating_sub(MOST_PARTIALS);
+    earlier.partials.drain(..surplus);
+    earlier.artifacts.extend(later.artifacts);
+    earlier.artifacts.truncate(MOST_ARTIFACTS);
+    if !later.constraints.is_empty() {
+        earlier.constraints = later.constraints;
     }
 }
 
-fn says_something(r: &NewReport) -> bool {
+fn has_content(r: &NewReport) -> bool {
     r.progress.is_some() || !r.partials.is_empty() || !r.artifacts.is_empty()
 }
 
