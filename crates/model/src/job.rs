@@ -15,7 +15,7 @@ use crate::text;
 use crate::time::{Millis, Timestamp};
 
 pub use cost::Cost;
-pub use decision::{Decision, Verdict};
+pub use decision::{Allowed, Decision, Verdict};
 pub use retry::RetryPlan;
 
 /// Labels that only Airlock itself may set. A client that could send them could

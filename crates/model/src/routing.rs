@@ -77,15 +77,15 @@ pub struct WorkerHealth {
     /// Jobs on it that have lost a worker before and have no attempt after this one.
     pub crash_suspect: u32,
     /// Dispatches in a row that it did not accept in time.
-    pub missed: u32,
+    pub missed_accepts: u32,
     /// It speaks but does not hear: nothing more for it until then.
     pub unresponsive_until: Option<ListenTime>,
     /// When its last heartbeat said that it has nothing to do.
     pub idle_at: Option<ListenTime>,
     /// A run of ours ended there just then.
-    pub last_end: Option<ListenTime>,
+    pub last_run_end: Option<ListenTime>,
     /// Topics that it turned out not to serve, when it never said which it does.
-    pub refuses: BTreeSet<String>,
+    pub declined_topics: BTreeSet<String>,
 }
 
 /// A worker as we know it.
@@ -113,8 +113,8 @@ pub struct Worker {
     pub last_seen: ListenTime,
     /// What we have given it and not heard the end of.
     pub in_flight: u32,
-    pub reach: Addressing,
-    pub care: WorkerHealth,
+    pub addressing: Addressing,
+    pub health: WorkerHealth,
 }
 
 impl Worker {
@@ -135,19 +135,19 @@ impl Worker {
     }
 
     /// Whether it is given anything at all at present.
-    pub fn is_hearing(&self) -> bool {
-        !self.draining && self.care.unresponsive_until.is_none()
+    pub fn is_available(&self) -> bool {
+        !self.draining && self.health.unresponsive_until.is_none()
     }
 
     /// Whether it may be given a job.
     pub fn is_open(&self) -> bool {
-        self.is_hearing() && self.has_room() && !self.is_overloaded()
+        self.is_available() && self.has_room() && !self.is_overloaded()
     }
 
     /// Whether it is used only when nobody else can serve a job at all: it may not be
     /// there, or nobody knows which topics it serves.
     fn is_last_resort(&self) -> bool {
-        self.reach == Addressing::Unregistered || (!self.sdk && self.topics.is_empty())
+        self.addressing == Addressing::Unregistered || (!self.sdk && self.topics.is_empty())
     }
 
     pub fn score(&self) -> f64 {
@@ -160,7 +160,7 @@ impl Worker {
     fn serves(&self, pool: &PoolName, spec: &JobSpec) -> bool {
         self.pool.as_ref().is_none_or(|p| p == pool)
             && if self.topics.is_empty() {
-                !self.care.refuses.contains(spec.topic.as_str())
+                !self.health.declined_topics.contains(spec.topic.as_str())
             } else {
                 self.topics.contains(spec.topic.as_str())
             }
@@ -231,12 +231,12 @@ pub fn pick<'a>(
         return Err(closed(routing, spec).unwrap_or(WaitReason::NoPoolMapping));
     }
     let eligible = workers.filter(|w| {
-        w.is_hearing()
+        w.is_available()
             && pools
                 .clone()
                 .any(|(name, pool)| w.serves(name, spec) && w.fits(Some(pool), spec))
     });
-    let open = |w: &Worker| w.is_open() && !(crash_suspect && w.care.crash_suspect > 0);
+    let open = |w: &Worker| w.is_open() && !(crash_suspect && w.health.crash_suspect > 0);
     if let Some(want) = spec.labels.get("preferred_worker_id")
         && let Some(worker) = eligible.clone().find(|w| w.id.as_str() == want && open(w))
     {
@@ -311,8 +311,8 @@ mod tests {
             draining: false,
             last_seen: ListenTime::default(),
             in_flight: 0,
-            reach: Addressing::Direct,
-            care: WorkerHealth::default(),
+            addressing: Addressing::Direct,
+            health: WorkerHealth::default(),
         }
     }
 

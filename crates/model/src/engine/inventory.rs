@@ -22,29 +22,29 @@ impl Engine {
         out: &mut Vec<Effect>,
     ) {
         let known = self.workers.get(worker).map(|w| &w.incarnation);
-        if self.others.contains(worker, incarnation) {
-            self.shown(worker, incarnation, out);
+        if self.duplicates.contains(worker, incarnation) {
+            self.note_duplicate_alive(worker, incarnation, out);
         } else if known.is_some_and(|i| i != incarnation) {
             // From a process that is gone already.
             return;
         } else {
             // Taken over from an earlier leader, who gave it to an earlier process.
-            self.supersede(now, worker, incarnation, random, out);
+            self.replace_process(now, worker, incarnation, random, out);
         }
-        self.signs_of_life(worker, running.iter().chain(finished));
+        self.note_heartbeats(worker, running.iter().chain(finished));
         let heard = self.listening.now();
         let accept_within = self.settings.accept_within;
-        let absent = self.held_where(worker, |a| {
+        let absent = self.jobs_at_worker(worker, |a| {
             a.incarnation == *incarnation
                 && !running.contains(&a.dispatch)
                 && !finished.contains(&a.dispatch)
-                && (a.recovered || a.watch.accept_by + ANSWER_GRACE <= heard)
+                && (a.recovered || a.liveness.accept_by + ANSWER_GRACE <= heard)
         });
         for id in absent {
             let Some(job) = self.jobs.get_mut(&id) else {
                 continue;
             };
-            let known = job.known.clone();
+            let known = job.queued.clone();
             let Some(a) = job.assignment_mut() else {
                 continue;
             };
@@ -63,7 +63,7 @@ impl Engine {
                 let (end, reason) = if a.accepted {
                     (RunEnd::RunLost, "its worker no longer has it")
                 } else {
-                    self.strike(&id);
+                    self.count_missed_accept(&id);
                     (RunEnd::NotAccepted, "its worker never took it")
                 };
                 self.retry_or_fail(now, &id, end, reason.to_owned(), random, out);
@@ -73,13 +73,13 @@ impl Engine {
 
     /// A run that was taken over from an earlier leader and that its worker does not list:
     /// what it has is asked again, because the first question or its answer may be lost.
-    pub(super) fn ask_about_missing(
+    pub(super) fn request_inventory_if_missing(
         &mut self,
         worker: &WorkerId,
         active: &[DispatchId],
         out: &mut Vec<Effect>,
     ) {
-        let recovered = self.held_where(worker, |a| a.recovered && a.accepted);
+        let recovered = self.jobs_at_worker(worker, |a| a.recovered && a.accepted);
         if recovered.is_empty() {
             return;
         }
@@ -90,19 +90,19 @@ impl Engine {
         };
         if recovered.iter().any(missing) {
             let worker = worker.clone();
-            out.push(Effect::AskInventory { worker });
+            out.push(Effect::RequestInventory { worker });
         }
     }
 
     /// Holds it against the worker, once, that a run was not accepted in time.
-    pub(super) fn strike(&mut self, id: &crate::ids::JobId) {
+    pub(super) fn count_missed_accept(&mut self, id: &crate::ids::JobId) {
         let run = self.jobs.get_mut(id).and_then(Job::assignment_mut);
-        if let Some(a) = run.filter(|a| !a.terms.struck && !a.accepted) {
-            a.terms.struck = true;
+        if let Some(a) = run.filter(|a| !a.limits.miss_counted && !a.accepted) {
+            a.limits.miss_counted = true;
             let worker = a.worker.clone();
             let registered = self.workers.get(&worker).map(|w| &w.incarnation);
             if registered == Some(&a.incarnation) {
-                self.missed(&worker);
+                self.worker_missed_accept(&worker);
             }
         }
     }

@@ -6,11 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Assignment, Effect, Engine, Phase, QueuedJob, Random, Terms, Watch};
+use super::{Assignment, Effect, Engine, Phase, QueuedJob, Random, RunLimits, RunLiveness};
+use crate::constraints::Constraints;
 use crate::ids::{DispatchId, JobId, TenantId, WorkerId};
-use crate::job::{Decision, Verdict};
+use crate::job::{Allowed, Decision, Verdict};
 use crate::routing::WaitReason;
-use crate::terms::Constraints;
 use crate::time::Timestamp;
 
 /// Classes that are looked at in vain in one round; the others are next. Their number is
@@ -62,20 +62,20 @@ impl Engine {
                 self.ready.park(class, &tenant);
                 continue;
             }
-            let spec = &job.known.spec;
+            let spec = &job.queued.spec;
             let workers = self.workers.values();
             match crate::routing::pick(&self.rules.routing, spec, job.crash_suspect, workers) {
                 Ok(worker) => {
-                    if self.usable(verdict, now) {
-                        let (worker, verdict) = (worker.id.clone(), verdict.clone());
-                        self.ready.serve(&job.known, place);
+                    if let Some(verdict) = self.allowed(verdict, now) {
+                        let worker = worker.id.clone();
+                        self.ready.serve(&job.queued, place);
                         self.assign(now, random, &id, &worker, verdict, out);
                         if self.workers.get(&worker).is_none_or(|w| !w.is_open()) {
                             open -= 1;
                         }
                     } else if rechecks > 0 {
                         rechecks -= 1;
-                        let known = job.known.clone();
+                        let known = job.queued.clone();
                         let kept = self.ready.remove(&known, place);
                         if let Some(job) = self.jobs.get_mut(&id) {
                             job.kept = kept;
@@ -130,13 +130,16 @@ impl Engine {
         let (Phase::Waiting { verdict, .. }, None) = (&job.phase, job.place) else {
             return true;
         };
-        if self.at_limit(&job.known.tenant, verdict) || !self.usable(verdict, now) {
+        if self.at_limit(&job.queued.tenant, verdict) {
             return false;
         }
-        let (spec, workers) = (&job.known.spec, self.workers.values());
+        let Some(verdict) = self.allowed(verdict, now) else {
+            return false;
+        };
+        let (spec, workers) = (&job.queued.spec, self.workers.values());
         let picked = crate::routing::pick(&self.rules.routing, spec, job.crash_suspect, workers);
         let Ok(worker) = picked else { return false };
-        let (worker, verdict) = (worker.id.clone(), verdict.clone());
+        let worker = worker.id.clone();
         self.assign(now, random, id, &worker, verdict, out);
         true
     }
@@ -160,23 +163,23 @@ impl Engine {
     }
 
     /// Why a job waits, looked up or found out.
-    pub(super) fn why(&mut self, id: &JobId) -> Option<WaitReason> {
+    pub(super) fn wait_reason(&mut self, id: &JobId) -> Option<WaitReason> {
         let job = self.jobs.get(id)?;
         let Phase::Waiting { verdict, .. } = &job.phase else {
             return None;
         };
         let class = job.place?.class;
-        let known = self.ready.reason(class, &job.known.tenant);
+        let known = self.ready.reason(class, &job.queued.tenant);
         if let Some(reason) = known.filter(|_| !self.capacity_changed) {
             return Some(reason);
         }
-        if self.at_limit(&job.known.tenant, verdict) {
+        if self.at_limit(&job.queued.tenant, verdict) {
             return Some(WaitReason::TenantLimit);
         }
-        let (spec, workers) = (&job.known.spec, self.workers.values());
+        let (spec, workers) = (&job.queued.spec, self.workers.values());
         let picked = crate::routing::pick(&self.rules.routing, spec, job.crash_suspect, workers);
         match picked {
-            // Others are before it, or the kernel is asked first.
+            // DuplicateProcesses are before it, or the kernel is asked first.
             Ok(_) => None,
             Err(reason) => {
                 // The whole class waits for it; nobody else need find out again.
@@ -210,8 +213,14 @@ impl Engine {
         [own, allowed].into_iter().flatten().min()
     }
 
-    /// Whether a verdict may still be acted on.
-    fn usable(&self, verdict: &Verdict, now: Timestamp) -> bool {
+    /// The verdict as a proof, while it may still be acted on.
+    fn allowed(&self, verdict: &Verdict, now: Timestamp) -> Option<Allowed> {
+        let current = self.is_verdict_current(verdict, now);
+        current.then(|| Allowed::of(verdict.clone()).ok()).flatten()
+    }
+
+    /// Whether the policy that gave a verdict is still the active one, as far as is known.
+    fn is_verdict_current(&self, verdict: &Verdict, now: Timestamp) -> bool {
         let age = now.since(verdict.confirmed_at);
         match verdict.decision {
             Decision::Allow | Decision::AllowWithConstraints => {
@@ -236,7 +245,7 @@ impl Engine {
         if let Some(job) = self.jobs.get_mut(id) {
             job.phase = Phase::Checking;
             job.place = None;
-            out.push(Effect::Recheck(job.known.clone()));
+            out.push(Effect::Recheck(job.queued.clone()));
         }
     }
 
@@ -246,20 +255,20 @@ impl Engine {
         random: Random<'_>,
         id: &JobId,
         worker: &WorkerId,
-        verdict: Verdict,
+        verdict: Allowed,
         out: &mut Vec<Effect>,
     ) {
         let (Some(job), Some(w)) = (self.jobs.get(id), self.workers.get(worker)) else {
             return;
         };
-        let (known, crash_suspect) = (job.known.clone(), job.crash_suspect);
+        let (known, crash_suspect) = (job.queued.clone(), job.crash_suspect);
         let constraints = verdict.constraints.as_deref();
         let limited = constraints.and_then(Constraints::max_concurrent_jobs);
-        let terms = Terms {
+        let limits = RunLimits {
             run_limit: self.run_limit(&known, constraints),
             max_attempts: self.max_attempts(&known, constraints),
             rule: limited.map(|_| Arc::from(verdict.rule_id.as_str())),
-            struck: false,
+            miss_counted: false,
         };
         let mut bytes = [0u8; 16];
         bytes[..8].copy_from_slice(&random().to_be_bytes());
@@ -278,13 +287,13 @@ impl Engine {
             accepted: false,
             recovered: false,
             accept_by: now,
-            watch: Watch::default(),
+            liveness: RunLiveness::default(),
             constraints: verdict.constraints.clone(),
-            reach: w.reach,
-            terms,
+            addressing: w.addressing,
+            limits,
         };
         let heard = self.listening.now();
-        assignment.watch.last_sign = heard;
+        assignment.liveness.last_heartbeat = heard;
         assignment.offer(now, heard, self.settings.accept_within);
         let accept_by = assignment.accept_by;
         self.take_slot(&known.tenant, id, &assignment, crash_suspect);

@@ -58,7 +58,7 @@ impl Place {
 
 /// The turn a job had in a group, to be kept when it leaves and comes back.
 #[derive(Debug, Clone)]
-pub(super) struct Kept {
+pub(super) struct SavedTurn {
     group: Arc<str>,
     turn: Turn,
 }
@@ -76,7 +76,7 @@ pub(super) struct Entry<'a> {
     /// The rule that limits how many of its kind are in flight, and to how many.
     pub rule: Option<(&'a str, u32)>,
     pub weight: u32,
-    pub kept: Option<Kept>,
+    pub kept: Option<SavedTurn>,
 }
 
 #[derive(Debug)]
@@ -162,7 +162,7 @@ impl Ready {
     }
 
     /// Takes out a job that no longer waits, wherever it stands.
-    pub fn remove(&mut self, job: &QueuedJob, place: Place) -> Option<Kept> {
+    pub fn remove(&mut self, job: &QueuedJob, place: Place) -> Option<SavedTurn> {
         let c = self.classes.get_mut(&place.class)?;
         let flow: Flow = (job.tenant.clone(), job.spec.priority);
         let jobs = c.flows.get_mut(&flow)?;
@@ -190,14 +190,14 @@ impl Ready {
             }
         }
         self.retire(place.class);
-        Some(Kept {
+        Some(SavedTurn {
             group: group_key,
             turn: place.turn,
         })
     }
 
     /// The same, for a job that is served: its group's clock goes on to its turn.
-    pub fn serve(&mut self, job: &QueuedJob, place: Place) -> Option<Kept> {
+    pub fn serve(&mut self, job: &QueuedJob, place: Place) -> Option<SavedTurn> {
         let group = self.classes.get(&place.class)?.group.clone();
         if let Some(g) = self.groups.get_mut(&group) {
             g.clock = g.clock.max(place.turn.tag);

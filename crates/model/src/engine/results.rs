@@ -25,8 +25,8 @@ impl Engine {
                     // What began was on the wire before, whatever the worker's clock says.
                     a.dispatched_at = Some(a.started_at.unwrap_or(at).min(at));
                     let began = a.began_at().map(|at| self.listening.moment(now, at));
-                    a.watch.began = a.watch.began.or(began);
-                    self.unmarked.push_back((flush_at, id, run.dispatch));
+                    a.liveness.began = a.liveness.began.or(began);
+                    self.unflushed_times.push_back((flush_at, id, run.dispatch));
                 }
             }
             Some(_) | None => self.cancel_again(id, run, out),
@@ -76,7 +76,7 @@ impl Engine {
             && a.sdk
         {
             a.recovered = true;
-            a.watch.accept_by = heard + self.settings.retry_delay_publish;
+            a.liveness.accept_by = heard + self.settings.retry_delay_publish;
             rearm = true;
         }
         if rearm {
@@ -99,21 +99,22 @@ impl Engine {
         // A worker of the agent protocol may speak of a job without saying which run it
         // means. It is a sign of life then, from whom the job was given to.
         let named = is_dispatch(a, dispatch);
-        if !is_from(a, worker) || !(named || (dispatch.is_empty() && may_be_vague(a))) {
+        if !is_from(a, worker) || !(named || (dispatch.is_empty() && may_omit_dispatch(a))) {
             return;
         }
-        a.watch.last_sign = self.listening.now();
+        a.liveness.last_heartbeat = self.listening.now();
         a.accepted = true;
         a.recovered = false;
         let first = a.started_at.is_none();
         if first {
             let at = within(a, at, now);
             a.started_at = Some(at);
-            a.watch.began = Some(self.listening.moment(now, at));
+            a.liveness.began = Some(self.listening.moment(now, at));
             let dispatch = a.dispatch;
-            self.unmarked.push_back((flush_at, id.clone(), dispatch));
+            self.unflushed_times
+                .push_back((flush_at, id.clone(), dispatch));
         }
-        self.hears(worker);
+        self.worker_accepted(worker);
         if first {
             // It may take no longer than it may, from now on.
             self.arm_run_limit(id);
@@ -128,7 +129,7 @@ impl Engine {
         out: &mut Vec<Effect>,
     ) {
         let job = self.jobs.get_mut(&report.job);
-        let known = job.as_ref().map(|job| job.known.clone());
+        let known = job.as_ref().map(|job| job.queued.clone());
         let (known, a) = match (known, job.and_then(Job::assignment_mut)) {
             (Some(known), Some(a))
                 if is_from(a, &report.worker) && is_dispatch(a, &report.dispatch) =>
@@ -136,7 +137,7 @@ impl Engine {
                 (known, a)
             }
             _ => {
-                self.unexpected(report, out);
+                self.unmatched(report, out);
                 return;
             }
         };
@@ -149,13 +150,13 @@ impl Engine {
         a.dispatched_at.get_or_insert(a.started_at.unwrap_or(now));
         let assignment = a.clone();
         self.taken
-            .put(assignment.dispatch, self.settings.remember_results);
+            .insert(assignment.dispatch, self.settings.remember_results);
         let detail = if report.error_message.is_empty() {
             report.outcome.as_str().to_owned()
         } else {
             report.error_message.clone()
         };
-        self.hears(&report.worker);
+        self.worker_accepted(&report.worker);
         let end = RunEnd::from(report.outcome);
         if end == RunEnd::NotStarted {
             // It would hand the next one back as well, until it says otherwise.
@@ -167,11 +168,11 @@ impl Engine {
             return;
         }
         let again = self.retry_on(&known).follows(end);
-        if again && assignment.attempt.0 < assignment.terms.max_attempts {
+        if again && assignment.attempt.0 < assignment.limits.max_attempts {
             self.retry_or_fail(now, &report.job, end, detail, random, out);
             return;
         }
-        let (code, reason) = last_word(&report, &assignment, again, detail);
+        let (code, reason) = final_report(&report, &assignment, again, detail);
         self.forget(&report.job);
         out.push(Effect::Finish {
             job: known,
@@ -187,7 +188,7 @@ impl Engine {
 
     /// A result of a run that is not held. Its worker keeps it until the ledger has told
     /// that it is no run under way: we may be the ones who are wrong.
-    fn unexpected(&self, report: ResultReport, out: &mut Vec<Effect>) {
+    fn unmatched(&self, report: ResultReport, out: &mut Vec<Effect>) {
         let dispatch: Option<DispatchId> = report.dispatch.parse().ok();
         if dispatch.is_some_and(|d| self.taken.set.contains(&d)) {
             out.push(receipt(&report));
@@ -225,9 +226,9 @@ impl Engine {
         };
         let counted = end == RunEnd::DispatchFailed;
         job.tries = if counted { job.tries + 1 } else { job.tries };
-        if let Some(reason) = self.no_more(&job, &assignment, end, &reason) {
+        if let Some(reason) = self.why_final(&job, &assignment, end, &reason) {
             out.push(Effect::Finish {
-                job: job.known,
+                job: job.queued,
                 assignment,
                 end,
                 to: end.final_state(),
@@ -242,11 +243,8 @@ impl Engine {
             .delay_after(&job, &assignment, end, random)
             .map(|d| now + d);
         let ran = end.may_have_begun();
-        let mut known = (*job.known).clone();
-        known.attempt = match ran {
-            true => assignment.attempt,
-            false => crate::ids::Attempt(assignment.attempt.0.saturating_sub(1)),
-        };
+        let mut known = (*job.queued).clone();
+        known.attempt = assignment.attempt.after_requeue(end);
         known.not_before = not_before;
         known.since = Some(now);
         known.lost = end.is_lost() || (known.lost && !ran);
@@ -267,7 +265,7 @@ impl Engine {
             }
             None => {
                 let known = std::sync::Arc::new(known);
-                self.put(now, known.clone(), Phase::Checking);
+                self.set_phase(now, known.clone(), Phase::Checking);
                 out.push(Effect::Recheck(known));
             }
         }
@@ -277,10 +275,10 @@ impl Engine {
     }
 
     /// Why no other run follows one that ended like this; `None` if one does.
-    fn no_more(&self, job: &Job, a: &Assignment, end: RunEnd, reason: &str) -> Option<String> {
-        if end.may_have_begun() && a.attempt.0 >= a.terms.max_attempts {
+    fn why_final(&self, job: &Job, a: &Assignment, end: RunEnd, reason: &str) -> Option<String> {
+        if end.may_have_begun() && a.attempt.0 >= a.limits.max_attempts {
             Some(format!("attempt {} was the last: {reason}", a.attempt))
-        } else if !self.retry_on(&job.known).follows(end) {
+        } else if !self.retry_on(&job.queued).follows(end) {
             Some(reason.to_owned())
         } else if job.tries >= self.settings.max_scheduling_retries {
             Some(format!("{} tries to place it: {reason}", job.tries))
@@ -308,7 +306,7 @@ impl Engine {
             RunEnd::NotStarted | RunEnd::NotAccepted => None,
             // A lost worker is not the job's fault: the first retry after one is
             // immediate. The second may be the job's fault.
-            RunEnd::WorkerLost | RunEnd::RunLost => job.known.lost.then(|| backoff(nth, random)),
+            RunEnd::WorkerLost | RunEnd::RunLost => job.queued.lost.then(|| backoff(nth, random)),
             RunEnd::Succeeded
             | RunEnd::Failed
             | RunEnd::FailedRetryable
@@ -320,7 +318,7 @@ impl Engine {
             | RunEnd::VisibilityTimeout
             | RunEnd::DeadlineExceeded
             | RunEnd::Abandoned => {
-                let plan = job.known.spec.retry.as_ref();
+                let plan = job.queued.spec.retry.as_ref();
                 let planned = plan.and_then(|p| p.delay(a.attempt.0));
                 Some(planned.unwrap_or_else(|| backoff(nth, random)))
             }
@@ -337,7 +335,7 @@ impl Engine {
 }
 
 /// The code and the reason of a run's end that ends its job, as its worker tells it.
-fn last_word(
+fn final_report(
     report: &ResultReport,
     a: &Assignment,
     again: bool,
@@ -370,7 +368,7 @@ fn receipt(report: &ResultReport) -> Effect {
 
 /// Of a job that nobody is reached for by name, whoever has it may speak.
 fn is_from(a: &Assignment, worker: &WorkerId) -> bool {
-    match a.reach {
+    match a.addressing {
         Addressing::Direct | Addressing::Shared => a.worker == *worker,
         Addressing::Unregistered => true,
     }
@@ -382,8 +380,8 @@ fn is_dispatch(a: &Assignment, text: &str) -> bool {
 
 /// Whether the word of this run's worker counts when it does not say which run it means.
 /// Whoever serves a topic unregistered is known by nothing but the run it names.
-fn may_be_vague(a: &Assignment) -> bool {
-    match a.reach {
+fn may_omit_dispatch(a: &Assignment) -> bool {
+    match a.addressing {
         Addressing::Direct | Addressing::Shared => !a.sdk,
         Addressing::Unregistered => false,
     }

@@ -39,7 +39,7 @@ impl Engine {
         let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
-        let Some(at) = [at, job.known.deadline_at].into_iter().flatten().min() else {
+        let Some(at) = [at, job.queued.deadline_at].into_iter().flatten().min() else {
             return;
         };
         let at = at.max(soonest);
@@ -76,14 +76,14 @@ impl Engine {
             self.timers
                 .retain(|Reverse((at, id))| jobs.get(id).is_some_and(|j| j.armed == Some(*at)));
         }
-        self.flush_marks(now, out);
+        self.flush_times(now, out);
     }
 
     /// A timer of this job fired; which one is seen from where the job stands. Timers
     /// of a phase long past find nothing to do.
     fn timer(&mut self, now: Timestamp, id: &JobId, random: Random<'_>, out: &mut Vec<Effect>) {
         let Some(job) = self.jobs.get(id) else { return };
-        if job.known.deadline_at.is_some_and(|at| at <= now) {
+        if job.queued.deadline_at.is_some_and(|at| at <= now) {
             let reason = "its deadline passed".to_owned();
             self.expire(id, RunEnd::DeadlineExceeded, reason, out);
             return;
@@ -100,7 +100,7 @@ impl Engine {
                 retry_at if retry_at <= now => self.scheduled_try(now, id, random, out),
                 retry_at => self.arm(Some(retry_at), id),
             },
-            Phase::Assigned(_) => self.watch(now, id, random, out),
+            Phase::Assigned(_) => self.check_run(now, id, random, out),
         }
     }
 
@@ -116,14 +116,14 @@ impl Engine {
         // What blocked it may be gone in this very moment; then the try is still open.
         // Without the bus nobody shows itself, which is nobody's fault.
         let reason = match self.listening.is_on() {
-            true => self.why(id),
+            true => self.wait_reason(id),
             false => None,
         };
         let settings = &self.settings;
         let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
-        let known = job.known.clone();
+        let known = job.queued.clone();
         let (Some(place), Phase::Waiting { retry_at, .. }) = (job.place, &mut job.phase) else {
             return;
         };
@@ -149,7 +149,7 @@ impl Engine {
                 let code = reason.code();
                 let reason = format!("{tries} tries to place it ended with {code}");
                 self.forget(id);
-                out.push(Effect::Refuse {
+                out.push(Effect::Close {
                     job: known,
                     to: JobState::Failed,
                     verdict: None,
@@ -178,11 +178,11 @@ impl Engine {
 
     /// A run in a worker's hands: was it taken in time, does it show signs of life, does
     /// it take longer than it may?
-    fn watch(&mut self, now: Timestamp, id: &JobId, random: Random<'_>, out: &mut Vec<Effect>) {
+    fn check_run(&mut self, now: Timestamp, id: &JobId, random: Random<'_>, out: &mut Vec<Effect>) {
         let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
-        let known = job.known.clone();
+        let known = job.queued.clone();
         let Some(a) = job.assignment_mut() else {
             return;
         };
@@ -196,10 +196,10 @@ impl Engine {
             } else {
                 self.settings.dispatch_timeout
             };
-            a.terms.run_limit.map_or(limit, |run| limit.max(run))
+            a.limits.run_limit.map_or(limit, |run| limit.max(run))
         });
         let heard = self.listening.now();
-        if self.listening.is_on() && heard.since(a.watch.last_sign) >= limit {
+        if self.listening.is_on() && heard.since(a.liveness.last_heartbeat) >= limit {
             let reason = format!("no sign of life for {} s", limit.as_secs());
             if visibility.is_some() {
                 self.give_up(now, id, RunEnd::VisibilityTimeout, reason, random, out);
@@ -213,12 +213,12 @@ impl Engine {
             self.timed_out(now, id, end, reason, random, out);
             return;
         }
-        let mut again = a.watch.last_sign + limit;
+        let mut again = a.liveness.last_heartbeat + limit;
         if let Some(end) = ends_by(a) {
             // A result may still be on its way from before the bus was lost.
             let end = end.max(self.listening.settled(RUN_GRACE));
             if self.listening.is_on() && end <= heard {
-                let run = a.terms.run_limit.unwrap_or_default();
+                let run = a.limits.run_limit.unwrap_or_default();
                 let reason = format!("it ran for longer than {} s", run.as_secs_f64());
                 self.timed_out(now, id, RunEnd::TimedOut, reason, random, out);
                 return;
@@ -228,7 +228,7 @@ impl Engine {
         if !a.accepted && a.sdk {
             let ttl = self.settings.worker_ttl;
             let unheard = self.settings.accept_within + ANSWER_GRACE + ttl;
-            let accept_by = a.watch.accept_by;
+            let accept_by = a.liveness.accept_by;
             if a.recovered && accept_by <= heard || accept_by + ANSWER_GRACE <= heard {
                 if a.recovered && self.workers.contains_key(&a.worker) && a.dispatched_at.is_none()
                 {
@@ -236,27 +236,27 @@ impl Engine {
                     a.recovered = false;
                     a.offer(now, heard, self.settings.accept_within);
                     let assignment = a.clone();
-                    again = again.min(a.watch.accept_by);
+                    again = again.min(a.liveness.accept_by);
                     out.push(Effect::Republish {
                         job: known,
                         assignment,
                     });
-                } else if self.listening.silence(a.watch.last_sign) >= unheard {
+                } else if self.listening.silence(a.liveness.last_heartbeat) >= unheard {
                     // It is there, but neither took it nor answers what it has: as good
                     // as gone, for this run.
                     let reason = "its worker does not hear".to_owned();
                     let worker = a.worker.clone();
-                    self.missed(&worker);
+                    self.worker_missed_accept(&worker);
                     self.retry_or_fail(now, id, RunEnd::WorkerLost, reason, random, out);
                     return;
                 } else {
                     // Past accept-by nobody will start it; ask before giving it away.
-                    out.push(Effect::AskInventory {
+                    out.push(Effect::RequestInventory {
                         worker: a.worker.clone(),
                     });
                     again = again.min(heard + self.settings.retry_delay_publish);
                     if self.listening.is_on() {
-                        self.strike(id);
+                        self.count_missed_accept(id);
                     }
                 }
             } else if a.recovered {
@@ -285,8 +285,8 @@ impl Engine {
         out: &mut Vec<Effect>,
     ) {
         let again = self.jobs.get(id).is_some_and(|job| {
-            let left = |a: &Assignment| a.attempt.0 < a.terms.max_attempts;
-            self.retry_on(&job.known).follows(end) && job.assignment().is_some_and(left)
+            let left = |a: &Assignment| a.attempt.0 < a.limits.max_attempts;
+            self.retry_on(&job.queued).follows(end) && job.assignment().is_some_and(left)
         });
         if again {
             self.give_up(now, id, RunEnd::TimedOut, reason, random, out);
@@ -317,7 +317,7 @@ impl Engine {
             Phase::Assigned(assignment) => {
                 self.cancel_at_worker(id.clone(), assignment.run(), reason.clone(), out);
                 out.push(Effect::Finish {
-                    job: job.known,
+                    job: job.queued,
                     assignment,
                     end,
                     to: end.final_state(),
@@ -328,8 +328,8 @@ impl Engine {
                 });
             }
             Phase::Checking | Phase::Waiting { .. } | Phase::Sleeping { .. } | Phase::Held => {
-                out.push(Effect::Refuse {
-                    job: job.known,
+                out.push(Effect::Close {
+                    job: job.queued,
                     to: end.final_state(),
                     verdict: None,
                     code: end.as_str(),
@@ -339,12 +339,12 @@ impl Engine {
         }
     }
 
-    fn flush_marks(&mut self, now: Timestamp, out: &mut Vec<Effect>) {
-        while let Some((at, _, _)) = self.unmarked.front() {
+    fn flush_times(&mut self, now: Timestamp, out: &mut Vec<Effect>) {
+        while let Some((at, _, _)) = self.unflushed_times.front() {
             if *at > now {
                 break;
             }
-            let Some((_, id, dispatch)) = self.unmarked.pop_front() else {
+            let Some((_, id, dispatch)) = self.unflushed_times.pop_front() else {
                 break;
             };
             if let Some(a) = self.jobs.get(&id).and_then(|j| j.assignment())
@@ -361,5 +361,5 @@ impl Engine {
 
 /// When a run that has begun must have ended.
 fn ends_by(a: &Assignment) -> Option<ListenTime> {
-    Some(a.watch.began? + a.terms.run_limit? + RUN_GRACE)
+    Some(a.liveness.began? + a.limits.run_limit? + RUN_GRACE)
 }

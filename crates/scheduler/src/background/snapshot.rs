@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use airlock_model::engine::{Engine, Input, addressing_of};
+use airlock_model::engine::{Engine, Input};
 use airlock_model::routing::{Addressing, Worker, WorkerHealth};
 use airlock_model::{Incarnation, LedgerId, ListenTime, PoolName, WorkerId};
 use bytes::Bytes;
@@ -42,7 +42,7 @@ pub fn write(term: &std::sync::Arc<Term>, engine: &Engine) {
         workers: engine
             .workers()
             // Configuration says who those are, not the past.
-            .filter(|w| w.reach != Addressing::Unregistered)
+            .filter(|w| w.addressing != Addressing::Unregistered)
             .map(|w| Entry {
                 worker_id: w.id.clone(),
                 incarnation: w.incarnation.clone(),
@@ -99,7 +99,7 @@ pub async fn read(term: &Term) -> Vec<Input> {
             .map(|e| {
                 Input::Register(Box::new(Worker {
                     id: e.worker_id,
-                    reach: addressing_of(&e.incarnation),
+                    addressing: e.incarnation.addressing(),
                     incarnation: e.incarnation,
                     sdk: e.sdk,
                     inline: e.inline,
@@ -115,7 +115,7 @@ pub async fn read(term: &Term) -> Vec<Input> {
                     draining: false,
                     last_seen: ListenTime::default(),
                     in_flight: 0,
-                    care: WorkerHealth::default(),
+                    health: WorkerHealth::default(),
                 }))
             })
             .collect(),

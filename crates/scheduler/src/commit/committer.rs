@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use airlock_bus::{Outgoing, subjects};
 use airlock_ledger::{LeaderWriter, LoadedJob, NewDeadLetter, UnmatchedResult, Written};
 use airlock_model::engine::{
-    Assignment, Engine, Input, RecoveredJob, ResultReport, Terms, Watch, addressing_of,
+    Assignment, Engine, Input, RecoveredJob, ResultReport, RunLimits, RunLiveness,
 };
 use airlock_model::{JobId, JobState};
 use airlock_proto::ahead::number;
@@ -69,10 +69,10 @@ impl Core {
         mut results: mpsc::Receiver<Batch>,
     ) -> anyhow::Result<()> {
         let mut order = Order::new(Instant::now());
-        let mut noted = self.engine.census().workers;
+        let mut noted = self.engine.counts().workers;
         loop {
             let now = Instant::now();
-            let held = order.holds_results(now, self.engine.census().waiting);
+            let held = order.holds_results(now, self.engine.counts().waiting);
             let wake = self.engine.next_deadline().map(|at| {
                 let wait = at
                     .since(self.term.clock.now())
@@ -119,7 +119,7 @@ impl Core {
             self.term.ahead.busy(false);
             // Who is not in the snapshot is unknown to the next leader until heard of, so
             // newcomers are noted at once: in steps of a tenth, for a crowd of them.
-            let workers = self.engine.census().workers;
+            let workers = self.engine.counts().workers;
             if workers > noted + noted / 10 {
                 snapshot::write(&self.term, &self.engine);
                 noted = workers;
@@ -132,14 +132,14 @@ impl Core {
         match message {
             ToCore::Batch(b) => self.take_in(b, inputs, dones),
             ToCore::Loose { mut ids, answer } => {
-                ids.retain(|id| !self.engine.holds(id) && !self.aside.contains(id));
+                ids.retain(|id| !self.engine.is_tracking(id) && !self.aside.contains(id));
                 let _ = answer.send(ids);
             }
             ToCore::Adopt(jobs) => inputs.extend(self.adopt(jobs)),
             ToCore::Snapshot => snapshot::write(&self.term, &self.engine),
             // Whoever asked may be gone.
             ToCore::Explain { job, answer } => {
-                let _ = answer.send(self.engine.standing(&job));
+                let _ = answer.send(self.engine.explain(&job));
             }
             ToCore::Lanes(answer) => {
                 let _ = answer.send(self.engine.lanes());
@@ -161,7 +161,9 @@ impl Core {
     fn adopt(&self, jobs: Vec<LoadedJob>) -> Vec<Input> {
         let now = self.term.clock.now();
         jobs.into_iter()
-            .filter(|job| !self.engine.holds(&job.job_id) && !self.aside.contains(&job.job_id))
+            .filter(|job| {
+                !self.engine.is_tracking(&job.job_id) && !self.aside.contains(&job.job_id)
+            })
             .map(|job| {
                 let mut job = reloaded(job, now, true);
                 reconciler::age(&mut job, &self.term.config.scheduler);
@@ -176,12 +178,12 @@ impl Core {
         let mut told = std::mem::take(&mut self.told);
         for told in &mut told {
             // What came to us by another way is in the ledger.
-            told.jobs.retain(|id| !self.engine.holds(id));
+            told.jobs.retain(|id| !self.engine.is_tracking(id));
         }
         self.payloads.drop_ended(&inputs);
         let uptime = self.term.clock.uptime();
         let effects = self.engine.handle(now, uptime, &mut random, inputs);
-        self.worker_log.write(self.engine.take_changes());
+        self.worker_log.write(self.engine.take_worker_changes());
         let mut plan = Plan::new(effects, &mut self.contents, now);
         plan.commit.stray.append(&mut self.late);
         // Contents of results that came to nothing are dropped with the round.
@@ -193,7 +195,7 @@ impl Core {
             Box::pin(self.round(followup, later)).await?;
         }
         for told in told {
-            let known = told.jobs.iter().all(|id| self.engine.holds(id));
+            let known = told.jobs.iter().all(|id| self.engine.is_tracking(id));
             speculation::settle(&self.term, &told, known);
         }
         Ok(())
@@ -584,7 +586,7 @@ impl Core {
                 metrics.completed(topic, e.to.as_str());
             }
         }
-        let census = self.engine.census();
+        let census = self.engine.counts();
         metrics.waiting.set(census.waiting as i64);
         metrics.assigned.set(census.assigned as i64);
         metrics.workers.set(census.workers as i64);
@@ -833,8 +835,8 @@ pub fn reloaded(row: LoadedJob, now: airlock_model::Timestamp, recovered: bool) 
         (Some(worker), Some(incarnation), Some(dispatch)) => Some(Assignment {
             worker: worker.clone(),
             incarnation: incarnation.clone(),
-            sdk: !incarnation.as_str().starts_with("cap-"),
-            inline: !incarnation.as_str().starts_with("cap-"),
+            sdk: !incarnation.is_agent_protocol(),
+            inline: !incarnation.is_agent_protocol(),
             dispatch,
             attempt: row.attempt,
             scheduled_at: row.scheduled_at.unwrap_or(now),
@@ -843,23 +845,20 @@ pub fn reloaded(row: LoadedJob, now: airlock_model::Timestamp, recovered: bool) 
             accepted: row.running_at.is_some(),
             recovered,
             accept_by: now,
-            watch: Watch::default(),
+            liveness: RunLiveness::default(),
             constraints: row.constraints.clone(),
-            reach: addressing_of(incarnation),
-            terms: Terms {
+            addressing: incarnation.addressing(),
+            limits: RunLimits {
                 rule: limiting_rule(&row),
-                ..Terms::default()
+                ..RunLimits::default()
             },
         }),
         _ => None,
     };
-    let mut known = submissions::known(row);
-    if state.is_in_flight() {
-        // The row counts the run under way; the engine counts those before it.
-        known.attempt = airlock_model::Attempt(known.attempt.0.saturating_sub(1));
-    }
+    let mut queued = submissions::known(row);
+    queued.attempt = queued.attempt.without_run_under_way(state);
     RecoveredJob {
-        known,
+        queued,
         state,
         assignment,
         silent_for: Duration::ZERO,

@@ -260,10 +260,10 @@ impl Plan {
             Effect::Receipt { worker, dispatch } => {
                 self.receipts.entry(worker).or_default().push(dispatch);
             }
-            Effect::AskInventory { worker } => {
+            Effect::RequestInventory { worker } => {
                 self.inventory.insert(worker);
             }
-            Effect::AskRegister { worker } => {
+            Effect::RequestRegister { worker } => {
                 self.hello.insert(worker);
             }
             Effect::DuplicateWorker { worker, processes } => {

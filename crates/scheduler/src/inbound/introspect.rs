@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use airlock_bus::{Incoming, subjects};
 use airlock_model::Shard;
-use airlock_model::explain::{Answer, Question};
+use airlock_model::explain::{ExplainReply, ExplainRequest};
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
@@ -40,29 +40,29 @@ async fn one(term: &Term, message: Incoming) {
     if message.payload.len() > MAX_QUESTION {
         return;
     }
-    let Ok(question) = serde_json::from_slice::<Question>(&message.payload) else {
+    let Ok(request) = serde_json::from_slice::<ExplainRequest>(&message.payload) else {
         return;
     };
     // Another leader's job is another leader's to explain.
     let shards = term.config.scheduler.shards;
-    if Shard::of(&question.job_id, shards) != term.shard {
+    if Shard::of(&request.job_id, shards) != term.shard {
         return;
     }
-    let (to_us, standing) = oneshot::channel();
+    let (to_us, status) = oneshot::channel();
     let ask = ToCore::Explain {
-        job: question.job_id.clone(),
+        job: request.job_id.clone(),
         answer: to_us,
     };
     if term.to_core.send(ask).await.is_err() {
         return;
     }
-    let Ok(standing) = standing.await else { return };
-    let answer = Answer {
-        job_id: question.job_id,
+    let Ok(status) = status.await else { return };
+    let answer = ExplainReply {
+        job_id: request.job_id,
         leader: term.instance.clone(),
         epoch: term.epoch.0,
         at: term.clock.now(),
-        standing,
+        status,
     };
     if let Ok(bytes) = serde_json::to_vec(&answer)
         && let Err(error) = term.bus.send(reply, Bytes::from(bytes), None).await

@@ -9,9 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use airlock_bus::{Incoming, Subscription, subjects};
-use airlock_model::engine::{
-    Heartbeat, Input, cap_incarnation, shared_incarnation, topic_incarnation,
-};
+use airlock_model::engine::{Heartbeat, Input};
 use airlock_model::routing::{Addressing, Worker, WorkerHealth};
 use airlock_model::{
     DispatchId, Incarnation, JobId, JobState, ListenTime, PoolName, Timestamp, WorkerId,
@@ -206,10 +204,10 @@ fn unregistered(term: &Term) -> Vec<Input> {
         .iter()
         .filter_map(|topic| {
             let id = WorkerId::new(format!("topic/{topic}")).ok()?;
-            let mut worker = cap_worker(id, topic_incarnation());
+            let mut worker = cap_worker(id, Incarnation::topic_listener());
             worker.topics = BTreeSet::from([topic.clone()]);
             worker.max_parallel = s.unregistered_slots;
-            worker.reach = Addressing::Unregistered;
+            worker.addressing = Addressing::Unregistered;
             Some(Input::Register(Box::new(worker)))
         })
         .collect()
@@ -233,8 +231,8 @@ fn cap_worker(id: WorkerId, incarnation: Incarnation) -> Worker {
         draining: false,
         last_seen: ListenTime::default(),
         in_flight: 0,
-        reach: Addressing::Direct,
-        care: WorkerHealth::default(),
+        addressing: Addressing::Direct,
+        health: WorkerHealth::default(),
     }
 }
 
@@ -272,12 +270,12 @@ fn handshake(ears: &Ears, h: cap::Handshake, now: Timestamp) -> Option<Input> {
         }
         let mut worker = if shared {
             let together = ears.with(|heard| heard.hello(&id, now));
-            let mut worker = cap_worker(id, shared_incarnation());
+            let mut worker = cap_worker(id, Incarnation::shared());
             worker.max_parallel = together.slots;
-            worker.reach = Addressing::Shared;
+            worker.addressing = Addressing::Shared;
             worker
         } else {
-            cap_worker(id, cap_incarnation(now))
+            cap_worker(id, Incarnation::agent_protocol(now))
         };
         worker.topics = topics;
         return Some(Input::Register(Box::new(worker)));
@@ -305,8 +303,8 @@ fn handshake(ears: &Ears, h: cap::Handshake, now: Timestamp) -> Option<Input> {
         draining: own.draining,
         last_seen: ListenTime::default(),
         in_flight: 0,
-        reach: Addressing::Direct,
-        care: WorkerHealth::default(),
+        addressing: Addressing::Direct,
+        health: WorkerHealth::default(),
     })))
 }
 
@@ -315,10 +313,10 @@ fn heartbeat(ears: &Ears, h: cap::Heartbeat, now: Timestamp) -> Option<Input> {
     let worker = WorkerId::new(&h.worker_id).ok()?;
     let mut active_jobs = u32::try_from(h.active_jobs).unwrap_or(0);
     let mut max_parallel = u32::try_from(h.max_parallel_jobs).unwrap_or(0);
-    let mut reach = Addressing::Direct;
+    let mut addressing = Addressing::Direct;
     if own.is_none() && ears.shared.contains(worker.as_str()) {
         let all = ears.with(|heard| heard.beat(&worker, now, max_parallel, active_jobs));
-        (max_parallel, active_jobs, reach) = (all.slots, all.active, Addressing::Shared);
+        (max_parallel, active_jobs, addressing) = (all.slots, all.active, Addressing::Shared);
     }
     Some(Input::Heartbeat(Heartbeat {
         worker,
@@ -332,7 +330,7 @@ fn heartbeat(ears: &Ears, h: cap::Heartbeat, now: Timestamp) -> Option<Input> {
         draining: own.as_ref().is_some_and(|o| o.draining),
         active: own.map_or_else(Vec::new, |o| dispatches(o.active_dispatch_ids).collect()),
         pool: PoolName::new(h.pool).ok(),
-        reach,
+        addressing,
     }))
 }
 

@@ -229,11 +229,11 @@ fn outgoing_of(term: &Term, now: Timestamp, d: &Dispatch, payload: Option<Bytes>
             incarnation: a.incarnation.to_string(),
             payload: payload.filter(|_| inline),
             timeout_ms: a
-                .terms
+                .limits
                 .run_limit
                 .map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(0)),
             deadline_ms: job.deadline_at.map_or(0, Timestamp::as_millis),
-            max_attempts: i32::try_from(a.terms.max_attempts).unwrap_or(0),
+            max_attempts: i32::try_from(a.limits.max_attempts).unwrap_or(0),
             constraints: a.constraints.as_deref().map(Into::into),
             accept_within_ms: left(a.accept_by, now),
             deadline_in_ms: job.deadline_at.map_or(0, |at| left(at, now)),
@@ -247,7 +247,7 @@ fn outgoing_of(term: &Term, now: Timestamp, d: &Dispatch, payload: Option<Bytes>
     // The trace id of the packet is the dispatch id: workers that know only CAP echo
     // it, and so tell their attempts apart. The W3C trace travels in the header.
     Outgoing {
-        subject: match a.reach {
+        subject: match a.addressing {
             Addressing::Direct => subjects::worker_jobs(&a.worker),
             // One of the queue group takes it.
             Addressing::Shared | Addressing::Unregistered => {

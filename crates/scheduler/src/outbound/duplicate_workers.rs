@@ -17,11 +17,11 @@ const MAX_NAMED: usize = 10;
 
 /// Shows in metrics and health which ids are duplicate now.
 pub fn show(term: &Term, engine: &Engine) {
-    let count = engine.duplicates().count();
+    let count = engine.duplicate_worker_ids().count();
     let before = term.metrics.duplicate_ids.set(count as i64);
     if count > 0 {
         let ids: Vec<&str> = engine
-            .duplicates()
+            .duplicate_worker_ids()
             .take(MAX_NAMED)
             .map(WorkerId::as_str)
             .collect();

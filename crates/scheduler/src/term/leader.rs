@@ -125,7 +125,7 @@ pub async fn lead(
     let writer = stores.ledger.leader_writer(shard, epoch).await?;
     let submit = open(&term, subjects::JOB_SUBMIT, "scheduler-submit").await?;
     let result = open(&term, subjects::JOB_RESULT, "scheduler-result").await?;
-    let holders = engine.holders();
+    let holders = engine.assigned_workers();
     let core = Core {
         term: term.clone(),
         engine,
@@ -262,7 +262,7 @@ async fn recover(
         after = next;
     }
     // Those of the snapshot joined an earlier leader.
-    engine.take_changes();
+    engine.take_worker_changes();
     tracing::info!(
         open = total,
         undecided = pending.len(),

@@ -14,7 +14,7 @@ use airlock_bus::{Bus, Delivery, MessageKey, Outcome, Settler};
 use airlock_guard::{Guard, JobLocks};
 use airlock_ledger::{ChangePosition, LeaderLedger, LoadedJob, OpenJobs};
 use airlock_model::engine::{Input, QueuedJob};
-use airlock_model::explain::{Lane, Standing};
+use airlock_model::explain::{Lane, WaitStatus};
 use airlock_model::{Epoch, JobId, LedgerId, Shard, Topic};
 use airlock_proto::ahead::Id;
 use airlock_proto::cap::bus_packet::Payload;
@@ -103,7 +103,7 @@ pub enum ToCore {
     /// Where does this job stand?
     Explain {
         job: JobId,
-        answer: oneshot::Sender<Standing>,
+        answer: oneshot::Sender<WaitStatus>,
     },
     /// What waits, by pool and tenant?
     Lanes(oneshot::Sender<Vec<Lane>>),

@@ -21,11 +21,11 @@ pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 const ALIVE: u32 = 2;
 
 /// Processes remembered under one id beside the registered one.
-const MAX_OTHERS: usize = 8;
+const MAX_DUPLICATES: usize = 8;
 
 /// A process beside the one that is registered under the same id.
 #[derive(Debug)]
-pub(super) struct Other {
+pub(super) struct DuplicateProcess {
     signs: u32,
     heard: ListenTime,
     /// Without an answer before this its jobs are lost.
@@ -34,14 +34,18 @@ pub(super) struct Other {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Others(BTreeMap<WorkerId, BTreeMap<Incarnation, Other>>);
+pub(super) struct DuplicateProcesses(BTreeMap<WorkerId, BTreeMap<Incarnation, DuplicateProcess>>);
 
-impl Others {
-    fn of(&self, id: &WorkerId) -> impl Iterator<Item = (&Incarnation, &Other)> {
+impl DuplicateProcesses {
+    fn of(&self, id: &WorkerId) -> impl Iterator<Item = (&Incarnation, &DuplicateProcess)> {
         self.0.get(id).into_iter().flatten()
     }
 
-    fn get_mut(&mut self, id: &WorkerId, incarnation: &Incarnation) -> Option<&mut Other> {
+    fn get_mut(
+        &mut self,
+        id: &WorkerId,
+        incarnation: &Incarnation,
+    ) -> Option<&mut DuplicateProcess> {
         self.0.get_mut(id)?.get_mut(incarnation)
     }
 
@@ -50,18 +54,18 @@ impl Others {
     }
 
     /// Whether something was heard of it since another went by its id.
-    pub fn is_heard(&self, id: &WorkerId, incarnation: &Incarnation) -> bool {
+    pub fn is_alive(&self, id: &WorkerId, incarnation: &Incarnation) -> bool {
         let other = self.0.get(id).and_then(|o| o.get(incarnation));
         other.is_some_and(|o| o.signs > 0)
     }
 
-    fn any_heard(&self, id: &WorkerId) -> bool {
+    fn any_alive(&self, id: &WorkerId) -> bool {
         self.of(id).any(|(_, o)| o.signs > 0)
     }
 
-    fn insert(&mut self, id: &WorkerId, incarnation: Incarnation, other: Other) {
+    fn insert(&mut self, id: &WorkerId, incarnation: Incarnation, other: DuplicateProcess) {
         let others = self.0.entry(id.clone()).or_default();
-        if others.len() >= MAX_OTHERS {
+        if others.len() >= MAX_DUPLICATES {
             let least = others.iter().min_by_key(|(_, o)| (o.signs, o.heard));
             if let Some(least) = least.map(|(i, _)| i.clone()) {
                 others.remove(&least);
@@ -90,8 +94,8 @@ impl Others {
 
 impl Engine {
     /// Ids that more than one live process goes by.
-    pub fn duplicates(&self) -> impl Iterator<Item = &WorkerId> {
-        self.others.0.iter().filter_map(|(id, others)| {
+    pub fn duplicate_worker_ids(&self) -> impl Iterator<Item = &WorkerId> {
+        self.duplicates.0.iter().filter_map(|(id, others)| {
             let alive = others.values().filter(|o| o.signs >= ALIVE).count();
             let processes = alive + usize::from(self.workers.contains_key(id));
             (processes > 1).then_some(id)
@@ -100,7 +104,7 @@ impl Engine {
 
     /// A process of our SDK introduces itself: whether it is the one that is given work
     /// under its id from now on. A process that was replaced and speaks again is not.
-    pub(super) fn introduced(
+    pub(super) fn register_process(
         &mut self,
         now: Timestamp,
         id: &WorkerId,
@@ -112,18 +116,18 @@ impl Engine {
         if registered == Some(incarnation) {
             return true;
         }
-        if registered.is_some() && self.others.contains(id, incarnation) {
-            self.shown(id, incarnation, out);
+        if registered.is_some() && self.duplicates.contains(id, incarnation) {
+            self.note_duplicate_alive(id, incarnation, out);
             return false;
         }
-        self.others.remove(id, incarnation);
-        self.supersede(now, id, incarnation, random, out);
+        self.duplicates.remove(id, incarnation);
+        self.replace_process(now, id, incarnation, random, out);
         true
     }
 
     /// Whoever else went by this id may be gone. A process of our SDK is asked before its
     /// jobs are lost; no other could answer.
-    pub(super) fn supersede(
+    pub(super) fn replace_process(
         &mut self,
         now: Timestamp,
         id: &WorkerId,
@@ -132,52 +136,52 @@ impl Engine {
         out: &mut Vec<Effect>,
     ) {
         let reason = "its worker was replaced by a new process";
-        let mute = self.held_where(id, |a| a.incarnation != *by && !a.sdk);
-        self.lose(now, mute, id, reason, random, out);
+        let mute = self.jobs_at_worker(id, |a| a.incarnation != *by && !a.sdk);
+        self.requeue_lost(now, mute, id, reason, random, out);
         let registered = self.workers.get(id).filter(|w| w.sdk);
         let mut before: Vec<Incarnation> = registered
             .map(|w| w.incarnation.clone())
             .into_iter()
             .collect();
-        for job in self.held_where(id, |a| a.incarnation != *by) {
+        for job in self.jobs_at_worker(id, |a| a.incarnation != *by) {
             let run = self.jobs.get(&job).and_then(|j| j.assignment());
             before.extend(run.map(|a| a.incarnation.clone()));
         }
         let heard = self.listening.now();
         let mut asked = false;
         for incarnation in before {
-            if incarnation != *by && !self.others.contains(id, &incarnation) {
-                let other = Other {
+            if incarnation != *by && !self.duplicates.contains(id, &incarnation) {
+                let other = DuplicateProcess {
                     signs: 0,
                     heard,
                     lost_at: Some(heard + ANSWER_WITHIN),
                     reported: false,
                 };
-                self.others.insert(id, incarnation, other);
+                self.duplicates.insert(id, incarnation, other);
                 asked = true;
             }
         }
         if asked {
-            out.push(Effect::AskInventory { worker: id.clone() });
+            out.push(Effect::RequestInventory { worker: id.clone() });
         }
     }
 
     /// A process beside the registered one shows that it lives.
-    pub(super) fn shown(
+    pub(super) fn note_duplicate_alive(
         &mut self,
         id: &WorkerId,
         incarnation: &Incarnation,
         out: &mut Vec<Effect>,
     ) {
         let heard = self.listening.now();
-        let Some(other) = self.others.get_mut(id, incarnation) else {
+        let Some(other) = self.duplicates.get_mut(id, incarnation) else {
             return;
         };
         other.signs = other.signs.saturating_add(1);
         other.heard = heard;
         if other.signs < ALIVE {
             other.lost_at = other.lost_at.map(|_| heard + ANSWER_WITHIN);
-            out.push(Effect::AskInventory { worker: id.clone() });
+            out.push(Effect::RequestInventory { worker: id.clone() });
             return;
         }
         other.lost_at = None;
@@ -192,7 +196,7 @@ impl Engine {
     }
 
     /// A heartbeat of another process than the one registered under the id, if any is.
-    pub(super) fn other_beat(
+    pub(super) fn duplicate_heartbeat(
         &mut self,
         now: Timestamp,
         beat: &Heartbeat,
@@ -201,36 +205,36 @@ impl Engine {
         out: &mut Vec<Effect>,
     ) {
         let id = &beat.worker;
-        if self.others.contains(id, incarnation) {
-            self.shown(id, incarnation, out);
-            self.signs_of_life(id, beat.active.iter());
+        if self.duplicates.contains(id, incarnation) {
+            self.note_duplicate_alive(id, incarnation, out);
+            self.note_heartbeats(id, beat.active.iter());
             if self.workers.contains_key(id) {
                 return;
             }
         } else if self.workers.contains_key(id) {
             // Its introduction was lost.
-            self.supersede(now, id, incarnation, random, out);
+            self.replace_process(now, id, incarnation, random, out);
             self.workers.remove(id);
-            let newcomer = Other {
+            let newcomer = DuplicateProcess {
                 signs: 1,
                 heard: self.listening.now(),
                 lost_at: None,
                 reported: false,
             };
-            self.others.insert(id, incarnation.clone(), newcomer);
+            self.duplicates.insert(id, incarnation.clone(), newcomer);
         }
-        out.push(Effect::AskRegister { worker: id.clone() });
+        out.push(Effect::RequestRegister { worker: id.clone() });
     }
 
     /// The registered process of an id is gone: another one that lives takes its place.
-    pub(super) fn succeed(&self, id: &WorkerId, out: &mut Vec<Effect>) {
-        if self.others.any_heard(id) {
-            out.push(Effect::AskRegister { worker: id.clone() });
+    pub(super) fn promote_duplicate(&self, id: &WorkerId, out: &mut Vec<Effect>) {
+        if self.duplicates.any_alive(id) {
+            out.push(Effect::RequestRegister { worker: id.clone() });
         }
     }
 
     /// Processes that did not answer, or have been silent for longer than their time.
-    pub(super) fn sweep_others(
+    pub(super) fn sweep_duplicates(
         &mut self,
         now: Timestamp,
         random: Random<'_>,
@@ -239,7 +243,7 @@ impl Engine {
         let ttl = self.settings.worker_ttl;
         let (listening, heard) = (&self.listening, self.listening.now());
         let mut lost = Vec::new();
-        for (id, others) in &mut self.others.0 {
+        for (id, others) in &mut self.duplicates.0 {
             others.retain(|incarnation, other| match other.lost_at {
                 Some(at) if at <= heard => {
                     other.lost_at = None;
@@ -248,7 +252,7 @@ impl Engine {
                     true
                 }
                 Some(_) => {
-                    out.push(Effect::AskInventory { worker: id.clone() });
+                    out.push(Effect::RequestInventory { worker: id.clone() });
                     true
                 }
                 None if listening.silence(other.heard) > ttl => {
@@ -258,10 +262,10 @@ impl Engine {
                 None => true,
             });
         }
-        self.others.0.retain(|_, others| !others.is_empty());
+        self.duplicates.0.retain(|_, others| !others.is_empty());
         for (id, incarnation, reason) in lost {
-            let held = self.held_where(&id, |a| a.incarnation == incarnation);
-            self.lose(now, held, &id, reason, random, out);
+            let held = self.jobs_at_worker(&id, |a| a.incarnation == incarnation);
+            self.requeue_lost(now, held, &id, reason, random, out);
         }
     }
 }

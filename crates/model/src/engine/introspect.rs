@@ -4,63 +4,63 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Engine, Phase};
-use crate::explain::{Lane, Standing};
+use crate::explain::{Lane, WaitStatus};
 use crate::ids::{JobId, PoolName, TenantId};
 use crate::routing::{PoolStatus, WaitReason};
 use crate::time::Timestamp;
 
 impl Engine {
     /// Where a job stands.
-    pub fn standing(&mut self, id: &JobId) -> Standing {
-        let reason = self.why(id);
+    pub fn explain(&mut self, id: &JobId) -> WaitStatus {
+        let reason = self.wait_reason(id);
         let Some(job) = self.jobs.get(id) else {
-            return Standing::Unknown;
+            return WaitStatus::Unknown;
         };
         let since = job.since;
         match &job.phase {
-            Phase::Checking => Standing::Checking { since },
-            Phase::Held => Standing::Held { since },
+            Phase::Checking => WaitStatus::Checking { since },
+            Phase::Held => WaitStatus::Held { since },
             Phase::Sleeping {
                 until,
                 reason,
                 detail,
-            } => Standing::Sleeping {
+            } => WaitStatus::Sleeping {
                 reason: reason.code().to_owned(),
                 detail: detail.as_deref().unwrap_or_default().to_owned(),
                 since,
                 until: *until,
             },
-            Phase::Assigned(a) => Standing::Assigned {
+            Phase::Assigned(a) => WaitStatus::Assigned {
                 worker: a.worker.clone(),
                 attempt: a.attempt.0,
-                max_attempts: a.terms.max_attempts,
+                max_attempts: a.limits.max_attempts,
                 since: a.scheduled_at,
                 accepted: a.accepted,
                 started_at: a.started_at,
-                last_sign: self.now - self.listening.now().since(a.watch.last_sign),
+                last_heartbeat: self.now - self.listening.now().since(a.liveness.last_heartbeat),
             },
             Phase::Waiting { retry_at, verdict } => {
                 let class = job.place.map_or(0, |p| p.class);
-                let tenant = &job.known.tenant;
+                let tenant = &job.queued.tenant;
                 let pools = self.ready.pools(class).cloned().unwrap_or_default();
-                // Others of its kind are before it.
+                // DuplicateProcesses of its kind are before it.
                 let reason = reason.unwrap_or(WaitReason::PoolOverloaded);
-                let topic = job.known.spec.topic.as_str();
+                let topic = job.queued.spec.topic.as_str();
                 let detail = match reason {
                     _ if !self.listening.is_on() => "the message bus cannot be reached".to_owned(),
                     WaitReason::PoolInactive => format!(
                         "every pool of topic {topic} is inactive (no_pool_mapping){}",
-                        narrowed(&job.known.spec)
+                        narrowed(&job.queued.spec)
                     ),
                     WaitReason::NoPoolMapping => format!(
                         "no pool is configured for topic {topic} (no_pool_mapping){}",
-                        narrowed(&job.known.spec)
+                        narrowed(&job.queued.spec)
                     ),
                     WaitReason::NoWorkers | WaitReason::PoolDraining => format!(
                         "no worker {} can take a job of topic {topic} (no_workers){}{}",
                         in_pools(&pools),
                         self.draining(&pools),
-                        narrowed(&job.known.spec)
+                        narrowed(&job.queued.spec)
                     ),
                     WaitReason::TenantLimit => {
                         let configured = self.rules.tenants.get(tenant).max_concurrent;
@@ -95,7 +95,7 @@ impl Engine {
                         in_pools(&pools)
                     ),
                 };
-                Standing::Waiting {
+                WaitStatus::Waiting {
                     reason: reason.code().to_owned(),
                     detail,
                     since,

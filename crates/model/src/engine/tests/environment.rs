@@ -1,4 +1,4 @@
-//! The world of the simulation: a shell around the engine that commits and publishes as
+//! The environment of the simulation: a shell around the engine that commits and publishes as
 //! the real one does, workers that run what they are sent, a kernel, and a wire that
 //! delays, repeats and loses. All of it is driven by one random seed.
 
@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::ledger::{Ledger, Row};
 use super::processes::Process;
 use super::*;
+use crate::constraints::{Budgets, Constraints};
 use crate::routing::{Glob, Pool, PoolStatus};
 use crate::rules::{RetryOn, TenantRule, TopicRule};
-use crate::terms::{Budgets, Constraints};
 
 /// The configurations that take turns. In the first every job can be placed.
-pub fn world_rules(turn: u64) -> Arc<Rules> {
+pub fn sim_rules(turn: u64) -> Arc<Rules> {
     let mut rules = Rules::default();
     let extra = Pool {
         status: match turn % 3 {
@@ -50,7 +50,7 @@ pub fn world_rules(turn: u64) -> Arc<Rules> {
 
 /// Something on its way, or something that will happen.
 #[derive(Debug, Clone)]
-pub enum Mail {
+pub enum Event {
     /// Kept by a stream: late while the bus is away, never lost.
     Durable(Input),
     /// Not kept by anyone.
@@ -61,8 +61,8 @@ pub enum Mail {
     Approve(JobId),
     Dispatch(u64, JobId, Assignment),
     Receipt(WorkerId, DispatchId),
-    AskInventory(WorkerId),
-    AskRegister(WorkerId),
+    RequestInventory(WorkerId),
+    RequestRegister(WorkerId),
     Cancel(WorkerId, DispatchId),
     Heartbeat(usize),
     /// A run ends, if its process still lives.
@@ -74,7 +74,7 @@ pub enum Mail {
     Replay,
 }
 
-pub struct World {
+pub struct Simulation {
     pub engine: Engine,
     pub now: Timestamp,
     pub ledger: Ledger,
@@ -91,24 +91,24 @@ pub struct World {
     term: u64,
     seed: u64,
     pub count: u64,
-    wire: BTreeMap<(Timestamp, u64), Mail>,
+    wire: BTreeMap<(Timestamp, u64), Event>,
 }
 
 /// Time goes in steps here that stand for many rounds.
-fn world_settings() -> Settings {
+fn sim_settings() -> Settings {
     Settings {
         max_gap: Duration::MAX,
         ..Settings::default()
     }
 }
 
-impl World {
+impl Simulation {
     pub fn new(seed: u64) -> Self {
-        let mut world = Self {
-            engine: Engine::new(world_settings(), world_rules(0)),
+        let mut sim = Self {
+            engine: Engine::new(sim_settings(), sim_rules(0)),
             now: START,
             ledger: Ledger::default(),
-            rules: world_rules(0),
+            rules: sim_rules(0),
             processes: Vec::new(),
             bus_up: true,
             kernel_up: true,
@@ -121,10 +121,10 @@ impl World {
             count: 0,
             wire: BTreeMap::new(),
         };
-        world.recover(vec![Input::BusUp]);
+        sim.recover(vec![Input::BusUp]);
         for i in 0..4 {
-            let slots = u32::try_from(world.between(1, 3)).unwrap();
-            world.processes.push(Process {
+            let slots = u32::try_from(sim.between(1, 3)).unwrap();
+            sim.processes.push(Process {
                 id: worker_id(&format!("w{i}")),
                 incarnation: incarnation("unborn"),
                 sdk: i != 2,
@@ -138,13 +138,13 @@ impl World {
                 running: BTreeMap::new(),
                 finished: BTreeMap::new(),
             });
-            let at = world.between(0, 2_000);
-            world.send(at, Mail::Rise(i));
-            world.send(at + 1_000, Mail::Heartbeat(i));
+            let at = sim.between(0, 2_000);
+            sim.send(at, Event::Rise(i));
+            sim.send(at + 1_000, Event::Heartbeat(i));
         }
-        world.send(100, Mail::Confirm);
-        world.send(3_000, Mail::Replay);
-        world
+        sim.send(100, Event::Confirm);
+        sim.send(3_000, Event::Replay);
+        sim
     }
 
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
@@ -157,22 +157,22 @@ impl World {
         drawn && !self.calm
     }
 
-    pub fn send(&mut self, in_ms: u64, mail: Mail) {
+    pub fn send(&mut self, in_ms: u64, event: Event) {
         self.count += 1;
-        self.wire.insert((self.now + ms(in_ms), self.count), mail);
+        self.wire.insert((self.now + ms(in_ms), self.count), event);
     }
 
     pub fn lossy(&mut self, input: Input) {
         if self.bus_up && !self.unlucky(15) {
             let late = self.between(0, 300);
-            self.send(late, Mail::Lossy(input));
+            self.send(late, Event::Lossy(input));
         }
     }
 
-    pub fn submit(&mut self, known: QueuedJob) {
-        let id = known.id.clone();
+    pub fn submit(&mut self, queued: QueuedJob) {
+        let id = queued.id.clone();
         let row = Row {
-            known,
+            queued,
             state: JobState::Pending,
             attempt: 0,
             not_before: None,
@@ -183,15 +183,15 @@ impl World {
         // Its wake-up may come twice, or never.
         for _ in 0..self.between(0, 2) {
             let late = self.between(0, 4_000);
-            self.send(late, Mail::Submit(id.clone()));
+            self.send(late, Event::Submit(id.clone()));
         }
     }
 
     /// Goes to the next moment at which anything happens.
     pub fn step(&mut self) {
-        let mail = self.wire.keys().next().map(|(at, _)| *at);
+        let event = self.wire.keys().next().map(|(at, _)| *at);
         let timer = self.engine.next_deadline();
-        let next = [mail, timer]
+        let next = [event, timer]
             .into_iter()
             .flatten()
             .min()
@@ -202,48 +202,48 @@ impl World {
             if entry.key().0 > self.now {
                 break;
             }
-            let mail = entry.remove();
-            self.open(mail, &mut inputs);
+            let event = entry.remove();
+            self.open(event, &mut inputs);
         }
         self.round(inputs);
     }
 
-    fn open(&mut self, mail: Mail, inputs: &mut Vec<Input>) {
-        match mail {
-            Mail::Durable(_) | Mail::Submit(_) | Mail::Dispatch(..) if !self.bus_up => {
-                self.send(250, mail);
+    fn open(&mut self, event: Event, inputs: &mut Vec<Input>) {
+        match event {
+            Event::Durable(_) | Event::Submit(_) | Event::Dispatch(..) if !self.bus_up => {
+                self.send(250, event);
             }
-            Mail::Durable(input) => inputs.push(input),
-            Mail::Lossy(input) if self.bus_up => inputs.push(input),
-            Mail::Lossy(_) => {}
-            Mail::Answer(term, input) => {
+            Event::Durable(input) => inputs.push(input),
+            Event::Lossy(input) if self.bus_up => inputs.push(input),
+            Event::Lossy(_) => {}
+            Event::Answer(term, input) => {
                 if term == self.term {
                     self.note(&input);
                     inputs.push(input);
                 }
             }
-            Mail::Submit(id) => {
+            Event::Submit(id) => {
                 let row = self.ledger.rows.get(&id).expect("submitted");
                 if row.state == JobState::Pending {
-                    let known = row.known();
-                    self.ask_kernel(known);
+                    let queued = row.queued();
+                    self.ask_kernel(queued);
                 }
             }
-            Mail::Approve(id) => {
+            Event::Approve(id) => {
                 let row = self.ledger.rows.get_mut(&id).expect("held");
                 if row.state == JobState::ApprovalRequired {
                     row.go(crate::state::JobEvent::Approve, JobState::Pending);
                     self.approved.insert(id.clone());
-                    self.send(10, Mail::Submit(id));
+                    self.send(10, Event::Submit(id));
                 }
             }
-            Mail::Dispatch(epoch, job, a) => self.arrive(epoch, job, a),
-            Mail::Receipt(worker, dispatch) => {
+            Event::Dispatch(epoch, job, a) => self.arrive(epoch, job, a),
+            Event::Receipt(worker, dispatch) => {
                 if let Some(p) = self.process(&worker) {
                     p.finished.remove(&dispatch);
                 }
             }
-            Mail::AskInventory(worker) => {
+            Event::RequestInventory(worker) => {
                 let term = self.term;
                 if let Some(p) = self.process(&worker).filter(|p| p.sdk && !p.deaf) {
                     p.epoch = p.epoch.max(term);
@@ -256,13 +256,13 @@ impl World {
                     self.lossy(input);
                 }
             }
-            Mail::AskRegister(worker) => {
+            Event::RequestRegister(worker) => {
                 if let Some(p) = self.process(&worker).filter(|p| p.sdk) {
-                    let input = Input::Register(Box::new(p.hello()));
+                    let input = Input::Register(Box::new(p.register_worker()));
                     self.lossy(input);
                 }
             }
-            Mail::Cancel(worker, dispatch) => {
+            Event::Cancel(worker, dispatch) => {
                 if let Some(p) = self.process(&worker).filter(|p| p.sdk)
                     && p.running.contains_key(&dispatch)
                 {
@@ -270,11 +270,11 @@ impl World {
                     self.end(&worker, &incarnation, dispatch, Outcome::Cancelled);
                 }
             }
-            Mail::Heartbeat(i) => {
-                self.beat(i);
-                self.send(2_000, Mail::Heartbeat(i));
+            Event::Heartbeat(i) => {
+                self.heartbeat(i);
+                self.send(2_000, Event::Heartbeat(i));
             }
-            Mail::End(i, incarnation, dispatch) => {
+            Event::End(i, incarnation, dispatch) => {
                 let outcome = match self.between(0, 99) {
                     0..60 => Outcome::Succeeded,
                     60..90 => Outcome::FailedRetryable,
@@ -284,16 +284,16 @@ impl World {
                 let worker = self.processes[i].id.clone();
                 self.end(&worker, &incarnation, dispatch, outcome);
             }
-            Mail::Resend(i, incarnation, dispatch) => {
+            Event::Resend(i, incarnation, dispatch) => {
                 let p = &self.processes[i];
                 let kept = p.alive && p.incarnation == incarnation;
                 if kept && let Some((job, outcome)) = p.finished.get(&dispatch).cloned() {
                     self.say_result(i, job, dispatch, outcome);
-                    self.send(3_000, Mail::Resend(i, incarnation, dispatch));
+                    self.send(3_000, Event::Resend(i, incarnation, dispatch));
                 }
             }
-            Mail::Rise(i) => self.rise(i),
-            Mail::Confirm => {
+            Event::Rise(i) => self.rise(i),
+            Event::Confirm => {
                 if self.kernel_up {
                     let input = Input::PolicyConfirmed {
                         snapshot: self.snapshot.to_string(),
@@ -301,18 +301,18 @@ impl World {
                     self.note(&input);
                     inputs.push(input);
                 }
-                self.send(500, Mail::Confirm);
+                self.send(500, Event::Confirm);
             }
-            Mail::Replay => {
+            Event::Replay => {
                 let pending = |r: &&Row| r.state == JobState::Pending;
                 let rows = self.ledger.rows.values().filter(pending);
-                let ids: Vec<_> = rows.map(|r| r.known.id.clone()).collect();
+                let ids: Vec<_> = rows.map(|r| r.queued.id.clone()).collect();
                 for id in ids {
-                    if !self.engine.knows(&id) {
-                        self.send(0, Mail::Submit(id));
+                    if !self.engine.jobs.contains_key(&id) {
+                        self.send(0, Event::Submit(id));
                     }
                 }
-                self.send(3_000, Mail::Replay);
+                self.send(3_000, Event::Replay);
             }
         }
     }
@@ -336,10 +336,10 @@ impl World {
         }
     }
 
-    fn ask_kernel(&mut self, known: QueuedJob) {
+    fn ask_kernel(&mut self, queued: QueuedJob) {
         let thinks = self.between(0, 60);
         let travels = self.between(0, if self.calm { 20 } else { 700 });
-        let job = Box::new(known);
+        let job = Box::new(queued);
         let input = if self.kernel_up || self.fail_open {
             let verdict = self.judge(&job.id, self.now + ms(thinks));
             let said = (job.id.clone(), verdict.decided_at, verdict.snapshot.clone());
@@ -353,7 +353,7 @@ impl World {
                 detail: "safety kernel circuit open".into(),
             }
         };
-        self.send(thinks + travels, Mail::Answer(self.term, input));
+        self.send(thinks + travels, Event::Answer(self.term, input));
     }
 
     fn judge(&self, id: &JobId, at: Timestamp) -> Verdict {
@@ -430,7 +430,7 @@ impl World {
                 if row.state == JobState::ApprovalRequired {
                     let id = id.clone();
                     let thinks = self.between(100, 20_000);
-                    self.send(thinks, Mail::Approve(id));
+                    self.send(thinks, Event::Approve(id));
                 }
             } else if row.state.is_final() {
                 follow_up.push(Input::Ended {
@@ -438,11 +438,11 @@ impl World {
                     state: row.state,
                 });
             } else {
-                let reloaded = row.reloaded(false);
-                follow_up.push(Input::Recovered(Box::new(reloaded)));
+                let recovered = row.recovered(false);
+                follow_up.push(Input::Recovered(Box::new(recovered)));
                 if row.state == JobState::ApprovalRequired {
                     let id = id.clone();
-                    self.send(5_000, Mail::Approve(id));
+                    self.send(5_000, Event::Approve(id));
                 }
             }
         }
@@ -472,7 +472,7 @@ impl World {
         let ours = run.is_some_and(|a| a.dispatch.to_string() == report.dispatch);
         let job = row.filter(|_| ours);
         report.looked_up = true;
-        job.map(|r| Input::Recovered(Box::new(r.reloaded(false))))
+        job.map(|r| Input::Recovered(Box::new(r.recovered(false))))
             .into_iter()
             .chain([Input::Result(report)])
             .collect()
@@ -484,16 +484,17 @@ impl World {
             Effect::Republish { job, assignment } => self.publish(job.id.clone(), assignment),
             Effect::Receipt { worker, dispatch } => {
                 let dispatch = dispatch.parse().expect("ours");
-                self.tell(Mail::Receipt(worker, dispatch));
+                self.tell(Event::Receipt(worker, dispatch));
             }
-            Effect::AskInventory { worker } => self.tell(Mail::AskInventory(worker)),
-            Effect::AskRegister { worker } => self.tell(Mail::AskRegister(worker)),
+            Effect::RequestInventory { worker } => self.tell(Event::RequestInventory(worker)),
+            Effect::RequestRegister { worker } => self.tell(Event::RequestRegister(worker)),
             Effect::CancelAtWorker { run, .. } => {
-                self.tell(Mail::Cancel(run.worker, run.dispatch));
+                self.tell(Event::Cancel(run.worker, run.dispatch));
             }
             // These are for the ledger alone, or for whoever reads the log.
             Effect::Assign { .. }
-            | Effect::Refuse { .. }
+            | Effect::Hold { .. }
+            | Effect::Close { .. }
             | Effect::Finish { .. }
             | Effect::Requeue { .. }
             | Effect::RecordTimes { .. }
@@ -504,10 +505,10 @@ impl World {
     }
 
     /// A word to one worker, which may be lost.
-    fn tell(&mut self, mail: Mail) {
+    fn tell(&mut self, event: Event) {
         if self.bus_up && !self.unlucky(15) {
             let late = self.between(0, 100);
-            self.send(late, mail);
+            self.send(late, event);
         }
     }
 
@@ -523,7 +524,7 @@ impl World {
         if !failed || (!sure && self.unlucky(50)) {
             let late = if self.unlucky(4) { 15_000 } else { 200 };
             let late = self.between(0, late);
-            self.send(late, Mail::Dispatch(self.term, job.clone(), a));
+            self.send(late, Event::Dispatch(self.term, job.clone(), a));
         }
         let input = if failed {
             Input::PublishFailed { job, run, sure }
@@ -535,29 +536,29 @@ impl World {
             }
         };
         let late = self.between(0, 150);
-        self.send(late, Mail::Answer(self.term, input));
+        self.send(late, Event::Answer(self.term, input));
     }
 
     /// This leader is gone; the next one reads the ledger.
     pub fn take_over(&mut self) {
         self.term += 1;
         self.ledger.latest = None;
-        let known: Vec<Worker> = self.engine.workers().cloned().collect();
-        self.engine = Engine::new(world_settings(), self.rules.clone());
+        let before: Vec<Worker> = self.engine.workers().cloned().collect();
+        self.engine = Engine::new(sim_settings(), self.rules.clone());
         if self.unlucky(60) {
-            let hellos = known.into_iter().map(|w| Input::Register(Box::new(w)));
-            self.recover(hellos.collect());
+            let registrations = before.into_iter().map(|w| Input::Register(Box::new(w)));
+            self.recover(registrations.collect());
         }
         let rows = self.ledger.rows.values().filter(|r| !r.state.is_final());
-        let jobs = rows.map(|r| Input::Recovered(Box::new(r.reloaded(true))));
+        let jobs = rows.map(|r| Input::Recovered(Box::new(r.recovered(true))));
         let jobs = jobs.collect();
         self.recover(jobs);
         if self.bus_up {
             self.recover(vec![Input::BusUp]);
         }
-        let holders: BTreeSet<WorkerId> = self.engine.holders().into_iter().collect();
+        let holders: BTreeSet<WorkerId> = self.engine.assigned_workers().into_iter().collect();
         for worker in holders {
-            self.outward(Effect::AskInventory { worker });
+            self.outward(Effect::RequestInventory { worker });
         }
     }
 
