@@ -38,19 +38,19 @@ pub enum IdError {
 /// A rule for the characters of an id.
 struct Charset {
     allowed: fn(char) -> bool,
-    words: &'static str,
+    description: &'static str,
 }
 
 /// Anything printable without white space: safe in a Redis key and a log line.
 const VISIBLE: Charset = Charset {
     allowed: |c| c.is_ascii_graphic(),
-    words: "only visible ASCII characters are allowed",
+    description: "only visible ASCII characters are allowed",
 };
 
 /// What may be one or more tokens of a NATS subject.
 const SUBJECT: Charset = Charset {
     allowed: |c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '/' | '@' | '+'),
-    words: "only letters, digits and - _ . : / @ + are allowed",
+    description: "only letters, digits and - _ . : / @ + are allowed",
 };
 
 fn check(kind: &'static str, s: &str, max: usize, set: &Charset) -> Result<(), IdError> {
@@ -69,7 +69,7 @@ fn check(kind: &'static str, s: &str, max: usize, set: &Charset) -> Result<(), I
             kind,
             ch,
             at,
-            allowed: set.words,
+            allowed: set.description,
         }),
         None => Ok(()),
     }
@@ -202,7 +202,7 @@ impl Incarnation {
         Self(Arc::from(TOPIC_LISTENER))
     }
 
-    /// Whether its worker speaks only the agent protocol: it is not built on our SDK, so
+    /// Whether its worker uses only the agent protocol: it is not built on our SDK, so
     /// it knows no dispatch ids, epochs or receipts, and takes no payload in the packet.
     pub fn is_agent_protocol(&self) -> bool {
         self.as_str().starts_with(AGENT_PROTOCOL)

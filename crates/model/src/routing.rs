@@ -20,9 +20,9 @@ pub enum WaitReason {
     PoolOverloaded,
     TenantLimit,
     DispatchFailed,
-    /// The kernel could not be asked.
+    /// The kernel could not be reached.
     SafetyUnavailable,
-    /// The kernel asked us to come back later.
+    /// The kernel wants to decide later.
     Throttled,
     /// A retry waits for its time.
     Backoff,
@@ -79,7 +79,7 @@ pub struct WorkerHealth {
     pub crash_suspect: u32,
     /// Dispatches in a row that it did not accept in time.
     pub missed_accepts: u32,
-    /// It speaks but does not hear: nothing more for it until then.
+    /// It sends but does not receive: nothing more for it until then.
     pub unresponsive_until: Option<ListenTime>,
     /// When its last heartbeat said that it has nothing to do.
     pub idle_at: Option<ListenTime>,
