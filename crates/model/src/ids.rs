@@ -321,8 +321,8 @@ impl std::str::FromStr for DispatchId {
 ///   has no run under way, and the next one is [`Attempt::next`].
 ///
 /// The conversions are the methods here. The ledger assigns a run only to a row that has
-/// [`Attempt::before_this_run`], and takes the row back to it when a run is requeued that
-/// surely never began ([`Attempt::after_requeue`]).
+/// `before_this_run`, and takes the row back to it when a run is requeued that
+/// surely never began (`after_requeue`).
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -336,12 +336,12 @@ impl Attempt {
     }
 
     /// Whether this is the last run of a job that may have `max`.
-    pub fn is_last_of(self, max: u32) -> bool {
+    pub(crate) fn is_last_of(self, max: u32) -> bool {
         self.0 >= max
     }
 
     /// What was counted before this run was assigned.
-    pub fn before_this_run(self) -> Self {
+    pub(crate) fn before_this_run(self) -> Self {
         Self(self.0.saturating_sub(1))
     }
 
@@ -355,7 +355,7 @@ impl Attempt {
 
     /// What is counted after this run ended so and its job is queued again: a run that
     /// surely never began does not count.
-    pub fn after_requeue(self, end: RunEnd) -> Self {
+    pub(crate) fn after_requeue(self, end: RunEnd) -> Self {
         match end.may_have_begun() {
             true => self,
             false => self.before_this_run(),
