@@ -15,7 +15,7 @@ use crate::time::Timestamp;
 /// The code of a job that the safety kernel is evaluating.
 pub const CHECKING: &str = "safety_check";
 
-/// Asks the leader about one job.
+/// Requests the wait status of one job from the leader.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExplainRequest {
     pub job_id: JobId,
@@ -38,7 +38,7 @@ pub struct ExplainReply {
 pub enum WaitStatus {
     /// The leader's engine does not track it.
     Unknown,
-    /// The safety kernel is being asked.
+    /// The safety kernel decides about it.
     Checking { since: Timestamp },
     /// Allowed, and in the ready queue.
     Waiting {
@@ -58,10 +58,10 @@ pub enum WaitStatus {
         /// Jobs that wait in the same lane (pool and tenant), itself included.
         lane: u64,
     },
-    /// To be asked about again at a time.
+    /// The kernel decides about it again at a time.
     Sleeping {
         reason: String,
-        /// The same in words, where more can be said than the reason.
+        /// The same in words, where there is more than the reason.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         detail: String,
         since: Timestamp,
@@ -93,8 +93,8 @@ impl WaitStatus {
             )),
             Self::Waiting { reason, detail, .. } => Some((reason.clone(), detail.clone())),
             Self::Sleeping { reason, detail, .. } => {
-                let words = sleeping_words(reason, detail).to_owned();
-                Some((reason.clone(), words))
+                let text = sleeping_text(reason, detail).to_owned();
+                Some((reason.clone(), text))
             }
             Self::Unknown | Self::Held { .. } | Self::Assigned { .. } => None,
         }
@@ -136,8 +136,8 @@ impl WaitStatus {
             } => format!(
                 "It waits {}: {}; next in {}.",
                 ago("since", now, *since),
-                sleeping_words(reason, detail),
-                words(until.since(now))
+                sleeping_text(reason, detail),
+                human_duration(until.since(now))
             ),
             Self::Held { since } => {
                 format!("It is held for approval, {}.", ago("since", now, *since))
@@ -156,7 +156,7 @@ impl WaitStatus {
                     (Some(at), _) => format!(
                         "Worker {worker} runs it ({run}) {}; last heartbeat {} ago.",
                         ago("since", now, *at),
-                        words(now.since(*last_heartbeat))
+                        human_duration(now.since(*last_heartbeat))
                     ),
                     (None, true) => {
                         format!("Worker {worker} has accepted it ({run}).")
@@ -185,11 +185,11 @@ fn next_try(now: Timestamp, at: Timestamp) -> String {
     if at <= now {
         return String::new();
     }
-    let within = words(at.since(now));
+    let within = human_duration(at.since(now));
     format!(" It is tried as soon as something changes, and in {within} in any case.")
 }
 
-fn sleeping_words<'a>(reason: &'a str, detail: &'a str) -> &'a str {
+fn sleeping_text<'a>(reason: &'a str, detail: &'a str) -> &'a str {
     if !detail.is_empty() {
         return detail;
     }
@@ -202,12 +202,12 @@ fn sleeping_words<'a>(reason: &'a str, detail: &'a str) -> &'a str {
     }
 }
 
-fn ago(word: &str, now: Timestamp, then: Timestamp) -> String {
-    format!("for {} ({word} {then})", words(now.since(then)))
+fn ago(label: &str, now: Timestamp, then: Timestamp) -> String {
+    format!("for {} ({label} {then})", human_duration(now.since(then)))
 }
 
 /// A duration as a person says it.
-fn words(d: Duration) -> String {
+fn human_duration(d: Duration) -> String {
     let s = d.as_secs();
     match s {
         0 => format!("{} ms", d.as_millis()),
@@ -266,16 +266,16 @@ mod tests {
             until: Timestamp::from_millis(5_000),
         };
         let open = sleeping("safety_unavailable", "safety kernel circuit open");
-        let (code, words) = open.waits_for().unwrap();
+        let (code, text) = open.waits_for().unwrap();
         assert_eq!(code, "safety_unavailable");
-        assert_eq!(words, "safety kernel circuit open");
+        assert_eq!(text, "safety kernel circuit open");
         let text = open.sentence(Timestamp(0));
         assert!(
             text.contains("safety kernel circuit open; next in 5 s"),
             "{text}"
         );
-        let (_, words) = sleeping("throttled", "").waits_for().unwrap();
-        assert_eq!(words, "the policy asks to slow down");
+        let (_, text) = sleeping("throttled", "").waits_for().unwrap();
+        assert_eq!(text, "the policy asks to slow down");
         let held = WaitStatus::Held {
             since: Timestamp(0),
         };

@@ -74,7 +74,7 @@ impl Credential {
     }
 
     /// The name that counts, and the claim that does not.
-    fn settle(&self, claimed: Option<String>) -> (String, Option<String>) {
+    fn resolve(&self, claimed: Option<String>) -> (String, Option<String>) {
         match claimed.filter(|name| !name.is_empty()) {
             None => (self.principal.clone(), None),
             Some(name) if name.eq_ignore_ascii_case(&self.principal) => {
@@ -87,10 +87,10 @@ impl Credential {
 }
 
 impl JobSpec {
-    /// Puts the credential's names in place of what the request said of itself.
+    /// Puts the credential's names in place of what the request claimed.
     pub fn identify(&mut self, by: &Credential) {
-        let (principal, claimed_principal) = by.settle(self.principal_id.take());
-        let (actor, claimed_actor) = by.settle(self.actor_id.take());
+        let (principal, claimed_principal) = by.resolve(self.principal_id.take());
+        let (actor, claimed_actor) = by.resolve(self.actor_id.take());
         self.principal_id = Some(principal);
         self.actor_id = Some(actor);
         let claim = Claim {

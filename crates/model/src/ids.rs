@@ -38,19 +38,19 @@ pub enum IdError {
 /// A rule for the characters of an id.
 struct Charset {
     allowed: fn(char) -> bool,
-    words: &'static str,
+    description: &'static str,
 }
 
 /// Anything printable without white space: safe in a Redis key and a log line.
 const VISIBLE: Charset = Charset {
     allowed: |c| c.is_ascii_graphic(),
-    words: "only visible ASCII characters are allowed",
+    description: "only visible ASCII characters are allowed",
 };
 
 /// What may be one or more tokens of a NATS subject.
 const SUBJECT: Charset = Charset {
     allowed: |c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '/' | '@' | '+'),
-    words: "only letters, digits and - _ . : / @ + are allowed",
+    description: "only letters, digits and - _ . : / @ + are allowed",
 };
 
 fn check(kind: &'static str, s: &str, max: usize, set: &Charset) -> Result<(), IdError> {
@@ -69,7 +69,7 @@ fn check(kind: &'static str, s: &str, max: usize, set: &Charset) -> Result<(), I
             kind,
             ch,
             at,
-            allowed: set.words,
+            allowed: set.description,
         }),
         None => Ok(()),
     }
@@ -202,7 +202,7 @@ impl Incarnation {
         Self(Arc::from(TOPIC_LISTENER))
     }
 
-    /// Whether its worker speaks only the agent protocol: it is not built on our SDK, so
+    /// Whether its worker uses only the agent protocol: it is not built on our SDK, so
     /// it knows no dispatch ids, epochs or receipts, and takes no payload in the packet.
     pub fn is_agent_protocol(&self) -> bool {
         self.as_str().starts_with(AGENT_PROTOCOL)
@@ -321,8 +321,8 @@ impl std::str::FromStr for DispatchId {
 ///   has no run under way, and the next one is [`Attempt::next`].
 ///
 /// The conversions are the methods here. The ledger assigns a run only to a row that has
-/// [`Attempt::before_this_run`], and takes the row back to it when a run is requeued that
-/// surely never began ([`Attempt::after_requeue`]).
+/// `before_this_run`, and takes the row back to it when a run is requeued that
+/// surely never began (`after_requeue`).
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -336,12 +336,12 @@ impl Attempt {
     }
 
     /// Whether this is the last run of a job that may have `max`.
-    pub fn is_last_of(self, max: u32) -> bool {
+    pub(crate) fn is_last_of(self, max: u32) -> bool {
         self.0 >= max
     }
 
     /// What was counted before this run was assigned.
-    pub fn before_this_run(self) -> Self {
+    pub(crate) fn before_this_run(self) -> Self {
         Self(self.0.saturating_sub(1))
     }
 
@@ -355,7 +355,7 @@ impl Attempt {
 
     /// What is counted after this run ended so and its job is queued again: a run that
     /// surely never began does not count.
-    pub fn after_requeue(self, end: RunEnd) -> Self {
+    pub(crate) fn after_requeue(self, end: RunEnd) -> Self {
         match end.may_have_begun() {
             true => self,
             false => self.before_this_run(),

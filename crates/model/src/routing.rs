@@ -20,9 +20,9 @@ pub enum WaitReason {
     PoolOverloaded,
     TenantLimit,
     DispatchFailed,
-    /// The kernel could not be asked.
+    /// The kernel could not be reached.
     SafetyUnavailable,
-    /// The kernel asked us to come back later.
+    /// The kernel wants to decide later.
     Throttled,
     /// A retry waits for its time.
     Backoff,
@@ -79,7 +79,7 @@ pub struct WorkerHealth {
     pub crash_suspect: u32,
     /// Dispatches in a row that it did not accept in time.
     pub missed_accepts: u32,
-    /// It speaks but does not hear: nothing more for it until then.
+    /// It sends but does not receive: nothing more for it until then.
     pub unresponsive_until: Option<ListenTime>,
     /// When its last heartbeat said that it has nothing to do.
     pub idle_at: Option<ListenTime>,
@@ -124,24 +124,24 @@ impl Worker {
         self.max_parallel.max(1)
     }
 
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.in_flight < self.slots()
     }
 
     /// By what it reports: 90 % of its slots, its processor or its accelerator.
-    pub fn is_overloaded(&self) -> bool {
+    pub(crate) fn is_overloaded(&self) -> bool {
         f64::from(self.reported_active) / f64::from(self.slots()) >= 0.9
             || self.cpu_load >= 90.0
             || self.gpu_utilization >= 90.0
     }
 
     /// Whether it is given anything at all at present.
-    pub fn is_available(&self) -> bool {
+    pub(crate) fn is_available(&self) -> bool {
         !self.draining && self.health.unresponsive_until.is_none()
     }
 
     /// Whether it may be given a job.
-    pub fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.is_available() && self.has_room() && !self.is_overloaded()
     }
 
@@ -151,7 +151,7 @@ impl Worker {
         self.addressing == Addressing::Unregistered || (!self.sdk && self.topics.is_empty())
     }
 
-    pub fn score(&self) -> f64 {
+    pub(crate) fn score(&self) -> f64 {
         f64::from(self.reported_active)
             + f64::from(self.in_flight)
             + f64::from(self.cpu_load) / 100.0
@@ -188,7 +188,7 @@ impl Worker {
 
 /// The pools a job may go to, in the order of the configuration; with those that take
 /// nothing new when `draining`.
-pub fn pools_of<'a>(
+pub(crate) fn pools_of<'a>(
     routing: &'a PoolRouting,
     spec: &'a JobSpec,
     draining: bool,
@@ -216,7 +216,7 @@ fn pools_where<'a>(
 
 /// Chooses a worker for `spec`, or says why there is none. A `crash_suspect` job (one more lost
 /// worker ends it) is not put beside another: one of the two may be what kills workers.
-pub fn pick<'a>(
+pub(crate) fn pick<'a>(
     routing: &PoolRouting,
     spec: &JobSpec,
     crash_suspect: bool,

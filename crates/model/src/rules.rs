@@ -70,7 +70,7 @@ pub struct Pool {
 impl Pool {
     /// Whether it may be given a job that needs these. A pool that lists no capabilities
     /// restricts nothing; what its workers announce still has to fit.
-    pub fn offers(&self, requires: &[String]) -> bool {
+    pub(crate) fn offers(&self, requires: &[String]) -> bool {
         self.capabilities.is_empty() || requires.iter().all(|r| self.capabilities.contains(r))
     }
 }

@@ -78,7 +78,7 @@ pub struct Aftermath {
     pub event: bool,
     /// The job goes to the dead-letter queue, in the ledger and on the bus, under this code.
     pub dead_letter: Option<DeadLetterCode>,
-    /// A worker that may still run it is told to stop.
+    /// A worker that may still run it gets a cancel.
     pub cancel_run: bool,
     /// The saga it belongs to is rolled back.
     pub rollback: bool,

@@ -1,10 +1,10 @@
 //! Several processes under one worker id.
 //!
 //! A new process under a known id is most often the successor of one that died, whose jobs
-//! are lost; but it may as well be a second one beside it. So the old one is asked first.
-//! What must stay true: a process that answers keeps its jobs, whoever else goes by its id;
-//! one that does not is lost soon, long before the TTL. New work goes to one of them, the
-//! registered one; the others end what they have.
+//! are lost; but it may as well be a second one beside it. So the inventory of the old one
+//! is requested first. What must stay true: a process that answers keeps its jobs, whoever
+//! else goes by its id; one that does not is lost soon, long before the TTL. New work goes
+//! to one of them, the registered one; the others end what they have.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -103,7 +103,7 @@ impl Engine {
     }
 
     /// A process of our SDK introduces itself: whether it is the one that is given work
-    /// under its id from now on. A process that was replaced and speaks again is not.
+    /// under its id from now on. A process that was replaced and is heard again is not.
     pub(super) fn register_process(
         &mut self,
         step: &mut Step<'_>,
@@ -123,8 +123,8 @@ impl Engine {
         true
     }
 
-    /// Whoever else went by this id may be gone. A process of our SDK is asked before its
-    /// jobs are lost; no other could answer.
+    /// Whoever else went by this id may be gone. The inventory of a process of our SDK is requested
+    /// before its jobs are lost; no other could answer.
     pub(super) fn replace_process(&mut self, step: &mut Step<'_>, id: &WorkerId, by: &Incarnation) {
         let reason = "its worker was replaced by a new process";
         let mute = self.jobs_at_worker(id, |a| a.incarnation != *by && !a.sdk);
@@ -139,7 +139,7 @@ impl Engine {
             before.extend(run.map(|a| a.incarnation.clone()));
         }
         let heard = self.listening.now();
-        let mut asked = false;
+        let mut added = false;
         for incarnation in before {
             if incarnation != *by && !self.duplicates.contains(id, &incarnation) {
                 let other = DuplicateProcess {
@@ -149,10 +149,10 @@ impl Engine {
                     reported: false,
                 };
                 self.duplicates.insert(id, incarnation, other);
-                asked = true;
+                added = true;
             }
         }
-        if asked {
+        if added {
             step.effects
                 .push(Effect::RequestInventory { worker: id.clone() });
         }
@@ -192,13 +192,13 @@ impl Engine {
     pub(super) fn duplicate_heartbeat(
         &mut self,
         step: &mut Step<'_>,
-        beat: &Heartbeat,
+        heartbeat: &Heartbeat,
         incarnation: &Incarnation,
     ) {
-        let id = &beat.worker;
+        let id = &heartbeat.worker;
         if self.duplicates.contains(id, incarnation) {
             self.note_duplicate_alive(step, id, incarnation);
-            self.note_heartbeats(id, beat.active.iter());
+            self.note_heartbeats(id, heartbeat.active.iter());
             if self.workers.contains_key(id) {
                 return;
             }

@@ -1,5 +1,5 @@
-//! Who holds what: by worker, by tenant and by rule, so that a heartbeat looks at its own
-//! worker's jobs and a limit is a look-up.
+//! Who holds what: by worker, by tenant and by rule, so that a heartbeat reads only its own
+//! worker's jobs and a limit is one look-up.
 //!
 //! What must stay true: a run is counted here exactly while its job is assigned.
 
@@ -37,9 +37,9 @@ impl InFlight {
                 self.by_worker.remove(&a.worker);
             }
         }
-        less(&mut self.by_tenant, tenant);
+        decrement(&mut self.by_tenant, tenant);
         if let Some(rule) = &a.limits.rule {
-            less(&mut self.by_rule, &(tenant.clone(), rule.clone()));
+            decrement(&mut self.by_rule, &(tenant.clone(), rule.clone()));
         }
     }
 
@@ -73,7 +73,7 @@ impl InFlight {
     }
 }
 
-fn less<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, u32>, key: &K) {
+fn decrement<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, u32>, key: &K) {
     if let Some(n) = counts.get_mut(key) {
         *n = n.saturating_sub(1);
         if *n == 0 {
@@ -118,7 +118,8 @@ impl Engine {
         }
     }
 
-    /// What a worker holds under an incarnation, in number, and how many are crash_suspect.
+    /// What a worker holds under an incarnation, in number, and how many of them are crash
+    /// suspects.
     pub(super) fn count_at_worker(
         &self,
         worker: &WorkerId,
@@ -136,7 +137,7 @@ impl Engine {
         counts
     }
 
-    /// The jobs of a worker that `which` says, in the order of their ids.
+    /// The jobs of a worker that `which` selects, in the order of their ids.
     pub(super) fn jobs_at_worker(
         &self,
         worker: &WorkerId,

@@ -1,4 +1,4 @@
-//! What the engine says about itself: where a job stands and why, how many wait where.
+//! What the engine reports about itself: where a job stands and why, how many wait where.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The answer to our question what a worker is running and has finished: the one proof
+//! The inventory of what a worker is running and has finished: the one proof
 //! that it does not have a dispatch.
 
 use std::collections::HashSet;
@@ -17,10 +17,10 @@ impl Engine {
         running: &HashSet<DispatchId>,
         finished: &HashSet<DispatchId>,
     ) {
-        let known = self.workers.get(worker).map(|w| &w.incarnation);
+        let registered = self.workers.get(worker).map(|w| &w.incarnation);
         if self.duplicates.contains(worker, incarnation) {
             self.note_duplicate_alive(step, worker, incarnation);
-        } else if known.is_some_and(|i| i != incarnation) {
+        } else if registered.is_some_and(|i| i != incarnation) {
             // From a process that is gone already.
             return;
         } else {
@@ -57,7 +57,7 @@ impl Engine {
     }
 
     /// A run that was taken over from an earlier leader and that its worker does not list:
-    /// what it has is asked again, because the first question or its answer may be lost.
+    /// its inventory is requested again, because the first request or its answer may be lost.
     pub(super) fn request_inventory_if_missing(
         &mut self,
         step: &mut Step<'_>,

@@ -64,10 +64,10 @@ pub struct Assignment {
     pub accepted: bool,
     /// Taken over from an earlier leader: we do not know whether it was published.
     pub recovered: bool,
-    /// What the worker is told; by the ledger's clock.
+    /// What the dispatch says; by the ledger's clock.
     pub accept_by: Timestamp,
     pub liveness: RunLiveness,
-    /// What the decision imposes on this run; the worker is told.
+    /// What the decision imposes on this run; the dispatch carries it.
     pub constraints: Option<Arc<Constraints>>,
     pub addressing: Addressing,
     pub limits: RunLimits,
@@ -106,7 +106,7 @@ impl Assignment {
         self.liveness.accept_by = heard + accept_within;
     }
 
-    /// When it began by the ledger's clock, as far as can be told.
+    /// When it began by the ledger's clock, as far as it is known.
     pub(super) fn began_at(&self) -> Option<Timestamp> {
         let given = self.dispatched_at.filter(|_| !self.sdk);
         self.started_at.or(given)
@@ -126,21 +126,21 @@ pub struct RecoveredJob {
 /// Where a job stands with us.
 #[derive(Debug, Clone)]
 pub enum Phase {
-    /// The kernel is being asked.
+    /// The kernel decides about it.
     Checking,
     /// Allowed, and in the ready queue.
     Waiting {
         verdict: Verdict,
         retry_at: Timestamp,
     },
-    /// To be asked about again later.
+    /// The kernel decides about it again later.
     Sleeping {
         until: Timestamp,
         reason: WaitReason,
-        /// Where more can be said than the reason.
+        /// More than the reason, where there is more.
         detail: Option<Arc<str>>,
     },
-    /// A human is asked.
+    /// A human decides about it.
     Held,
     Assigned(Assignment),
 }
@@ -161,7 +161,7 @@ pub(super) struct Job {
     pub tries: u32,
     /// Scheduled tries, counted or not: they become rarer.
     pub rounds: u32,
-    /// The turn it had when it left the ready queue to be asked about again.
+    /// The turn it had when it left the ready queue for another decision.
     pub saved_turn: Option<SavedTurn>,
     /// It is on its last attempt after it lost a worker.
     pub crash_suspect: bool,
@@ -199,7 +199,7 @@ impl Job {
 }
 
 impl Engine {
-    /// The kernel has spoken about a job that was PENDING when it was asked. One that is
+    /// The kernel has decided about a job that was PENDING at the time of the request. One that is
     /// in flight or waiting by now (its submission came twice) is left as it is; one that
     /// was held has been approved.
     pub(super) fn decided(&mut self, step: &mut Step<'_>, mut queued: QueuedJob, verdict: Verdict) {
@@ -337,11 +337,11 @@ impl Engine {
         let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
-        // Told of twice in one round, it stands here once.
+        // A job that was allowed twice in one round is queued once.
         let (Phase::Waiting { verdict, retry_at }, None) = (&mut job.phase, job.place) else {
             return;
         };
-        let at = grid(step.now + self.settings.backoff.delay(job.rounds, step.random()));
+        let at = round_up(step.now + self.settings.backoff.delay(job.rounds, step.random()));
         *retry_at = at;
         let limit = verdict
             .constraints
@@ -365,7 +365,7 @@ impl Engine {
         self.arm(Some(at), id);
     }
 
-    /// Not now: ask again at `until`. A job that waits with a verdict keeps waiting.
+    /// Not now: the kernel decides again at `until`. A job that waits with a verdict keeps waiting.
     pub(super) fn sleep(
         &mut self,
         now: Timestamp,
@@ -397,7 +397,7 @@ impl Engine {
         self.arm(Some(until), &id);
     }
 
-    /// The ledger's word replaces ours. Nothing but a question to the kernel comes of it
+    /// The ledger's state replaces ours. Nothing but a request to the kernel comes of it
     /// in the same moment, not even from a deadline that has passed: on take-over nothing
     /// can be committed yet.
     pub(super) fn recover(&mut self, step: &mut Step<'_>, job: RecoveredJob) {
@@ -455,7 +455,7 @@ impl Engine {
         }
     }
 
-    /// It is not ours any more, and whoever may have it is told.
+    /// The job is not ours any more, and a worker that may have it gets a cancel.
     pub(super) fn gone(&mut self, step: &mut Step<'_>, id: &JobId) {
         if let Some(job) = self.forget(id)
             && let Phase::Assigned(assignment) = job.phase
@@ -466,7 +466,7 @@ impl Engine {
         }
     }
 
-    /// Someone else ended it: a cancel, most often. The worker is told.
+    /// Someone else ended the job: a cancel, most often. Its worker gets a cancel.
     pub(super) fn ended(&mut self, step: &mut Step<'_>, id: &JobId, state: JobState) {
         if let Some(job) = self.forget(id)
             && let Phase::Assigned(assignment) = job.phase
@@ -479,7 +479,7 @@ impl Engine {
 
 /// Tries of waiting jobs fall on a grid, so that a hundred thousand of them do not wake
 /// the leader a hundred thousand times. Later, never earlier.
-pub(super) fn grid(at: Timestamp) -> Timestamp {
+pub(super) fn round_up(at: Timestamp) -> Timestamp {
     const STEP: i64 = 50_000;
     let over = at.0.rem_euclid(STEP);
     if over == 0 {

@@ -1,4 +1,4 @@
-//! What the engine is told and what it answers: data, so that a test can write and read it.
+//! The inputs and the effects of the engine: data, so that a test can write and read it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::run_end::RunEnd;
 use crate::state::JobState;
 use crate::time::Timestamp;
 
-/// How a worker says a run ended.
+/// How a run ended, as its worker reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Succeeded,
@@ -40,7 +40,7 @@ impl Outcome {
     }
 }
 
-/// A worker's word on the end of a run. The payload stays in the shell, under `key`.
+/// What a worker reports on the end of a run. The payload stays in the shell, under `key`.
 #[derive(Debug, Clone)]
 pub struct ResultReport {
     /// Lets the shell find the payload when the effect comes back.
@@ -53,9 +53,9 @@ pub struct ResultReport {
     pub error_code: String,
     pub error_message: String,
     pub started_at: Option<Timestamp>,
-    /// The result was promised but its content is gone.
+    /// The report refers to a result whose content is gone.
     pub missing: bool,
-    /// The shell has looked at the job's row, so what is not held now is no run of ours.
+    /// The shell has read the job's row, so what is not held now is no run of ours.
     pub looked_up: bool,
 }
 
@@ -73,7 +73,7 @@ pub enum WorkerChangeKind {
     Joined,
     /// Under a name that was known before: back again, or as a new process.
     Rejoined,
-    /// It said so.
+    /// It deregistered.
     Left,
     Lost(&'static str),
 }
@@ -111,12 +111,12 @@ pub enum Input {
         job: Box<QueuedJob>,
         verdict: Verdict,
     },
-    /// The kernel could not be asked, or asked us to wait.
+    /// The kernel could not be reached, or wants us to wait.
     Undecided {
         job: Box<QueuedJob>,
         delay: Duration,
         reason: WaitReason,
-        /// The same in words, for whoever asks what the job waits for.
+        /// The same in words, for a person who wants to know what the job waits for.
         detail: Arc<str>,
     },
     /// The job as the ledger has it: on take-over, and after a miss.
@@ -235,20 +235,20 @@ pub enum Effect {
         report: ResultReport,
         why: String,
     },
-    /// Ask the kernel (again).
+    /// Request a decision of the kernel (again).
     Recheck(Arc<QueuedJob>),
     /// Put the same dispatch on the wire again.
     Republish {
         job: Arc<QueuedJob>,
         assignment: Assignment,
     },
-    /// Tell the worker to stop.
+    /// Cancel the run at its worker.
     CancelAtWorker {
         job: JobId,
         run: RunId,
         reason: String,
     },
-    /// Tell the worker that its result is in the ledger.
+    /// Acknowledge to the worker that its result is in the ledger.
     Receipt {
         worker: WorkerId,
         dispatch: String,
@@ -261,7 +261,7 @@ pub enum Effect {
         worker: WorkerId,
         processes: [Incarnation; 2],
     },
-    /// Ask an unknown worker to introduce itself.
+    /// Request that an unknown worker registers.
     RequestRegister {
         worker: WorkerId,
     },

@@ -9,7 +9,7 @@
 //!
 //! There are two clocks: the ledger's for what is due and for deadlines, and one that runs
 //! only while workers can be heard for everything that is counted from a sign of life. How
-//! that one is kept is in `listening.rs`.
+//! that one runs is in `listening.rs`.
 
 mod cancels;
 mod duplicate_workers;
@@ -75,10 +75,10 @@ pub struct Engine {
     capacity_changed: bool,
     next_worker_sweep: Timestamp,
     taken: RecentIds<DispatchId>,
-    /// Workers that were lost or left, to tell when they are back.
+    /// Workers that were lost or left, to notice when they are back.
     departed: RecentIds<WorkerId>,
     changes: Vec<WorkerChange>,
-    /// The last time it was asked what to do.
+    /// The time of the last call of [`Engine::handle`].
     now: Timestamp,
     /// More was due at that time than is done at once.
     behind: bool,
@@ -113,7 +113,7 @@ impl<T: Clone + Eq + Hash> RecentIds<T> {
     }
 }
 
-/// Random words from the operating system, handed in by the shell.
+/// Random numbers from the operating system, handed in by the shell.
 pub type Random<'a> = &'a mut dyn FnMut() -> u64;
 
 /// One call of [`Engine::handle`]: when it is, and what is to be done so far.
@@ -279,7 +279,7 @@ impl Engine {
         self.workers.values()
     }
 
-    /// Which workers came and went since this was last asked, for the log.
+    /// Which workers came and went since the last call, for the log.
     pub fn take_worker_changes(&mut self) -> Vec<WorkerChange> {
         std::mem::take(&mut self.changes)
     }
@@ -310,9 +310,9 @@ impl Engine {
             job.place = None;
             job.saved_turn = None;
             let phase = std::mem::replace(&mut job.phase, Phase::Checking);
-            let known = job.queued.clone();
+            let queued = job.queued.clone();
             match phase {
-                Phase::Waiting { verdict, .. } => self.make_ready(step, known, verdict),
+                Phase::Waiting { verdict, .. } => self.make_ready(step, queued, verdict),
                 other @ (Phase::Checking
                 | Phase::Sleeping { .. }
                 | Phase::Held

@@ -22,7 +22,7 @@ const MAX_BLOCKED: usize = 1024;
 /// What became of the next job of a class.
 enum Placed {
     Assigned(WorkerId),
-    /// Its verdict is too old: the kernel is asked first.
+    /// Its verdict is too old: the kernel decides first.
     Rechecked,
     Blocked,
     /// Nothing waits in this class.
@@ -187,22 +187,22 @@ impl Engine {
             .filter(|n| self.in_flight.of_rule(tenant, &verdict.rule_id) >= *n)
     }
 
-    /// Why a job waits, looked up or found out.
+    /// Why a job waits: from the last try, or by a new one.
     pub(super) fn wait_reason(&mut self, id: &JobId) -> Option<WaitReason> {
         let job = self.jobs.get(id)?;
         let Phase::Waiting { verdict, .. } = &job.phase else {
             return None;
         };
         let class = job.place?.class;
-        let known = self.ready.reason(class, &job.queued.tenant);
-        if let Some(reason) = known.filter(|_| !self.capacity_changed) {
+        let found = self.ready.reason(class, &job.queued.tenant);
+        if let Some(reason) = found.filter(|_| !self.capacity_changed) {
             return Some(reason);
         }
         if self.at_limit(&job.queued.tenant, verdict) {
             return Some(WaitReason::TenantLimit);
         }
         match self.pick_worker(job) {
-            // Other jobs are before it, or the kernel is asked first.
+            // Other jobs are before it, or the kernel decides first.
             Ok(_) => None,
             Err(reason) => {
                 // The whole class waits for it; nobody else need find out again.
@@ -216,8 +216,8 @@ impl Engine {
 
     /// Runs in all that a job may have.
     pub(super) fn max_attempts(&self, job: &QueuedJob, constraints: Option<&Constraints>) -> u32 {
-        let asked = job.spec.max_attempts;
-        let own = asked
+        let requested = job.spec.max_attempts;
+        let own = requested
             .or_else(|| self.rules.topics.get(&job.spec.topic)?.max_attempts)
             .unwrap_or(self.settings.max_attempts);
         let allowed = constraints.and_then(Constraints::max_attempts);
@@ -230,8 +230,8 @@ impl Engine {
         job: &QueuedJob,
         constraints: Option<&Constraints>,
     ) -> Option<Duration> {
-        let asked = job.spec.timeout_ms.map(Duration::from_millis);
-        let own = asked.or_else(|| self.rules.topics.get(&job.spec.topic)?.timeout);
+        let requested = job.spec.timeout_ms.map(Duration::from_millis);
+        let own = requested.or_else(|| self.rules.topics.get(&job.spec.topic)?.timeout);
         let allowed = constraints.and_then(Constraints::max_runtime);
         [own, allowed].into_iter().flatten().min()
     }
@@ -276,12 +276,12 @@ impl Engine {
         let (Some(job), Some(w)) = (self.jobs.get(id), self.workers.get(worker)) else {
             return;
         };
-        let (known, crash_suspect) = (job.queued.clone(), job.crash_suspect);
+        let (queued, crash_suspect) = (job.queued.clone(), job.crash_suspect);
         let constraints = verdict.constraints.as_deref();
         let limited = constraints.and_then(Constraints::max_concurrent_jobs);
         let limits = RunLimits {
-            run_limit: self.run_limit(&known, constraints),
-            max_attempts: self.max_attempts(&known, constraints),
+            run_limit: self.run_limit(&queued, constraints),
+            max_attempts: self.max_attempts(&queued, constraints),
             rule: limited.map(|_| Arc::from(verdict.rule_id.as_str())),
             miss_counted: false,
         };
@@ -295,7 +295,7 @@ impl Engine {
             sdk: w.sdk,
             inline: w.inline,
             dispatch,
-            attempt: known.attempt.next(),
+            attempt: queued.attempt.next(),
             scheduled_at: step.now,
             dispatched_at: None,
             started_at: None,
@@ -311,7 +311,7 @@ impl Engine {
         assignment.liveness.last_heartbeat = heard;
         assignment.offer(step.now, heard, self.settings.accept_within);
         let accept_by = assignment.accept_by;
-        self.take_slot(&known.tenant, id, &assignment, crash_suspect);
+        self.take_slot(&queued.tenant, id, &assignment, crash_suspect);
         if let Some(job) = self.jobs.get_mut(id) {
             job.phase = Phase::Assigned(assignment.clone());
             job.place = None;
@@ -319,7 +319,7 @@ impl Engine {
             job.rounds = 0;
         }
         step.effects.push(Effect::Assign {
-            job: known,
+            job: queued,
             assignment,
             verdict,
         });

@@ -72,7 +72,7 @@ type Flow = (TenantId, Priority);
 /// What a job is queued by.
 pub(super) struct Entry<'a> {
     pub job: &'a QueuedJob,
-    /// The pools it may go to, asked for only when its class is new.
+    /// The pools it may go to, computed only when its class is new.
     pub pools: &'a dyn Fn() -> Vec<PoolName>,
     /// One more lost worker ends it, so it is placed more carefully.
     pub crash_suspect: bool,
@@ -365,7 +365,7 @@ impl Ready {
         }
     }
 
-    /// Why this tenant's jobs of a class wait; `None` when nobody has looked since
+    /// Why this tenant's jobs of a class wait; `None` when nobody has tried since
     /// something changed.
     pub fn reason(&self, class: ClassId, tenant: &TenantId) -> Option<WaitReason> {
         let c = self.classes.get(&class)?;

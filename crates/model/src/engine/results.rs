@@ -1,4 +1,4 @@
-//! The wire's and the workers' word on runs: published, started, ended.
+//! What the bus and the workers report on runs: published, started, ended.
 
 use std::time::Duration;
 
@@ -98,7 +98,7 @@ impl Engine {
         a.recovered = false;
         let first = a.started_at.is_none();
         if first {
-            let at = within(a, at, now);
+            let at = clamp_to_run(a, at, now);
             a.started_at = Some(at);
             a.liveness.began = Some(self.listening.moment(now, at));
             let dispatch = a.dispatch;
@@ -114,12 +114,12 @@ impl Engine {
 
     pub(super) fn result(&mut self, step: &mut Step<'_>, report: ResultReport) {
         let job = self.jobs.get_mut(&report.job);
-        let known = job.as_ref().map(|job| job.queued.clone());
-        let (known, a) = match (known, job.and_then(Job::assignment_mut)) {
-            (Some(known), Some(a))
+        let queued = job.as_ref().map(|job| job.queued.clone());
+        let (queued, a) = match (queued, job.and_then(Job::assignment_mut)) {
+            (Some(queued), Some(a))
                 if is_from(a, &report.worker) && is_dispatch(a, &report.dispatch) =>
             {
-                (known, a)
+                (queued, a)
             }
             _ => {
                 self.unmatched(step, report);
@@ -130,7 +130,7 @@ impl Engine {
         // A result implies that it was dispatched and ran.
         a.accepted = true;
         if report.outcome != Outcome::NotStarted && a.started_at.is_none() {
-            a.started_at = Some(within(a, report.started_at, step.now));
+            a.started_at = Some(clamp_to_run(a, report.started_at, step.now));
         }
         a.dispatched_at
             .get_or_insert(a.started_at.unwrap_or(step.now));
@@ -153,7 +153,7 @@ impl Engine {
             self.retry_or_fail(step, &report.job, end, reason);
             return;
         }
-        let again = self.retry_on(&known).follows(end);
+        let again = self.retry_on(&queued).follows(end);
         if again && !assignment.is_last_attempt() {
             self.retry_or_fail(step, &report.job, end, detail);
             return;
@@ -161,7 +161,7 @@ impl Engine {
         let (code, reason) = final_report(&report, &assignment, again, detail);
         self.forget(&report.job);
         step.effects.push(Effect::Finish {
-            job: known,
+            job: queued,
             assignment,
             end,
             to: end.final_state(),
@@ -172,7 +172,7 @@ impl Engine {
         });
     }
 
-    /// A result of a run that is not held. Its worker keeps it until the ledger has told
+    /// A result of a run that is not held. Its worker keeps it until the ledger has shown
     /// that it is no run under way: we may be the ones who are wrong.
     fn unmatched(&self, step: &mut Step<'_>, report: ResultReport) {
         let dispatch: Option<DispatchId> = report.dispatch.parse().ok();
@@ -227,11 +227,11 @@ impl Engine {
             .delay_after(step, &job, &assignment, end)
             .map(|d| step.now + d);
         let ran = end.may_have_begun();
-        let mut known = (*job.queued).clone();
-        known.attempt = assignment.attempt.after_requeue(end);
-        known.not_before = not_before;
-        known.since = Some(step.now);
-        known.lost = end.is_lost() || (known.lost && !ran);
+        let mut queued = (*job.queued).clone();
+        queued.attempt = assignment.attempt.after_requeue(end);
+        queued.not_before = not_before;
+        queued.since = Some(step.now);
+        queued.lost = end.is_lost() || (queued.lost && !ran);
         step.effects.push(Effect::Requeue {
             job: id.clone(),
             assignment,
@@ -245,12 +245,12 @@ impl Engine {
                     true => WaitReason::DispatchFailed,
                     false => WaitReason::Backoff,
                 };
-                self.sleep(step.now, known, until, reason);
+                self.sleep(step.now, queued, until, reason);
             }
             None => {
-                let known = std::sync::Arc::new(known);
-                self.set_phase(step.now, known.clone(), Phase::Checking);
-                step.effects.push(Effect::Recheck(known));
+                let queued = std::sync::Arc::new(queued);
+                self.set_phase(step.now, queued.clone(), Phase::Checking);
+                step.effects.push(Effect::Recheck(queued));
             }
         }
         if let Some(waiting) = self.jobs.get_mut(id) {
@@ -318,7 +318,7 @@ impl Engine {
     }
 }
 
-/// The code and the reason of a run's end that ends its job, as its worker tells it.
+/// The code and the reason of a run's end that ends its job, as its worker reports it.
 fn final_report(
     report: &ResultReport,
     a: &Assignment,
@@ -350,7 +350,7 @@ fn receipt(report: &ResultReport) -> Effect {
     }
 }
 
-/// Of a job that nobody is reached for by name, whoever has it may speak.
+/// A job that goes to no registered worker may be reported on by whoever has it.
 fn is_from(a: &Assignment, worker: &WorkerId) -> bool {
     match a.addressing {
         Addressing::Direct | Addressing::Shared => a.worker == *worker,
@@ -362,7 +362,7 @@ fn is_dispatch(a: &Assignment, text: &str) -> bool {
     text.parse::<DispatchId>().is_ok_and(|d| d == a.dispatch)
 }
 
-/// Whether the word of this run's worker counts when it does not say which run it means.
+/// Whether a report of this run's worker counts when it does not name the run.
 /// Whoever serves a topic unregistered is known by nothing but the run it names.
 fn may_omit_dispatch(a: &Assignment) -> bool {
     match a.addressing {
@@ -371,8 +371,8 @@ fn may_omit_dispatch(a: &Assignment) -> bool {
     }
 }
 
-/// The worker's clock is not ours: its word is kept between the assignment and now.
-fn within(a: &Assignment, at: Option<Timestamp>, now: Timestamp) -> Timestamp {
+/// The worker's clock is not ours: its time is clamped between the assignment and now.
+fn clamp_to_run(a: &Assignment, at: Option<Timestamp>, now: Timestamp) -> Timestamp {
     let earliest = a.dispatched_at.unwrap_or(a.scheduled_at);
     at.unwrap_or(now).clamp(earliest.min(now), now)
 }

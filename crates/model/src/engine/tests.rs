@@ -58,13 +58,13 @@ impl Fixture {
     }
 
     fn with_gaps(settings: Settings) -> Self {
-        let mut fixture = Self::deaf(settings);
+        let mut fixture = Self::without_bus(settings);
         fixture.feed(Input::BusUp);
         fixture
     }
 
-    /// One that does not hear workers yet.
-    fn deaf(settings: Settings) -> Self {
+    /// One that cannot hear workers yet.
+    fn without_bus(settings: Settings) -> Self {
         Self {
             engine: Engine::new(settings, rules()),
             now: START,
@@ -112,7 +112,7 @@ impl Fixture {
 
     /// Lets time pass as the shell would, waking whenever the engine asks for it. What
     /// happens is given with the time at which it did.
-    fn live(&mut self, by: Duration) -> Vec<(Timestamp, Effect)> {
+    fn run_for(&mut self, by: Duration) -> Vec<(Timestamp, Effect)> {
         let end = self.now + by;
         let mut out = Vec::new();
         while let Some(next) = self.engine.next_deadline().filter(|at| *at <= end) {
@@ -133,7 +133,7 @@ impl Fixture {
     /// A new process takes the place of one that died and answers no more.
     fn replaced(&mut self, id: &str, incarnation: &str, slots: u32) -> Vec<Effect> {
         let mut effects = self.feed(Input::Register(Box::new(worker(id, incarnation, slots))));
-        effects.extend(self.live(secs(4)).into_iter().map(|(_, e)| e));
+        effects.extend(self.run_for(secs(4)).into_iter().map(|(_, e)| e));
         effects.retain(|e| !matches!(e, Effect::RequestInventory { .. }));
         effects
     }
@@ -172,7 +172,7 @@ impl Fixture {
         self.engine
             .workers()
             .find(|w| w.id.as_str() == id)
-            .expect("a queued worker")
+            .expect("a registered worker")
     }
 }
 
@@ -303,10 +303,10 @@ fn report(job: &str, a: &Assignment, outcome: Outcome) -> ResultReport {
 
 /// Effects in short, to compare with.
 fn short(effects: &[Effect]) -> Vec<String> {
-    effects.iter().map(one_short).collect()
+    effects.iter().map(summary).collect()
 }
 
-fn one_short(effect: &Effect) -> String {
+fn summary(effect: &Effect) -> String {
     match effect {
         Effect::Assign {
             job, assignment, ..

@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use super::jobs::grid;
+use super::jobs::round_up;
 use super::workers::ANSWER_GRACE;
 use super::{Assignment, Effect, Engine, Phase, Step};
 use crate::ids::JobId;
@@ -14,7 +14,7 @@ use crate::run_end::RunEnd;
 use crate::state::JobState;
 use crate::time::{ListenTime, Timestamp};
 
-/// Timers that are kept without asking whether they still count.
+/// Timers that are held without a check whether they still count.
 const TIMERS_KEPT: usize = 1024;
 
 /// While the bus is away nobody can show life: a run is checked again after this long.
@@ -28,7 +28,7 @@ const RUN_GRACE: Duration = Duration::from_secs(5);
 const TIMERS_AT_ONCE: usize = 4096;
 
 impl Engine {
-    /// Sees to it that this job is looked at by `at`, or by its deadline if that comes
+    /// Sees to it that this job is checked by `at`, or by its deadline if that comes
     /// first. A job has one timer that counts, so that one that is put off again and
     /// again does not leave a timer for each time.
     pub(super) fn arm(&mut self, at: Option<Timestamp>, id: &JobId) {
@@ -62,7 +62,7 @@ impl Engine {
                 && job.armed == Some(at)
             {
                 job.armed = None;
-                self.timer(step, &id);
+                self.timer_fired(step, &id);
                 run += 1;
                 if run >= TIMERS_AT_ONCE {
                     self.behind = true;
@@ -82,7 +82,7 @@ impl Engine {
 
     /// A timer of this job fired; which one is seen from where the job stands. Timers
     /// of a phase long past find nothing to do.
-    fn timer(&mut self, step: &mut Step<'_>, id: &JobId) {
+    fn timer_fired(&mut self, step: &mut Step<'_>, id: &JobId) {
         let Some(job) = self.jobs.get(id) else { return };
         if job.queued.deadline_at.is_some_and(|at| at <= step.now) {
             let reason = "its deadline passed".to_owned();
@@ -90,7 +90,7 @@ impl Engine {
             return;
         }
         match &job.phase {
-            // The answer, when it comes, looks at the deadline too.
+            // The deadline is checked when the answer comes.
             Phase::Checking => {}
             Phase::Held => self.arm(None, id),
             Phase::Sleeping { until, .. } => match *until {
@@ -118,7 +118,7 @@ impl Engine {
         let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
-        let known = job.queued.clone();
+        let queued = job.queued.clone();
         let (Some(place), Phase::Waiting { retry_at, .. }) = (job.place, &mut job.phase) else {
             return;
         };
@@ -132,7 +132,7 @@ impl Engine {
         };
         let first = job.since + floor;
         if job.rounds == 0 && first > step.now {
-            *retry_at = grid(first);
+            *retry_at = round_up(first);
             let at = *retry_at;
             self.arm(Some(at), id);
             return;
@@ -145,7 +145,7 @@ impl Engine {
                 let reason = format!("{tries} tries to place it ended with {code}");
                 self.forget(id);
                 step.effects.push(Effect::Close {
-                    job: known,
+                    job: queued,
                     to: JobState::Failed,
                     verdict: None,
                     code,
@@ -156,14 +156,14 @@ impl Engine {
         }
         job.rounds = job.rounds.saturating_add(1);
         let delay = settings.backoff.delay(job.rounds, step.random()).max(floor);
-        *retry_at = grid(step.now + delay);
+        *retry_at = round_up(step.now + delay);
         let at = *retry_at;
         self.arm(Some(at), id);
         self.ready.unblock(place.class);
-        self.ready.unpark(&known.tenant);
+        self.ready.unpark(&queued.tenant);
     }
 
-    /// Sees to it that a run that has begun is looked at when it may take no longer.
+    /// Sees to it that a run that has begun is checked when it may take no longer.
     pub(super) fn arm_run_limit(&mut self, id: &JobId) {
         let run = self.jobs.get(id).and_then(|j| j.assignment());
         if let Some(at) = run.and_then(ends_by) {
@@ -202,7 +202,7 @@ impl Engine {
         let unaccepted = !a.accepted && a.sdk;
         if let Some(end) = ends_by(a) {
             // A result may still be on its way from before the bus was lost.
-            let end = end.max(self.listening.settled(RUN_GRACE));
+            let end = end.max(self.listening.grace_end(RUN_GRACE));
             if self.listening.is_on() && end <= heard {
                 let run = a.limits.run_limit.unwrap_or_default();
                 let reason = format!("it ran for longer than {} s", run.as_secs_f64());
@@ -290,7 +290,7 @@ impl Engine {
         }
     }
 
-    /// The end, or another run where the topic says so; the worker is told in any case.
+    /// The end, or another run where the topic says so; the worker gets a cancel in any case.
     fn timed_out(&mut self, step: &mut Step<'_>, id: &JobId, end: RunEnd, reason: String) {
         let again = self.jobs.get(id).is_some_and(|job| {
             let left = job.assignment().is_some_and(|a| !a.is_last_attempt());

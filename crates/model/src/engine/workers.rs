@@ -24,13 +24,13 @@ const CROSSING: std::time::Duration = std::time::Duration::from_secs(2);
 
 impl Engine {
     /// A worker introduces itself. A new incarnation under a known name most often means
-    /// that the old process is gone, and its jobs with it: it is asked, and known soon, not
-    /// after the TTL. Under a name that several processes share, nobody is gone because
-    /// another came.
+    /// that the old process is gone, and its jobs with it: its inventory is requested, so
+    /// that this is known soon, not after the TTL. Under a name that several processes
+    /// share, nobody is gone because another came.
     pub(super) fn register_worker(&mut self, step: &mut Step<'_>, mut worker: Worker) {
         worker.last_seen = self.listening.now();
         worker.health = WorkerHealth::default();
-        let known = self.workers.get(&worker.id);
+        let registered = self.workers.get(&worker.id);
         match worker.addressing {
             Addressing::Direct if worker.sdk => {
                 let (id, incarnation) = (&worker.id, &worker.incarnation);
@@ -39,15 +39,15 @@ impl Engine {
                 }
             }
             Addressing::Direct => {
-                if known.map(|w| &w.incarnation) != Some(&worker.incarnation) {
+                if registered.map(|w| &w.incarnation) != Some(&worker.incarnation) {
                     let reason = "its worker was replaced by a new process";
                     let except = Some(&worker.incarnation);
                     self.requeue_worker(step, &worker.id, except, reason);
                 }
             }
             Addressing::Shared | Addressing::Unregistered => {
-                if let Some(known) = known.filter(|w| w.addressing == worker.addressing) {
-                    worker.topics.extend(known.topics.iter().cloned());
+                if let Some(registered) = registered.filter(|w| w.addressing == worker.addressing) {
+                    worker.topics.extend(registered.topics.iter().cloned());
                 }
             }
         }
@@ -55,68 +55,68 @@ impl Engine {
         self.register(worker);
     }
 
-    pub(super) fn heartbeat(&mut self, step: &mut Step<'_>, beat: &Heartbeat) {
-        self.resend_cancels(step, &beat.active);
-        let registered = self.workers.get(&beat.worker).map(|w| &w.incarnation);
-        if let Some(incarnation) = &beat.incarnation
+    pub(super) fn heartbeat(&mut self, step: &mut Step<'_>, heartbeat: &Heartbeat) {
+        self.resend_cancels(step, &heartbeat.active);
+        let registered = self.workers.get(&heartbeat.worker).map(|w| &w.incarnation);
+        if let Some(incarnation) = &heartbeat.incarnation
             && registered != Some(incarnation)
         {
-            self.duplicate_heartbeat(step, beat, incarnation);
+            self.duplicate_heartbeat(step, heartbeat, incarnation);
             return;
         }
         if registered.is_none() {
             // A worker that knows only CAP introduces itself once in its life, perhaps
             // to an earlier leader: its heartbeat must do.
-            self.register_worker(step, worker_of_heartbeat(step.now, beat));
+            self.register_worker(step, worker_of_heartbeat(step.now, heartbeat));
         }
-        let Some(w) = self.workers.get_mut(&beat.worker) else {
+        let Some(w) = self.workers.get_mut(&heartbeat.worker) else {
             return;
         };
         let (sdk, held, idle_before) = (w.sdk, w.in_flight, w.health.idle_at);
-        self.update_worker(beat);
+        self.update_worker(heartbeat);
         if sdk {
             if held > 0 {
-                self.request_inventory_if_missing(step, &beat.worker, &beat.active);
+                self.request_inventory_if_missing(step, &heartbeat.worker, &heartbeat.active);
             }
-            self.note_heartbeats(&beat.worker, beat.active.iter());
-        } else if held > 0 && beat.active_jobs >= held {
+            self.note_heartbeats(&heartbeat.worker, heartbeat.active.iter());
+        } else if held > 0 && heartbeat.active_jobs >= held {
             // It cannot say which, but it has as many as we gave it.
             let all: Vec<DispatchId> = self
                 .in_flight
-                .of_worker(&beat.worker)
+                .of_worker(&heartbeat.worker)
                 .map(|(d, _)| *d)
                 .collect();
-            self.note_heartbeats(&beat.worker, all.iter());
+            self.note_heartbeats(&heartbeat.worker, all.iter());
         } else if held > 0
-            && beat.active_jobs == 0
+            && heartbeat.active_jobs == 0
             && let Some(before) = idle_before
         {
             // What was sent while it was not connected is gone; it had time to begin, and
             // has said twice that it has nothing.
             let reason = "its worker does not have it";
-            let gone = self.jobs_at_worker(&beat.worker, |a| a.liveness.accept_by <= before);
+            let gone = self.jobs_at_worker(&heartbeat.worker, |a| a.liveness.accept_by <= before);
             for id in gone {
-                self.note_declined_topic(&beat.worker, &id);
+                self.note_declined_topic(&heartbeat.worker, &id);
                 self.retry_or_fail(step, &id, RunEnd::WorkerLost, reason.into());
             }
         }
     }
 
     /// What a heartbeat says of the worker itself.
-    fn update_worker(&mut self, beat: &Heartbeat) {
+    fn update_worker(&mut self, heartbeat: &Heartbeat) {
         let heard = self.listening.now();
-        let Some(w) = self.workers.get_mut(&beat.worker) else {
+        let Some(w) = self.workers.get_mut(&heartbeat.worker) else {
             return;
         };
         let was_open = w.is_open();
         w.last_seen = heard;
-        w.cpu_load = beat.cpu_load;
-        w.gpu_utilization = beat.gpu_utilization;
-        w.max_parallel = beat.max_parallel;
-        w.draining = beat.draining;
+        w.cpu_load = heartbeat.cpu_load;
+        w.gpu_utilization = heartbeat.gpu_utilization;
+        w.max_parallel = heartbeat.max_parallel;
+        w.draining = heartbeat.draining;
         // The handshake of a worker that knows only CAP has no pool; its heartbeat may.
-        if !w.sdk && beat.pool.is_some() && w.pool != beat.pool {
-            w.pool.clone_from(&beat.pool);
+        if !w.sdk && heartbeat.pool.is_some() && w.pool != heartbeat.pool {
+            w.pool.clone_from(&heartbeat.pool);
             self.capacity_changed = true;
         }
         // What is ours is in our own count already: listed by dispatch id, or, by a worker
@@ -126,12 +126,12 @@ impl Engine {
             .last_run_end
             .is_some_and(|at| heard.since(at) <= CROSSING);
         let ours = if w.sdk {
-            u32::try_from(beat.active.len()).unwrap_or(u32::MAX)
+            u32::try_from(heartbeat.active.len()).unwrap_or(u32::MAX)
         } else {
             w.in_flight.saturating_add(u32::from(ended))
         };
-        w.reported_active = beat.active_jobs.saturating_sub(ours);
-        w.health.idle_at = (beat.active_jobs == 0).then_some(heard);
+        w.reported_active = heartbeat.active_jobs.saturating_sub(ours);
+        w.health.idle_at = (heartbeat.active_jobs == 0).then_some(heard);
         if !was_open && w.is_open() {
             self.capacity_changed = true;
         }
@@ -183,7 +183,7 @@ impl Engine {
     }
 
     /// It did not take what it was given in time, though it is there. Several in a row
-    /// mean that it speaks but does not hear; it is tried again with one later.
+    /// mean that it sends but does not receive; it is tried again with one later.
     pub(super) fn worker_missed_accept(&mut self, worker: &WorkerId) {
         let after = self.settings.unresponsive_after;
         let until = self.listening.now() + self.settings.worker_ttl;
@@ -206,11 +206,11 @@ impl Engine {
         if let Some(incarnation) = incarnation {
             self.duplicates.remove(worker, incarnation);
         }
-        let known = self.workers.get(worker);
-        if known.is_some_and(|w| incarnation.is_none_or(|i| *i == w.incarnation)) {
+        let registered = self.workers.get(worker);
+        if registered.is_some_and(|w| incarnation.is_none_or(|i| *i == w.incarnation)) {
             self.depart(worker, WorkerChangeKind::Left);
             self.promote_duplicate(step, worker);
-        } else if known.is_some() && incarnation.is_none() {
+        } else if registered.is_some() && incarnation.is_none() {
             return;
         }
         let gone = self.jobs_at_worker(worker, |a| incarnation.is_none_or(|i| *i == a.incarnation));
@@ -256,13 +256,14 @@ impl Engine {
     }
 
     /// Notes for the log that a worker is new here, or a new process. Those that never
-    /// say a word come and go with the configuration.
+    /// report come and go with the configuration.
     fn note_arrival(&mut self, worker: &Worker) {
-        let known = self.workers.get(&worker.id).map(|w| &w.incarnation);
-        if worker.addressing == Addressing::Unregistered || known == Some(&worker.incarnation) {
+        let registered = self.workers.get(&worker.id).map(|w| &w.incarnation);
+        if worker.addressing == Addressing::Unregistered || registered == Some(&worker.incarnation)
+        {
             return;
         }
-        let back = known.is_some() || self.departed.set.contains(&worker.id);
+        let back = registered.is_some() || self.departed.set.contains(&worker.id);
         self.changes.push(WorkerChange {
             worker: worker.id.clone(),
             incarnation: worker.incarnation.clone(),
@@ -301,7 +302,7 @@ impl Engine {
         let heard = self.listening.now();
         for w in self.workers.values_mut() {
             if w.health.unresponsive_until.is_some_and(|at| at <= heard) {
-                // One more miss and it is deaf again.
+                // One more miss and it is unresponsive again.
                 w.health.unresponsive_until = None;
                 w.health.missed_accepts = self.settings.unresponsive_after.saturating_sub(1);
                 self.capacity_changed = true;
@@ -324,28 +325,28 @@ impl Engine {
     }
 }
 
-fn worker_of_heartbeat(now: Timestamp, beat: &Heartbeat) -> Worker {
+fn worker_of_heartbeat(now: Timestamp, heartbeat: &Heartbeat) -> Worker {
     Worker {
-        id: beat.worker.clone(),
-        incarnation: match beat.addressing {
+        id: heartbeat.worker.clone(),
+        incarnation: match heartbeat.addressing {
             Addressing::Direct => Incarnation::agent_protocol(now),
             Addressing::Shared => Incarnation::shared(),
             Addressing::Unregistered => Incarnation::topic_listener(),
         },
         sdk: false,
         inline: false,
-        pool: beat.pool.clone(),
+        pool: heartbeat.pool.clone(),
         topics: BTreeSet::new(),
         capabilities: BTreeSet::new(),
         labels: BTreeMap::new(),
-        max_parallel: beat.max_parallel,
+        max_parallel: heartbeat.max_parallel,
         reported_active: 0,
-        cpu_load: beat.cpu_load,
-        gpu_utilization: beat.gpu_utilization,
+        cpu_load: heartbeat.cpu_load,
+        gpu_utilization: heartbeat.gpu_utilization,
         draining: false,
         last_seen: ListenTime::default(),
         in_flight: 0,
-        addressing: beat.addressing,
+        addressing: heartbeat.addressing,
         health: WorkerHealth::default(),
     }
 }

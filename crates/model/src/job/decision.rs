@@ -1,4 +1,4 @@
-//! What the policy said about a job, with everything that explains it.
+//! What the policy decided about a job, with everything that explains it.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::constraints::{ApprovalTerms, Constraints};
 use crate::time::Timestamp;
 
-/// What the policy said.
+/// What the policy decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[repr(i16)]
@@ -17,7 +17,7 @@ pub enum Decision {
     RequireApproval = 3,
     Throttle = 4,
     AllowWithConstraints = 5,
-    /// The kernel could not be asked and the fail mode is open.
+    /// The kernel could not be reached and the fail mode is open.
     FailOpen = 20,
 }
 
@@ -67,7 +67,7 @@ pub struct Verdict {
     pub rule_id: String,
     pub snapshot: String,
     pub decided_at: Timestamp,
-    /// The snapshot was in force at this moment or later. When it was asked, for an
+    /// The snapshot was active at this moment or later. The time of the request, for an
     /// answer of the kernel; before that, for one from the cache.
     pub confirmed_at: Timestamp,
     /// The deciding rule's content; empty when no rule decided.

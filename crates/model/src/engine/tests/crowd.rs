@@ -105,7 +105,7 @@ fn waiting_wakes_the_leader_by_the_grid_not_by_the_job() {
     for n in 0..20_000 {
         fixture.allow(ordinary(n, "job.nobody"));
     }
-    fixture.live(secs(70));
+    fixture.run_for(secs(70));
     let mut rounds = 0;
     let mut effects = 0;
     let end = fixture.now + secs(30);

@@ -70,7 +70,7 @@ fn a_held_job_waits_for_a_human_and_runs_when_it_is_decided_again() {
         fixture.engine.jobs.contains_key(&job_id("a")),
         "the replayer leaves it alone"
     );
-    assert!(fixture.live(secs(20)).is_empty());
+    assert!(fixture.run_for(secs(20)).is_empty());
     // Approved, it is PENDING again, and the kernel has been asked again.
     let effects = fixture.allow(job("a"));
     assert_eq!(short(&effects), ["assign a to w"]);

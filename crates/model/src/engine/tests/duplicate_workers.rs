@@ -65,9 +65,9 @@ fn speak(
     for _ in 0..time / 5 {
         seen.extend(
             fixture
-                .live(secs(5))
+                .run_for(secs(5))
                 .into_iter()
-                .map(|(_, e)| one_short(&e)),
+                .map(|(_, e)| summary(&e)),
         );
         seen.extend(short(&fixture.feed(beat_of("one", of_one))));
         seen.extend(short(&fixture.feed(beat_of("two", of_two))));
@@ -112,9 +112,9 @@ fn a_heartbeat_from_before_the_death_proves_nothing() {
     fixture.feed(register("two"));
     fixture.feed(beat_of("one", &[a.dispatch]));
     let seen: Vec<_> = fixture
-        .live(secs(6))
+        .run_for(secs(6))
         .iter()
-        .map(|(_, e)| one_short(e))
+        .map(|(_, e)| summary(e))
         .collect();
     assert!(
         seen.contains(&"requeue a worker_lost".to_owned()),
@@ -132,9 +132,9 @@ fn when_one_of_two_dies_only_its_own_jobs_are_lost() {
         for _ in 0..10 {
             seen.extend(
                 fixture
-                    .live(secs(5))
+                    .run_for(secs(5))
                     .into_iter()
-                    .map(|(_, e)| one_short(&e)),
+                    .map(|(_, e)| summary(&e)),
             );
             let lives = if dies == "two" {
                 beat_of("one", &[a.dispatch])
@@ -199,7 +199,7 @@ fn no_process_loses_its_jobs_for_an_answer_that_the_bus_did_not_carry() {
     let a = fixture.assigned(job("a"));
     fixture.feed(register("two"));
     fixture.feed(Input::BusDown);
-    fixture.live(secs(60));
+    fixture.run_for(secs(60));
     fixture.feed(Input::BusUp);
     fixture.feed(beat_of("one", &[a.dispatch]));
     assert_eq!(

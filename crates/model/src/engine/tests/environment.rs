@@ -69,7 +69,7 @@ pub enum Event {
     End(usize, Incarnation, DispatchId),
     /// A result without a receipt is sent again.
     Resend(usize, Incarnation, DispatchId),
-    Rise(usize),
+    Start(usize),
     Confirm,
     Replay,
 }
@@ -132,14 +132,14 @@ impl Simulation {
                 pool: pool(if i == 3 { "extra" } else { "default" }),
                 slots,
                 alive: false,
-                deaf: false,
+                unresponsive: false,
                 epoch: 0,
                 seen: BTreeSet::new(),
                 running: BTreeMap::new(),
                 finished: BTreeMap::new(),
             });
             let at = sim.between(0, 2_000);
-            sim.send(at, Event::Rise(i));
+            sim.send(at, Event::Start(i));
             sim.send(at + 1_000, Event::Heartbeat(i));
         }
         sim.send(100, Event::Confirm);
@@ -195,7 +195,7 @@ impl Simulation {
             .into_iter()
             .flatten()
             .min()
-            .expect("beats never end");
+            .expect("heartbeats never end");
         self.now = self.now.max(next);
         let mut inputs = Vec::new();
         while let Some(entry) = self.wire.first_entry() {
@@ -203,12 +203,12 @@ impl Simulation {
                 break;
             }
             let event = entry.remove();
-            self.open(event, &mut inputs);
+            self.deliver(event, &mut inputs);
         }
         self.round(inputs);
     }
 
-    fn open(&mut self, event: Event, inputs: &mut Vec<Input>) {
+    fn deliver(&mut self, event: Event, inputs: &mut Vec<Input>) {
         match event {
             Event::Durable(_) | Event::Submit(_) | Event::Dispatch(..) if !self.bus_up => {
                 self.send(250, event);
@@ -226,11 +226,11 @@ impl Simulation {
                 let row = self.ledger.rows.get(&id).expect("submitted");
                 if row.state == JobState::Pending {
                     let queued = row.queued();
-                    self.ask_kernel(queued);
+                    self.request_decision(queued);
                 }
             }
             Event::Approve(id) => self.approve(id),
-            Event::Dispatch(epoch, job, a) => self.arrive(epoch, job, a),
+            Event::Dispatch(epoch, job, a) => self.receive_dispatch(epoch, job, a),
             Event::Receipt(worker, dispatch) => {
                 if let Some(p) = self.process(&worker) {
                     p.finished.remove(&dispatch);
@@ -259,7 +259,7 @@ impl Simulation {
                 self.end(&worker, &incarnation, dispatch, outcome);
             }
             Event::Resend(i, incarnation, dispatch) => self.resend(i, incarnation, dispatch),
-            Event::Rise(i) => self.rise(i),
+            Event::Start(i) => self.start_process(i),
             Event::Confirm => {
                 if self.kernel_up {
                     let input = Input::PolicyConfirmed {
@@ -286,7 +286,7 @@ impl Simulation {
 
     fn answer_inventory(&mut self, worker: WorkerId) {
         let term = self.term;
-        if let Some(p) = self.process(&worker).filter(|p| p.sdk && !p.deaf) {
+        if let Some(p) = self.process(&worker).filter(|p| p.sdk && !p.unresponsive) {
             p.epoch = p.epoch.max(term);
             let input = Input::Inventory {
                 worker,
@@ -312,7 +312,7 @@ impl Simulation {
         let p = &self.processes[i];
         let same = p.alive && p.incarnation == incarnation;
         if same && let Some((job, outcome)) = p.finished.get(&dispatch).cloned() {
-            self.say_result(i, job, dispatch, outcome);
+            self.send_result(i, job, dispatch, outcome);
             self.send(3_000, Event::Resend(i, incarnation, dispatch));
         }
     }
@@ -330,33 +330,33 @@ impl Simulation {
         self.send(3_000, Event::Replay);
     }
 
-    /// What the engine is told of the policy, so that the ledger can judge by it.
+    /// What the engine learns of the policy, so that the ledger can check writes by it.
     fn note(&mut self, input: &Input) {
         if let Input::PolicyConfirmed { snapshot } = input {
-            self.ledger.in_force.insert(snapshot.clone(), self.now);
+            self.ledger.confirmed.insert(snapshot.clone(), self.now);
             self.ledger.latest = Some((snapshot.clone(), self.now));
         }
         if let Input::Decided { verdict, .. } = input
             && verdict.decision != Decision::FailOpen
         {
             let snapshot = verdict.snapshot.clone();
-            let at = self.ledger.in_force.entry(snapshot.clone()).or_default();
+            let at = self.ledger.confirmed.entry(snapshot.clone()).or_default();
             *at = verdict.decided_at.max(*at);
-            let told = self.ledger.latest.as_ref();
-            if told.is_none_or(|(_, at)| *at <= verdict.decided_at) {
+            let latest = self.ledger.latest.as_ref();
+            if latest.is_none_or(|(_, at)| *at <= verdict.decided_at) {
                 self.ledger.latest = Some((snapshot, verdict.decided_at));
             }
         }
     }
 
-    fn ask_kernel(&mut self, queued: QueuedJob) {
-        let thinks = self.between(0, 60);
-        let travels = self.between(0, if self.calm { 20 } else { 700 });
+    fn request_decision(&mut self, queued: QueuedJob) {
+        let decides_in = self.between(0, 60);
+        let answer_delay = self.between(0, if self.calm { 20 } else { 700 });
         let job = Box::new(queued);
         let input = if self.kernel_up || self.fail_open {
-            let verdict = self.judge(&job.id, self.now + ms(thinks));
-            let said = (job.id.clone(), verdict.decided_at, verdict.snapshot.clone());
-            self.ledger.said.insert(said);
+            let verdict = self.evaluate(&job.id, self.now + ms(decides_in));
+            let decision_key = (job.id.clone(), verdict.decided_at, verdict.snapshot.clone());
+            self.ledger.decisions.insert(decision_key);
             Input::Decided { job, verdict }
         } else {
             Input::Undecided {
@@ -366,10 +366,10 @@ impl Simulation {
                 detail: "safety kernel circuit open".into(),
             }
         };
-        self.send(thinks + travels, Event::Answer(self.term, input));
+        self.send(decides_in + answer_delay, Event::Answer(self.term, input));
     }
 
-    fn judge(&self, id: &JobId, at: Timestamp) -> Verdict {
+    fn evaluate(&self, id: &JobId, at: Timestamp) -> Verdict {
         let number: u64 = id.as_str()[1..].parse().expect("a number");
         let decision = match (number + self.snapshot) % 12 {
             _ if !self.kernel_up => Decision::FailOpen,
@@ -422,7 +422,7 @@ impl Simulation {
             if let Effect::LookUp(report) = effect {
                 follow_up.extend(self.look_up(report));
             } else {
-                self.outward(effect);
+                self.run_effect(effect);
             }
         }
         if !follow_up.is_empty() {
@@ -464,8 +464,8 @@ impl Simulation {
             if written {
                 if row.state == JobState::ApprovalRequired {
                     let id = id.clone();
-                    let thinks = self.between(100, 20_000);
-                    self.send(thinks, Event::Approve(id));
+                    let decides_in = self.between(100, 20_000);
+                    self.send(decides_in, Event::Approve(id));
                 }
             } else if row.state.is_final() {
                 follow_up.push(Input::Ended {
@@ -497,18 +497,22 @@ impl Simulation {
             .collect()
     }
 
-    fn outward(&mut self, effect: Effect) {
+    fn run_effect(&mut self, effect: Effect) {
         match effect {
-            Effect::Recheck(job) => self.ask_kernel((*job).clone()),
+            Effect::Recheck(job) => self.request_decision((*job).clone()),
             Effect::Republish { job, assignment } => self.publish(job.id.clone(), assignment),
             Effect::Receipt { worker, dispatch } => {
                 let dispatch = dispatch.parse().expect("ours");
-                self.tell(Event::Receipt(worker, dispatch));
+                self.send_to_worker(Event::Receipt(worker, dispatch));
             }
-            Effect::RequestInventory { worker } => self.tell(Event::RequestInventory(worker)),
-            Effect::RequestRegister { worker } => self.tell(Event::RequestRegister(worker)),
+            Effect::RequestInventory { worker } => {
+                self.send_to_worker(Event::RequestInventory(worker))
+            }
+            Effect::RequestRegister { worker } => {
+                self.send_to_worker(Event::RequestRegister(worker))
+            }
             Effect::CancelAtWorker { run, .. } => {
-                self.tell(Event::Cancel(run.worker, run.dispatch));
+                self.send_to_worker(Event::Cancel(run.worker, run.dispatch));
             }
             // These are for the ledger alone, or for whoever reads the log.
             Effect::Assign { .. }
@@ -524,7 +528,7 @@ impl Simulation {
     }
 
     /// A word to one worker, which may be lost.
-    fn tell(&mut self, event: Event) {
+    fn send_to_worker(&mut self, event: Event) {
         if self.bus_up && !self.unlucky(15) {
             let late = self.between(0, 100);
             self.send(late, event);
@@ -577,7 +581,7 @@ impl Simulation {
         }
         let holders: BTreeSet<WorkerId> = self.engine.assigned_workers().into_iter().collect();
         for worker in holders {
-            self.outward(Effect::RequestInventory { worker });
+            self.run_effect(Effect::RequestInventory { worker });
         }
     }
 
@@ -592,7 +596,7 @@ impl Simulation {
                 matches!(effect, Effect::Recheck(_)),
                 "while recovering: {effect:?}"
             );
-            self.outward(effect);
+            self.run_effect(effect);
         }
     }
 }

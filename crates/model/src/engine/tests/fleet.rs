@@ -1,5 +1,5 @@
-//! Workers that are not well: deaf ones, ones a job kills, ones nobody knows, ones that
-//! share a name.
+//! Workers that are not well: ones that do not receive, ones a job kills, ones nobody
+//! knows, ones that share a name.
 
 use super::*;
 
@@ -23,21 +23,21 @@ fn plain_heartbeat(id: &str, active: u32) -> Heartbeat {
 #[test]
 fn a_deaf_worker_is_found_out_and_its_jobs_go_elsewhere() {
     let mut fixture = Fixture::new();
-    fixture.register_worker("deaf", 3);
+    fixture.register_worker("silent", 3);
     for i in 0..3 {
         fixture.assigned(job(&format!("j{i}")));
     }
     let mut requeued = 0;
     for _ in 0..60 {
-        fixture.heartbeat("deaf", &[]);
+        fixture.heartbeat("silent", &[]);
         requeued += fixture
-            .live(secs(1))
+            .run_for(secs(1))
             .iter()
-            .filter(|(_, e)| one_short(e).starts_with("requeue"))
+            .filter(|(_, e)| summary(e).starts_with("requeue"))
             .count();
     }
     assert_eq!(requeued, 3, "they do not wait for the dispatch timeout");
-    assert!(fixture.worker("deaf").health.unresponsive_until.is_some());
+    assert!(fixture.worker("silent").health.unresponsive_until.is_some());
     assert_eq!(
         short(&fixture.allow(job("new"))),
         nothing(),
@@ -58,10 +58,10 @@ fn one_that_hears_again_is_used_again() {
     }
     for _ in 0..13 {
         fixture.heartbeat("w", &[]);
-        fixture.live(secs(1));
+        fixture.run_for(secs(1));
     }
     assert!(fixture.worker("w").health.unresponsive_until.is_some());
-    // It says hello again: it was started anew, or its connection was.
+    // It registers again: it was started anew, or its connection was.
     fixture.register_worker("w", 9);
     assert_eq!(short(&fixture.allow(job("new"))), ["assign new to w"]);
 }
@@ -81,16 +81,16 @@ fn after_a_while_a_deaf_worker_is_tried_with_one() {
         fixture.feed(Input::PolicyConfirmed { snapshot });
         seen.extend(
             fixture
-                .live(secs(1))
+                .run_for(secs(1))
                 .into_iter()
-                .map(|(_, e)| one_short(&e)),
+                .map(|(_, e)| summary(&e)),
         );
     }
     assert_eq!(seen, ["assign a to w"]);
     assert_eq!(
         fixture.worker("w").health.missed_accepts,
         2,
-        "one more and it is deaf again"
+        "one more and it is unresponsive again"
     );
 }
 
@@ -164,7 +164,7 @@ fn a_job_that_kills_its_worker_ends_alone() {
         if ended.iter().any(|e| e.starts_with("killer")) {
             break;
         }
-        queue.extend(fixture.live(secs(1)).into_iter().map(|(_, e)| e));
+        queue.extend(fixture.run_for(secs(1)).into_iter().map(|(_, e)| e));
         queue.extend(all_heartbeats(&mut fixture, &running));
         let snapshot = SNAPSHOT.to_owned();
         queue.extend(fixture.feed(Input::PolicyConfirmed { snapshot }));
@@ -267,9 +267,9 @@ fn a_worker_that_cannot_list_shows_life_by_its_count() {
     for _ in 0..200 {
         fixture.feed(Input::Heartbeat(plain_heartbeat("p", 1)));
         let seen: Vec<_> = fixture
-            .live(secs(5))
+            .run_for(secs(5))
             .into_iter()
-            .map(|(_, e)| one_short(&e))
+            .map(|(_, e)| summary(&e))
             .collect();
         assert!(seen.iter().all(|e| e == "record times a"), "{seen:?}");
     }
@@ -286,7 +286,7 @@ fn a_worker_that_twice_says_it_has_nothing_does_not_have_it() {
     fixture.assigned(job("a"));
     let mut seen = Vec::new();
     for _ in 0..5 {
-        fixture.live(secs(5));
+        fixture.run_for(secs(5));
         seen.extend(short(
             &fixture.feed(Input::Heartbeat(plain_heartbeat("p", 0))),
         ));
@@ -357,7 +357,7 @@ fn whoever_listens_unregistered_is_the_last_resort_and_may_answer_by_any_name() 
         job: job_id("b"),
         state: JobState::Cancelled,
     });
-    fixture.live(secs(40));
+    fixture.run_for(secs(40));
     assert_eq!(fixture.engine.counts().workers, 1, "the silent one is gone");
     let c = fixture.assigned(job("c"));
     assert_eq!(c.worker.as_str(), "topic");
@@ -378,7 +378,7 @@ fn a_worker_whose_topics_nobody_knows_is_not_given_one_it_did_not_take_again() {
     fixture.assigned(job("a"));
     let mut seen = Vec::new();
     for _ in 0..5 {
-        fixture.live(secs(5));
+        fixture.run_for(secs(5));
         seen.extend(short(&fixture.feed(Input::Heartbeat(unknown.clone()))));
     }
     assert_eq!(seen[..2], ["requeue a worker_lost", "recheck a"]);

@@ -22,11 +22,11 @@ pub struct Row {
 pub struct Ledger {
     pub rows: BTreeMap<JobId, Row>,
     pub dispatches: BTreeSet<DispatchId>,
-    /// What the kernel really said.
-    pub said: BTreeSet<(JobId, Timestamp, String)>,
+    /// The decisions of the kernel.
+    pub decisions: BTreeSet<(JobId, Timestamp, String)>,
     /// When a snapshot was last known to be active.
-    pub in_force: BTreeMap<String, Timestamp>,
-    /// The snapshot that this leader was last told of.
+    pub confirmed: BTreeMap<String, Timestamp>,
+    /// The snapshot that this leader learned of last.
     pub latest: Option<(String, Timestamp)>,
     /// Dispatches that a worker took.
     pub taken: BTreeSet<DispatchId>,
@@ -268,12 +268,12 @@ impl Ledger {
             "{id}: a dispatch id twice"
         );
         assert!(v.decision.allows(), "{id}: dispatched on {:?}", v.decision);
-        let said = (id.clone(), v.decided_at, v.snapshot.clone());
+        let decision_key = (id.clone(), v.decided_at, v.snapshot.clone());
         assert!(
-            self.said.contains(&said),
-            "{id}: the kernel never said this"
+            self.decisions.contains(&decision_key),
+            "{id}: the kernel never decided this"
         );
-        let confirmed = self.in_force.get(&v.snapshot).copied();
+        let confirmed = self.confirmed.get(&v.snapshot).copied();
         let fresh = v.decided_at.max(confirmed.unwrap_or(v.decided_at));
         assert!(now.since(fresh) <= secs(1), "{id}: an old verdict was used");
         if let Some((snapshot, at)) = &self.latest

@@ -143,9 +143,9 @@ fn a_tenant_limit_never_fails_a_job_unless_all_tries_count() {
         for _ in 0..400 {
             fixture.heartbeat("w", &[a.dispatch]);
             let happened = fixture
-                .live(secs(5))
+                .run_for(secs(5))
                 .into_iter()
-                .map(|(_, e)| one_short(&e));
+                .map(|(_, e)| summary(&e));
             ended.extend(happened.filter(|e| e != "record times a"));
         }
         let want: &[&str] = if all {
@@ -227,7 +227,7 @@ fn fewer_retries_by_policy_bound_the_attempts() {
     let a = assignment.clone();
     let effects = fixture.result("a", &a, Outcome::FailedRetryable);
     assert!(short(&effects).contains(&"requeue a failed_retryable".to_owned()));
-    fixture.live(secs(10));
+    fixture.run_for(secs(10));
     v.decided_at = fixture.now;
     v.confirmed_at = fixture.now;
     fixture.heartbeat("w", &[]);

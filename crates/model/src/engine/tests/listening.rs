@@ -62,7 +62,7 @@ fn a_step_of_the_ledgers_clock_ends_no_run_but_a_deadline() {
 #[test]
 fn before_anybody_can_be_heard_nobody_is_silent() {
     let (_, a) = one_running();
-    let mut fixture = Fixture::deaf(Settings::default());
+    let mut fixture = Fixture::without_bus(Settings::default());
     fixture.register_worker("w", 1);
     let mut assignment = a.clone();
     assignment.recovered = true;
@@ -131,12 +131,12 @@ fn real_silence_loses_a_worker_and_it_is_said_when_it_is_back() {
         incarnation: Some(incarnation("two")),
     });
     let changes = fixture.engine.take_worker_changes();
-    let said: Vec<_> = changes
+    let seen: Vec<_> = changes
         .iter()
         .map(|c| (c.incarnation.as_str(), c.change))
         .collect();
     assert_eq!(
-        said,
+        seen,
         [
             ("one", WorkerChangeKind::Joined),
             ("one", WorkerChangeKind::Lost("no heartbeat")),

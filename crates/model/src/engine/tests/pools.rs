@@ -194,7 +194,7 @@ fn a_closed_pool_uses_up_no_tries() {
             for id in ["w-a", "w-b"] {
                 fixture.heartbeat(id, &[]);
             }
-            let effects = fixture.live(secs(20));
+            let effects = fixture.run_for(secs(20));
             assert!(effects.is_empty(), "{status:?}: {effects:?}");
         }
         let standing = fixture.engine.explain(&job_id("1"));
@@ -220,7 +220,7 @@ fn one_draining_pool_of_several_keeps_a_job_from_being_given_up() {
     fixture.allow(on("job.ab", "1"));
     fixture.allow(on("job.b", "2"));
     let seen: Vec<_> = fixture
-        .live(secs(7_200))
+        .run_for(secs(7_200))
         .into_iter()
         .map(|(_, e)| e)
         .collect();

@@ -16,7 +16,7 @@ pub struct Process {
     pub slots: u32,
     pub alive: bool,
     /// It speaks, but hears nothing.
-    pub deaf: bool,
+    pub unresponsive: bool,
     pub epoch: u64,
     pub seen: BTreeSet<DispatchId>,
     pub running: BTreeMap<DispatchId, JobId>,
@@ -39,7 +39,7 @@ impl Simulation {
     }
 
     /// A new process under the name.
-    pub fn rise(&mut self, i: usize) {
+    pub fn start_process(&mut self, i: usize) {
         self.count += 1;
         let n = self.count;
         let p = &mut self.processes[i];
@@ -47,7 +47,7 @@ impl Simulation {
             return;
         }
         p.alive = true;
-        p.deaf = false;
+        p.unresponsive = false;
         let kind = if p.sdk { "i" } else { "cap" };
         p.incarnation = incarnation(&format!("{kind}-{n}"));
         p.seen.clear();
@@ -69,7 +69,7 @@ impl Simulation {
             self.lossy(deregister);
         }
         let back = self.between(500, 45_000);
-        self.send(back, Event::Rise(i));
+        self.send(back, Event::Start(i));
     }
 
     pub fn heartbeat(&mut self, i: usize) {
@@ -97,12 +97,12 @@ impl Simulation {
         self.lossy(Input::Heartbeat(heartbeat));
     }
 
-    pub fn arrive(&mut self, epoch: u64, job: JobId, a: Assignment) {
+    pub fn receive_dispatch(&mut self, epoch: u64, job: JobId, a: Assignment) {
         let now = self.now;
         let Some(i) = self
             .processes
             .iter()
-            .position(|p| p.id == a.worker && p.alive && !p.deaf)
+            .position(|p| p.id == a.worker && p.alive && !p.unresponsive)
         else {
             return;
         };
@@ -169,10 +169,10 @@ impl Simulation {
             p.finished.insert(dispatch, (job.clone(), outcome));
             self.send(3_000, Event::Resend(i, of.clone(), dispatch));
         }
-        self.say_result(i, job, dispatch, outcome);
+        self.send_result(i, job, dispatch, outcome);
     }
 
-    pub fn say_result(&mut self, i: usize, job: JobId, dispatch: DispatchId, outcome: Outcome) {
+    pub fn send_result(&mut self, i: usize, job: JobId, dispatch: DispatchId, outcome: Outcome) {
         self.count += 1;
         let report = ResultReport {
             key: self.count,

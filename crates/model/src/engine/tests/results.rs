@@ -139,7 +139,7 @@ fn a_run_handed_back_is_not_counted_and_goes_elsewhere() {
         short(&effects),
         ["receipt w", "requeue a not_started uncounted", "recheck a"]
     );
-    // The one that handed it back is leaving, even if no beat has said so yet.
+    // The one that handed it back is leaving, even if no heartbeat has shown it yet.
     assert_eq!(short(&fixture.allow(job("a"))), nothing());
     let effects = fixture.register_worker("other", 1);
     assert_eq!(short(&effects), ["assign a to other"]);
@@ -379,23 +379,23 @@ fn a_result_that_is_not_expected_is_looked_up_before_its_worker_may_forget_it() 
     let (_, a) = one_running();
     let mut fixture = Fixture::new();
     fixture.register_worker("w", 1);
-    let mut said = report("a", &a, Outcome::Succeeded);
-    said.looked_up = false;
-    let effects = fixture.feed(Input::Result(said.clone()));
+    let mut sent = report("a", &a, Outcome::Succeeded);
+    sent.looked_up = false;
+    let effects = fixture.feed(Input::Result(sent.clone()));
     assert_eq!(short(&effects), ["look up a"], "no receipt");
     // The row is in flight as this very run: it is taken.
-    said.looked_up = true;
+    sent.looked_up = true;
     let row = Input::Recovered(Box::new(RecoveredJob {
         queued: job("a"),
         state: JobState::Running,
         assignment: Some(a.clone()),
         silent_for: Duration::ZERO,
     }));
-    let effects = fixture.feed_all([row, Input::Result(said.clone())]);
+    let effects = fixture.feed_all([row, Input::Result(sent.clone())]);
     assert_eq!(short(&effects), ["receipt w", "finish a SUCCEEDED "]);
     // A repeat of what was taken costs no second look.
-    said.looked_up = false;
-    assert_eq!(short(&fixture.feed(Input::Result(said))), ["receipt w"]);
+    sent.looked_up = false;
+    assert_eq!(short(&fixture.feed(Input::Result(sent))), ["receipt w"]);
 }
 
 #[test]
@@ -403,22 +403,22 @@ fn what_is_no_run_of_ours_is_recorded_after_the_look() {
     let (mut fixture, a) = one_running();
     let mut other = a.clone();
     other.dispatch = DispatchId(uuid::Uuid::from_u128(7));
-    let mut said = report("a", &other, Outcome::Succeeded);
-    said.looked_up = false;
+    let mut sent = report("a", &other, Outcome::Succeeded);
+    sent.looked_up = false;
     assert_eq!(
-        short(&fixture.feed(Input::Result(said.clone()))),
+        short(&fixture.feed(Input::Result(sent.clone()))),
         ["look up a"]
     );
-    said.looked_up = true;
+    sent.looked_up = true;
     assert_eq!(
-        short(&fixture.feed(Input::Result(said.clone()))),
+        short(&fixture.feed(Input::Result(sent.clone()))),
         ["receipt w", "unmatched a"]
     );
     // What names no dispatch at all can be no row's.
-    said.looked_up = false;
-    said.dispatch = "rubbish".to_owned();
+    sent.looked_up = false;
+    sent.dispatch = "rubbish".to_owned();
     assert_eq!(
-        short(&fixture.feed(Input::Result(said))),
+        short(&fixture.feed(Input::Result(sent))),
         ["receipt w", "unmatched a"]
     );
     assert!(fixture.engine.jobs.contains_key(&job_id("a")));

@@ -118,9 +118,9 @@ fn a_cap_worker_is_never_sent_anything_twice() {
         seen.extend(short(&fixture.feed(Input::Heartbeat(b))));
         seen.extend(
             fixture
-                .live(secs(10))
+                .run_for(secs(10))
                 .into_iter()
-                .map(|(_, e)| one_short(&e)),
+                .map(|(_, e)| summary(&e)),
         );
     }
     // It says again and again that it has nothing: the next run is another dispatch.
@@ -163,11 +163,11 @@ fn the_dispatch_timeout_counts_from_the_assignment() {
     let mut end = None;
     for _ in 0..40 {
         fixture.heartbeat("w", &[]);
-        for (at, e) in fixture.live(secs(1)) {
+        for (at, e) in fixture.run_for(secs(1)) {
             match e {
                 Effect::RequestInventory { .. } => {}
-                Effect::Finish { .. } => end = Some((at.since(start), one_short(&e))),
-                other => assert!(one_short(&other).starts_with("cancel"), "{other:?}"),
+                Effect::Finish { .. } => end = Some((at.since(start), summary(&e))),
+                other => assert!(summary(&other).starts_with("cancel"), "{other:?}"),
             }
         }
     }
@@ -182,7 +182,7 @@ fn the_running_timeout_counts_from_the_last_heartbeat() {
     // Far beyond 900 s, but it shows life.
     for _ in 0..500 {
         fixture.heartbeat("w", &[a.dispatch]);
-        fixture.live(secs(10));
+        fixture.run_for(secs(10));
     }
     assert!(fixture.engine.jobs.contains_key(&job_id("a")));
     fixture.heartbeat("w", &[a.dispatch]);
@@ -190,9 +190,9 @@ fn the_running_timeout_counts_from_the_last_heartbeat() {
     let mut end = None;
     for _ in 0..100 {
         fixture.heartbeat("w", &[]);
-        for (at, e) in fixture.live(secs(10)) {
+        for (at, e) in fixture.run_for(secs(10)) {
             if let Effect::Finish { .. } = e {
-                end = Some((at.since(last), one_short(&e)));
+                end = Some((at.since(last), summary(&e)));
             }
         }
     }
@@ -210,7 +210,7 @@ fn the_deadline_stops_a_running_job() {
     queued.deadline_at = Some(fixture.now + secs(5));
     let a = fixture.assigned(queued);
     fixture.feed(started(&a));
-    let effects = fixture.live(ms(4_999));
+    let effects = fixture.run_for(ms(4_999));
     assert_eq!(effects.len(), 1, "only the mark");
     assert_eq!(
         short(&fixture.pass(ms(1))),

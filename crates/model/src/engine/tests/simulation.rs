@@ -1,6 +1,6 @@
 //! Thousands of short lives of the whole thing, each from one seed.
 //!
-//! Every write is judged by the ledger of the simulation; here the engine's own books are
+//! Every write is checked by the ledger of the simulation; here the engine's own books are
 //! checked after every step, and that after the faults every job comes to its end. A
 //! failing seed is printed; `AIRLOCK_SIM_SEED=<n>` runs it alone, and `AIRLOCK_SIM_SEEDS`
 //! sets how many are run.
@@ -130,7 +130,7 @@ fn fault(sim: &mut Simulation, jobs: &mut u64) {
             let i = usize::try_from(sim.between(0, 3)).unwrap();
             match sim.processes[i].alive {
                 true => sim.die(i),
-                false => sim.rise(i),
+                false => sim.start_process(i),
             }
         }
         60..70 => {
@@ -156,7 +156,7 @@ fn fault(sim: &mut Simulation, jobs: &mut u64) {
         }
         94..96 => {
             let i = usize::try_from(sim.between(0, 3)).unwrap();
-            sim.processes[i].deaf ^= sim.processes[i].sdk;
+            sim.processes[i].unresponsive ^= sim.processes[i].sdk;
         }
         _ => sim.take_over(),
     }
@@ -228,8 +228,8 @@ fn calm(sim: &mut Simulation) {
     let rules = sim.rules.clone();
     sim.round(vec![Input::Rules(rules)]);
     for i in 0..sim.processes.len() {
-        sim.processes[i].deaf = false;
-        sim.rise(i);
+        sim.processes[i].unresponsive = false;
+        sim.start_process(i);
     }
 }
 

@@ -35,9 +35,9 @@ fn run_for(fixture: &mut Fixture, a: &Assignment, seconds: u64) -> Vec<(Duration
     let mut seen = Vec::new();
     for _ in 0..seconds {
         fixture.heartbeat("w", &[a.dispatch]);
-        for (at, e) in fixture.live(secs(1)) {
+        for (at, e) in fixture.run_for(secs(1)) {
             if !matches!(e, Effect::RecordTimes { .. }) {
-                seen.push((at.since(begin), one_short(&e)));
+                seen.push((at.since(begin), summary(&e)));
             }
         }
     }
@@ -200,9 +200,9 @@ fn silence_beyond_the_visibility_timeout_is_another_run_not_the_end() {
     let mut seen = Vec::new();
     for _ in 0..25 {
         fixture.heartbeat("w", &[]);
-        for (at, e) in fixture.live(secs(5)) {
+        for (at, e) in fixture.run_for(secs(5)) {
             if !matches!(e, Effect::RecordTimes { .. }) {
-                seen.push((at.since(begin), one_short(&e)));
+                seen.push((at.since(begin), summary(&e)));
             }
         }
     }
@@ -241,7 +241,7 @@ fn what_surely_never_left_waits_again_and_counts() {
             assert!(until.since(fixture.now) >= secs(2), "its floor");
             let standing = format!("{:?}", fixture.engine.explain(&job_id("a")));
             assert!(standing.contains("dispatch_failed"), "{standing}");
-            fixture.live(until.since(fixture.now) + ms(1));
+            fixture.run_for(until.since(fixture.now) + ms(1));
         }
         queued = job("a");
     }

@@ -15,11 +15,11 @@ fn without_workers_a_job_waits_and_the_first_hello_wakes_it() {
 fn fifty_counted_tries_and_it_fails_with_the_reason() {
     let mut fixture = Fixture::new();
     fixture.allow(job("a"));
-    let effects = fixture.live(secs(3600));
+    let effects = fixture.run_for(secs(3600));
     let [(at, effect)] = effects.as_slice() else {
         panic!("{effects:?}")
     };
-    assert_eq!(one_short(effect), "close a FAILED no_workers");
+    assert_eq!(summary(effect), "close a FAILED no_workers");
     let Effect::Close { reason, .. } = effect else {
         panic!()
     };
@@ -43,9 +43,9 @@ fn no_pool_is_a_reason_of_its_own() {
         fixture.heartbeat("w", &[]);
         ended.extend(
             fixture
-                .live(secs(5))
+                .run_for(secs(5))
                 .into_iter()
-                .map(|(_, e)| one_short(&e)),
+                .map(|(_, e)| summary(&e)),
         );
     }
     assert_eq!(ended, ["close a FAILED no_pool_mapping"]);
@@ -61,7 +61,7 @@ fn a_full_pool_never_fails_a_job() {
     fixture.allow(job("a"));
     for _ in 0..2_000 {
         fixture.feed(Input::Heartbeat(one_slot.clone()));
-        let happened = fixture.live(secs(5));
+        let happened = fixture.run_for(secs(5));
         assert!(happened.is_empty(), "{happened:?}");
     }
     assert!(fixture.engine.jobs.contains_key(&job_id("a")));
@@ -78,7 +78,7 @@ fn tries_of_many_waiting_jobs_become_rare() {
     for i in 0..50 {
         fixture.allow(job(&format!("j{i}")));
     }
-    fixture.live(secs(120));
+    fixture.run_for(secs(120));
     let mut rounds = 0;
     let end = fixture.now + secs(30);
     while let Some(next) = fixture.engine.next_deadline().filter(|at| *at <= end) {
@@ -86,7 +86,7 @@ fn tries_of_many_waiting_jobs_become_rare() {
         fixture.tick();
         rounds += 1;
     }
-    // Fifty jobs and one look at the workers each second.
+    // Fifty jobs and one check of the workers each second.
     assert!(rounds <= 50 + 31, "{rounds}");
 }
 
@@ -117,8 +117,8 @@ fn a_scheduled_try_looks_at_a_blocked_class_again() {
         w.last_seen = fixture.engine.listening.now();
         w
     });
-    let effects = fixture.live(secs(2));
-    let effects: Vec<_> = effects.into_iter().map(|(_, e)| one_short(&e)).collect();
+    let effects = fixture.run_for(secs(2));
+    let effects: Vec<_> = effects.into_iter().map(|(_, e)| summary(&e)).collect();
     assert_eq!(effects, ["assign a to w"]);
 }
 
@@ -128,11 +128,11 @@ fn a_deadline_ends_the_waiting() {
     let mut queued = job("a");
     queued.deadline_at = Some(fixture.now + secs(7));
     fixture.allow(queued);
-    let effects = fixture.live(secs(60));
+    let effects = fixture.run_for(secs(60));
     let [(at, effect)] = effects.as_slice() else {
         panic!("{effects:?}")
     };
-    assert_eq!(one_short(effect), "close a TIMEOUT deadline_exceeded");
+    assert_eq!(summary(effect), "close a TIMEOUT deadline_exceeded");
     assert_eq!(
         at.since(job("a").created_at),
         secs(7),
@@ -167,10 +167,10 @@ fn what_was_taken_over_waits_since_the_ledger_says_so() {
     })));
     let taken_over = fixture.now;
     fixture.allow(queued);
-    fixture.live(secs(10));
+    fixture.run_for(secs(10));
     let standing = fixture.engine.explain(&job_id("a"));
     let crate::explain::WaitStatus::Waiting {
-        since: said,
+        since: shown,
         tries,
         counted_since,
         ..
@@ -178,7 +178,7 @@ fn what_was_taken_over_waits_since_the_ledger_says_so() {
     else {
         panic!("{standing:?}")
     };
-    assert_eq!((*said, *counted_since), (since, Some(taken_over)));
+    assert_eq!((*shown, *counted_since), (since, Some(taken_over)));
     assert!(*tries > 0);
     let text = standing.sentence(fixture.now);
     assert!(text.contains("counted anew by this leader"), "{text}");

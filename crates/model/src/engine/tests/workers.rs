@@ -31,7 +31,7 @@ fn inventory(name: &str, running: &[DispatchId], finished: &[DispatchId]) -> Inp
 
 /// What happens within this time, but for questions to workers.
 fn lost_within(fixture: &mut Fixture, time: Duration) -> Vec<String> {
-    let effects = fixture.live(time).into_iter().map(|(_, e)| one_short(&e));
+    let effects = fixture.run_for(time).into_iter().map(|(_, e)| summary(&e));
     effects.filter(|e| !e.starts_with("inventory")).collect()
 }
 
@@ -41,11 +41,11 @@ fn a_silent_worker_is_gone_after_its_time_and_its_jobs_go_on() {
     fixture.feed(started(&a));
     let start = fixture.now;
     let effects: Vec<_> = fixture
-        .live(secs(40))
+        .run_for(secs(40))
         .into_iter()
         .filter(|(_, e)| !matches!(e, Effect::RecordTimes { .. }))
         .collect();
-    let shorts: Vec<_> = effects.iter().map(|(_, e)| one_short(e)).collect();
+    let shorts: Vec<_> = effects.iter().map(|(_, e)| summary(e)).collect();
     assert_eq!(shorts, ["requeue a worker_lost", "recheck a"]);
     let took = effects[0].0.since(start);
     assert!(took > secs(30) && took <= secs(32), "{took:?}");
@@ -69,11 +69,11 @@ fn nobody_dies_of_silence_while_the_bus_is_away() {
     fixture.feed(started(&a));
     fixture.pass(ms(200));
     fixture.feed(Input::BusDown);
-    let effects = fixture.live(secs(5_000));
+    let effects = fixture.run_for(secs(5_000));
     assert!(effects.is_empty(), "{effects:?}");
     assert_eq!(fixture.engine.counts().workers, 1);
     fixture.feed(Input::BusUp);
-    let effects = fixture.live(secs(29));
+    let effects = fixture.run_for(secs(29));
     assert!(effects.is_empty(), "its time begins anew: {effects:?}");
     fixture.heartbeat("w", &[a.dispatch]);
     assert_eq!(fixture.engine.counts().workers, 1);
@@ -87,14 +87,14 @@ fn time_without_the_bus_is_no_part_of_a_run_s_silence() {
     let mut alive = Duration::ZERO;
     while finished.is_none() && alive < secs(2_000) {
         fixture.feed(Input::BusDown);
-        fixture.live(secs(600));
+        fixture.run_for(secs(600));
         fixture.feed(Input::BusUp);
         for _ in 0..10 {
             fixture.heartbeat("w", &[]);
             alive += secs(10);
-            for (_, e) in fixture.live(secs(10)) {
+            for (_, e) in fixture.run_for(secs(10)) {
                 if let Effect::Finish { .. } = e {
-                    finished = Some(one_short(&e));
+                    finished = Some(summary(&e));
                 }
             }
         }
@@ -337,9 +337,9 @@ fn after_a_take_over_a_new_process_has_lost_what_the_old_one_held() {
         fixture.heartbeat("w", &[]);
         seen.extend(
             fixture
-                .live(secs(5))
+                .run_for(secs(5))
                 .into_iter()
-                .map(|(_, e)| one_short(&e)),
+                .map(|(_, e)| summary(&e)),
         );
     }
     assert_eq!(seen, ["requeue a worker_lost", "recheck a"]);
@@ -366,9 +366,9 @@ fn after_a_take_over_a_worker_that_never_shows_itself_has_lost_its_jobs() {
         silent_for: Duration::ZERO,
     })));
     let seen: Vec<_> = fixture
-        .live(secs(40))
+        .run_for(secs(40))
         .into_iter()
-        .map(|(_, e)| one_short(&e))
+        .map(|(_, e)| summary(&e))
         .filter(|s| s != "inventory w")
         .collect();
     assert_eq!(seen, ["requeue a worker_lost", "recheck a"]);
