@@ -136,11 +136,13 @@ async fn tick(
                 return Ok(());
             }
         }
+        *from = last.filter(|_| !whole);
         if whole {
-            *from = None;
             break;
         }
-        *from = last;
+    }
+    if from.is_some() {
+        tracing::info!("more stale jobs than one tick allows; going on in the next");
     }
     term.metrics.found_stale(found);
     Ok(())
