@@ -237,6 +237,7 @@ async fn jobs_that_come_alone_survive_what_the_others_do() -> Result<()> {
     submit_alone(&stack, enough(50), ids).await?;
     done(&stack, 50).await?;
     load.long_jobs_run(&stack).await?;
+    load.fault_next(&stack).await?;
     let ids = &mut load.succeeding;
     let (killed, submitted) = tokio::join!(
         async {

@@ -172,6 +172,7 @@ impl Load {
     /// Waits until the load is well under way, for a fault counts only when it hits work,
     /// and cancels the first half of the endless jobs.
     pub async fn under_way(&self, stack: &Stack) -> Result<()> {
+        self.long_jobs_run(stack).await?;
         eventually(
             Duration::from_secs(60),
             "100 jobs in flight and some done",
@@ -186,11 +187,10 @@ impl Load {
             },
         )
         .await?;
-        self.long_jobs_run(stack).await
+        self.fault_next(stack).await
     }
 
-    /// Waits until every long and every endless job runs, and cancels the first half of
-    /// the endless ones. The fault comes next.
+    /// Waits until every long and every endless job runs.
     pub async fn long_jobs_run(&self, stack: &Stack) -> Result<()> {
         eventually(Duration::from_secs(60), "all long jobs running", || async {
             let runs = stack.journal()?;
@@ -199,7 +199,11 @@ impl Load {
             let missing = wanted.filter(|id| !begun.contains(id.as_str())).count();
             Ok(Seen::when(missing == 0, format!("{missing} do not run")))
         })
-        .await?;
+        .await
+    }
+
+    /// Cancels the first half of the endless jobs. The fault comes next.
+    pub async fn fault_next(&self, stack: &Stack) -> Result<()> {
         cancel(stack, &self.cancelled[..ENDLESS / 2]).await?;
         *self.fault_at.lock().expect("a lock") = Some(unix_micros());
         Ok(())

@@ -235,14 +235,19 @@ async fn tries_that_are_used_up_end_as_failed_with_a_dead_letter() -> Result<()>
 #[tokio::test]
 async fn a_failover_pauses_for_less_than_five_seconds() -> Result<()> {
     let stack = crate::load::stack().schedulers(2).start().await?;
-    let load = Load::submit(&stack).await?;
-    load.under_way(&stack).await?;
     let first = leader(&stack, 2).await?;
+    let mut load = Load::submit(&stack).await?;
+    load.under_way(&stack).await?;
     let epoch: u64 = cell(&stack, "SELECT epoch FROM leadership")
         .await?
         .parse()?;
     stack.scheduler(first).kill9()?;
     let killed = cell(&stack, "SELECT clock_timestamp()::text").await?;
+    // Whatever the old one has given out: there is work for the new one.
+    let more = client(&stack)?
+        .submit(&SubmitRequest::new("job.echo"))
+        .await?;
+    load.succeeding.insert(more.job_id);
     let sql = format!(
         "SELECT extract(epoch FROM min(scheduled_at) - '{killed}'::timestamptz)::text
          FROM job_state WHERE epoch > {epoch} AND scheduled_at > '{killed}'"
