@@ -39,10 +39,10 @@ const BOOKS: &str = "SELECT concat((SELECT json_agg(t ORDER BY job_id) FROM job_
     (SELECT json_agg(t) FROM change_cursor t), (SELECT json_agg(t) FROM dead_letter t),
     (SELECT json_agg(t) FROM job_stray_result t))";
 
-/// Sessions of ours that are in the middle of something.
-const BUSY: &str = "SELECT count(*)::text FROM pg_stat_activity
-    WHERE application_name LIKE 'airlock-%' AND pid <> pg_backend_pid()
-      AND state IN ('active', 'idle in transaction')";
+/// What a transaction of several statements locks before it looks whether its term leads.
+/// At the table that it writes to it would be past that, and hold up its successor until
+/// it is ended.
+const FENCE: &str = "change_log";
 
 fn state(id: &str) -> String {
     format!("SELECT state::text FROM job_state WHERE job_id = '{id}'")
@@ -82,18 +82,31 @@ async fn frozen_before_writing<T>(
     let holder_pid = holder_pid.context("no session")?;
     old.cont()?;
     let stuck = format!(
-        "SELECT (count(*) > 0)::text FROM pg_stat_activity
+        "SELECT string_agg(pid::text, ',') FROM pg_stat_activity
          WHERE application_name LIKE 'airlock-%' AND {holder_pid} = ANY(pg_blocking_pids(pid))"
     );
-    until(&stack, &stuck, "true").await?;
+    let stuck = eventually(WAIT, "the leader at the lock", || async {
+        let pids = cell(&stack, &stuck).await?;
+        Ok(match pids.is_empty() {
+            true => Seen::NotYet("it writes elsewhere, or nothing".to_owned()),
+            false => Seen::Done(pids),
+        })
+    })
+    .await?;
     old.stop()?;
 
     end_the_lease(&stack).await?;
     until(&stack, "SELECT epoch::text FROM leadership", "2").await?;
     new.stop()?;
-    // What either of them has left with the server is decided there.
     holder.query("ROLLBACK").await?;
-    until(&stack, BUSY, "0").await?;
+    // What the new one had left with the server is over; what the old one had goes on when
+    // it wakes.
+    let busy = format!(
+        "SELECT count(*)::text FROM pg_stat_activity
+         WHERE application_name LIKE 'airlock-%' AND pid NOT IN ({stuck})
+           AND state IN ('active', 'idle in transaction')"
+    );
+    until(&stack, &busy, "0").await?;
     let books = cell(&stack, BOOKS).await?;
     old.cont()?;
     let ended = old.wait(WAIT).await?;
@@ -255,7 +268,7 @@ async fn a_leader_frozen_before_an_approval_expires_changes_nothing() -> Result<
         Ok(())
     };
     let after = async |stack: &Stack, id: &String| ends(stack, id, JobState::Denied, 0).await;
-    frozen_before_writing("approval", before, cause, after).await
+    frozen_before_writing(FENCE, before, cause, after).await
 }
 
 /// How far the change log was read.
@@ -275,7 +288,7 @@ async fn a_leader_frozen_before_it_moves_its_cursor_changes_nothing() -> Result<
         until(stack, behind, "0").await?;
         ends(stack, id, JobState::Cancelled, 0).await
     };
-    frozen_before_writing("change_cursor", before, cause, after).await
+    frozen_before_writing(FENCE, before, cause, after).await
 }
 
 #[tokio::test]
@@ -294,7 +307,7 @@ async fn a_leader_frozen_before_a_dead_letter_changes_nothing() -> Result<()> {
     let after = async |stack: &Stack, (): &()| {
         until(stack, "SELECT count(*)::text FROM dead_letter", "1").await
     };
-    frozen_before_writing("dead_letter", before, cause, after).await
+    frozen_before_writing(FENCE, before, cause, after).await
 }
 
 #[tokio::test]
