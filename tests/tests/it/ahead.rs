@@ -16,7 +16,7 @@ use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use tokio::sync::Mutex;
 
-use crate::load::{Load, Workers, stack};
+use crate::load::{Interrupted, Load, stack};
 use crate::support::{ask_scheduler, client, done, runs};
 
 const WAIT: Duration = Duration::from_secs(60);
@@ -266,38 +266,42 @@ async fn jobs_that_come_alone_survive_what_the_others_do() -> Result<()> {
         .env_for(Service::Scheduler, "AIRLOCK_SCHEDULER__PENDING_AGE", "3s")
         .start()
         .await?;
-    let mut ids = BTreeSet::new();
-    submit_alone(&stack, 50, &mut ids).await?;
+    let mut load = Load::without_short_jobs(&stack).await?;
+    let long = load.succeeding.len();
+    let enough = |short: usize| long + short;
+    let ids = &mut load.succeeding;
+    submit_alone(&stack, enough(50), ids).await?;
     done(&stack, 50).await?;
+    load.long_jobs_run(&stack).await?;
+    load.fault_next(&stack).await?;
+    let ids = &mut load.succeeding;
     let (killed, submitted) = tokio::join!(
         async {
             stack.scheduler(0).kill9()?;
             stack.restart_scheduler(0).await
         },
-        submit_alone(&stack, 150, &mut ids)
+        submit_alone(&stack, enough(150), ids)
     );
     killed.and(submitted)?;
-    let (wiped, submitted) = tokio::join!(stack.nats().wipe(), submit_alone(&stack, 250, &mut ids));
+    let (wiped, submitted) =
+        tokio::join!(stack.nats().wipe(), submit_alone(&stack, enough(250), ids));
     wiped.and(submitted)?;
     let (flushed, submitted) = tokio::join!(
         stack.redis().flushall(),
-        submit_alone(&stack, 300, &mut ids)
+        submit_alone(&stack, enough(300), ids)
     );
     flushed.and(submitted)?;
     let (killed, submitted) = tokio::join!(
         async {
-            stack.worker(0).kill9()?;
-            stack.restart_worker(0).await
+            let killed = Interrupted::kill(stack.worker(0))?;
+            stack.restart_worker(0).await?;
+            anyhow::Ok(killed)
         },
-        submit_alone(&stack, 400, &mut ids)
+        submit_alone(&stack, enough(400), ids)
     );
-    killed.and(submitted)?;
-    let sql = "SELECT count(*)::text FROM job_state WHERE state < 10";
-    eventually(WAIT, "all of them final", || async {
-        let open = stack.postgres().query(sql).await?;
-        let none = open == [[Some("0".to_owned())]];
-        Ok(Seen::when(none, format!("{open:?}")))
-    })
-    .await?;
-    Load::of(ids).check(&stack, Workers::Killed).await
+    submitted?;
+    let killed = [killed?];
+    load.fault_over(&stack, &killed).await?;
+    load.all_final(&stack, WAIT).await?;
+    load.check(&stack, &killed).await
 }

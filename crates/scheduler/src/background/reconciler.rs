@@ -141,11 +141,13 @@ async fn tick(
                 return Ok(());
             }
         }
+        *from = last.filter(|_| !last_page);
         if last_page {
-            *from = None;
             break;
         }
-        *from = last;
+    }
+    if from.is_some() {
+        tracing::info!("more stale jobs than one tick allows; going on in the next");
     }
     ctx.metrics.found_stale(found);
     Ok(())
