@@ -29,6 +29,7 @@ mod settle;
 pub mod subjects;
 mod subscribe;
 mod tracker;
+mod wake_up;
 
 pub use airlock_settings::{Secret, SecretUrl};
 pub use bus::Bus;
@@ -42,3 +43,4 @@ pub use publish::Outgoing;
 pub use settle::{DeadLetters, DeadMessage, Outcome, Seen, Settled, Settler};
 pub use subjects::{StreamName, Subject};
 pub use subscribe::{Incoming, Subscription};
+pub use wake_up::WakeUps;

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use airlock_client::{Approval, ApprovalListRequest, ApprovalPage, Vote};
+use airlock_client::{Approval, ApprovalDetail, ApprovalListRequest, ApprovalPage};
 use clap::{Args, Subcommand};
 
 use crate::args::Api;
@@ -102,8 +102,13 @@ async fn act(session: Session, action: Action) -> Answer {
             Ok(Exit::Done)
         }
         Action::Show { id } => {
-            let approval = session.client.approval(&id).await?;
-            print_approval(&session, &approval)
+            let detail = session.client.approval(&id).await?;
+            if session.json {
+                return session.print(&detail);
+            }
+            let text = show(&detail.approval, Some(&detail), &session.render_context());
+            session.terminal.say(&text);
+            Ok(Exit::Done)
         }
         Action::Approve {
             id,
@@ -119,22 +124,22 @@ async fn act(session: Session, action: Action) -> Answer {
                 .client
                 .approve(&id, reason.as_deref(), narrowed.as_ref())
                 .await?;
-            print_approval(&session, &approval)
+            print_vote(&session, &approval)
         }
         Action::Reject { id, reason } => {
             let approval = session.client.reject(&id, reason.as_deref()).await?;
-            print_approval(&session, &approval)
+            print_vote(&session, &approval)
         }
     }
 }
 
-fn print_approval(session: &Session, approval: &Approval) -> Answer {
+fn print_vote(session: &Session, approval: &Approval) -> Answer {
     if session.json {
         return session.print(approval);
     }
     session
         .terminal
-        .say(&show(approval, &session.render_context()));
+        .say(&show(approval, None, &session.render_context()));
     Ok(Exit::Done)
 }
 
@@ -161,7 +166,7 @@ fn list(page: &ApprovalPage, ctx: &RenderContext) -> String {
     table(header, rows)
 }
 
-fn show(a: &Approval, ctx: &RenderContext) -> String {
+fn show(a: &Approval, detail: Option<&ApprovalDetail>, ctx: &RenderContext) -> String {
     let heading = format!(
         "{}  {}  {}",
         ctx.paint.bold(&one_line(&a.job_id)),
@@ -192,16 +197,20 @@ fn show(a: &Approval, ctx: &RenderContext) -> String {
         fact("on behalf of", one_line(&names.join(", ")));
     }
     fact("authors", one_line(&a.authors.join(", ")));
-    for (name, value) in request_facts(a) {
+    for (name, value) in detail.map(request_facts).unwrap_or_default() {
         fact(name, value);
     }
     fact("rule", one_line(&a.rule_id));
     fact("reason", one_line(&a.reason));
     fact("policy", one_line(&a.policy_snapshot));
     fact("votes", format!("{} of {}", a.approvals, a.quorum));
-    let roles = a.approver_roles.iter().map(|role| format!("role {role}"));
-    let approvers: Vec<String> = a.approvers.iter().cloned().chain(roles).collect();
-    fact("approvers", one_line(&approvers.join(", ")));
+    let may: Vec<String> = a
+        .approvers
+        .iter()
+        .cloned()
+        .chain(a.approver_roles.iter().map(|r| format!("role {r}")))
+        .collect();
+    fact("approvers", one_line(&may.join(", ")));
     fact("created", when(&a.created_at, ctx));
     fact("expires", when(&a.expires_at, ctx));
     fact(
@@ -209,9 +218,20 @@ fn show(a: &Approval, ctx: &RenderContext) -> String {
         one_line(a.decided_reason.as_deref().unwrap_or_default()),
     );
     for vote in &a.votes {
-        fact("vote", vote_text(vote));
+        let word = if vote.approve { "approved" } else { "rejected" };
+        let mut line = format!("{word} by {}", one_line(&vote.voter));
+        if !vote.reason.is_empty() {
+            line.push_str(&format!(": {}", one_line(&vote.reason)));
+        }
+        if let Some(narrowed) = &vote.constraints {
+            line.push_str(&format!(
+                ", narrowed to {}",
+                one_line(&narrowed.to_string())
+            ));
+        }
+        fact("vote", line);
     }
-    for entry in &a.audit {
+    for entry in detail.iter().flat_map(|d| &d.audit) {
         let at = when(&entry.at, ctx);
         let line = format!(
             "{} by {} ({at})",
@@ -223,21 +243,8 @@ fn show(a: &Approval, ctx: &RenderContext) -> String {
     facts.text()
 }
 
-fn vote_text(vote: &Vote) -> String {
-    let verb = if vote.approve { "approved" } else { "rejected" };
-    let mut text = format!("{verb} by {}", one_line(&vote.voter));
-    if !vote.reason.is_empty() {
-        text.push_str(&format!(": {}", one_line(&vote.reason)));
-    }
-    if let Some(narrowed) = &vote.constraints {
-        let narrowed = one_line(&narrowed.to_string());
-        text.push_str(&format!(", narrowed to {narrowed}"));
-    }
-    text
-}
-
 /// What the job would do, and what is new about it.
-fn request_facts(a: &Approval) -> Vec<(&'static str, String)> {
+fn request_facts(a: &ApprovalDetail) -> Vec<(&'static str, String)> {
     let mut facts = Vec::new();
     if let Some(payload) = &a.payload {
         let mut text = one_line(payload.get());
@@ -288,7 +295,7 @@ mod tests {
     use super::*;
     use crate::terminal::Paint;
 
-    fn approval() -> Approval {
+    fn detail() -> ApprovalDetail {
         serde_json::from_value(serde_json::json!({
             "job_id": "j-1", "round": 1, "status": "PENDING", "job_state": "APPROVAL_REQUIRED",
             "topic": "job.pay", "tenant_id": "acme", "reason": "money\u{1b}[31m moves",
@@ -311,7 +318,7 @@ mod tests {
 
     #[test]
     fn a_request_says_who_is_asked_and_who_spoke() {
-        let text = show(&approval(), &render_context());
+        let text = show(&detail().approval, None, &render_context());
         for part in [
             "j-1  PENDING  APPROVAL_REQUIRED",
             "1 of 2",
@@ -325,8 +332,10 @@ mod tests {
 
     #[test]
     fn an_approver_sees_what_the_job_would_do_and_what_is_new() {
-        let mut held = approval();
-        held.labels.insert("env".to_owned(), "prod".to_owned());
+        let mut held = detail();
+        held.approval
+            .labels
+            .insert("env".to_owned(), "prod".to_owned());
         held.payload = Some(serde_json::from_str(r#"{"to": "eve"}"#).unwrap());
         held.payload_truncated = true;
         held.payload_bytes = 99_999;
@@ -338,7 +347,7 @@ mod tests {
                         {"path": "labels.env", "new": "prod"}],
         }))
         .unwrap();
-        let text = show(&held, &render_context());
+        let text = show(&held.approval, Some(&held), &render_context());
         for part in [
             "env=prod",
             r#"{"to": "eve"} (the beginning of 99999 bytes)"#,
@@ -356,7 +365,7 @@ mod tests {
     #[test]
     fn a_list_is_a_table_and_nothing_is_said_to_be_nothing() {
         let mut page = ApprovalPage {
-            items: vec![approval()],
+            items: vec![detail().approval],
             next_cursor: None,
         };
         let text = list(&page, &render_context());

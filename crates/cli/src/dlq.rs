@@ -217,7 +217,8 @@ fn list(page: &DeadLetterPage, ctx: &RenderContext) -> String {
     table(header, rows)
 }
 
-fn show(letter: &DeadLetterDetail, ctx: &RenderContext) -> String {
+fn show(detail: &DeadLetterDetail, ctx: &RenderContext) -> String {
+    let letter = &detail.letter;
     let heading = format!(
         "{}  {}",
         ctx.paint.bold(&format!("dead letter {}", letter.id)),
@@ -239,10 +240,10 @@ fn show(letter: &DeadLetterDetail, ctx: &RenderContext) -> String {
         format!("as {} ({})", one_line(job), when(at, ctx))
     });
     fact("retried", again);
-    fact("trace", text(&letter.trace_id));
-    let request = letter.request.as_ref().map(|r| clean(r.get()).into_owned());
+    fact("trace", text(&detail.trace_id));
+    let request = detail.request.as_ref().map(|r| clean(r.get()).into_owned());
     fact("request", request);
-    fact("packet", text(&letter.packet_base64));
+    fact("packet", text(&detail.packet_base64));
     facts.text()
 }
 

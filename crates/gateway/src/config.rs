@@ -10,7 +10,7 @@ use airlock_service::{HttpConfig, Secret, ServiceConfig, ShutdownConfig, Telemet
 use serde::{Deserialize, Serialize};
 
 use crate::auth;
-use crate::bundle_check::PublicKey;
+use crate::policy::bundle_check::PublicKey;
 pub use crate::tasks::TasksConfig;
 use airlock_kernel_client::ConnectionConfig;
 
@@ -146,6 +146,9 @@ pub struct SubmitConfig {
     /// Batches of wake-ups under way on the bus at once. Those beyond are left to the
     /// scheduler's replayer.
     pub publishers: usize,
+    /// Announces jobs that come alone to the leader while they are committed. Off: it
+    /// learns of them after their commit.
+    pub speculation: bool,
 }
 
 impl Default for GatewayConfig {
@@ -194,6 +197,7 @@ impl Default for SubmitConfig {
             committers: 1,
             retry_for: Duration::from_secs(5),
             publishers: 32,
+            speculation: true,
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Where an open job stands and what it waits for, as the leader knows it: asked for by
-//! whoever has to explain a job, answered from the engine's own books.
+//! What an open job waits for, as the leader's engine has it: the request and the reply of
+//! `explain`, and the sentence that a person reads.
 //!
-//! Nothing of it is written down: what a job waits for changes with every heartbeat, and
-//! a ledger write per job and try would cost more than the jobs themselves.
+//! None of this is in the ledger: what a job waits for changes with every heartbeat, and a
+//! write per job and try would cost more than the jobs themselves.
 
 use std::time::Duration;
 
@@ -12,31 +12,31 @@ use crate::ids::{JobId, PoolName, TenantId, WorkerId};
 use crate::routing::WaitReason;
 use crate::time::Timestamp;
 
-/// The code of a job that is before the kernel.
+/// The code of a job that the safety kernel is evaluating.
 pub const CHECKING: &str = "safety_check";
 
-/// What the leader is asked.
+/// Asks the leader about one job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Question {
+pub struct ExplainRequest {
     pub job_id: JobId,
 }
 
-/// What it says.
+/// The leader's reply. The names on the wire are older than those of the fields.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Answer {
+pub struct ExplainReply {
     pub job_id: JobId,
     pub leader: String,
     pub epoch: u64,
     pub at: Timestamp,
     #[serde(flatten)]
-    pub standing: Standing,
+    pub status: WaitStatus,
 }
 
-/// Where a job stands with the leader.
+/// What a job waits for, or who runs it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "standing", rename_all = "snake_case")]
-pub enum Standing {
-    /// The leader does not hold it.
+pub enum WaitStatus {
+    /// The leader's engine does not track it.
     Unknown,
     /// The safety kernel is being asked.
     Checking { since: Timestamp },
@@ -77,11 +77,12 @@ pub enum Standing {
         since: Timestamp,
         accepted: bool,
         started_at: Option<Timestamp>,
-        last_sign: Timestamp,
+        #[serde(rename = "last_sign")]
+        last_heartbeat: Timestamp,
     },
 }
 
-impl Standing {
+impl WaitStatus {
     /// What a job that is PENDING waits for: the code and the words. `None` when that is
     /// not known here, or when it does not wait.
     pub fn waits_for(&self) -> Option<(String, String)> {
@@ -103,8 +104,7 @@ impl Standing {
     pub fn sentence(&self, now: Timestamp) -> String {
         match self {
             Self::Unknown => {
-                "The scheduler does not hold it yet; the replayer takes up what was forgotten."
-                    .to_owned()
+                "The scheduler does not track it yet; the replayer finds forgotten jobs.".to_owned()
             }
             Self::Checking { since } => format!(
                 "It is before the safety kernel, {}.",
@@ -124,19 +124,8 @@ impl Standing {
                 if *lane > 1 {
                     text.push_str(&format!(" {lane} jobs of its tenant wait there."));
                 }
-                if *tries > 0 {
-                    text.push_str(&format!(" {tries} of {max_tries} tries are used up"));
-                    text.push_str(&match counted_since {
-                        Some(at) => format!(", counted anew by this leader since {at}."),
-                        None => ".".to_owned(),
-                    });
-                }
-                if *next_try_at > now {
-                    text.push_str(&format!(
-                        " It is tried as soon as something changes, and in {} in any case.",
-                        words(next_try_at.since(now))
-                    ));
-                }
+                text.push_str(&used_tries(*tries, *max_tries, *counted_since));
+                text.push_str(&next_try(now, *next_try_at));
                 text
             }
             Self::Sleeping {
@@ -160,14 +149,14 @@ impl Standing {
                 since,
                 accepted,
                 started_at,
-                last_sign,
+                last_heartbeat,
             } => {
                 let run = format!("run {attempt} of at most {max_attempts}");
                 match (started_at, accepted) {
                     (Some(at), _) => format!(
-                        "Worker {worker} runs it ({run}) {}; last sign of life {} ago.",
+                        "Worker {worker} runs it ({run}) {}; last heartbeat {} ago.",
                         ago("since", now, *at),
-                        words(now.since(*last_sign))
+                        words(now.since(*last_heartbeat))
                     ),
                     (None, true) => {
                         format!("Worker {worker} has accepted it ({run}).")
@@ -180,6 +169,24 @@ impl Standing {
             }
         }
     }
+}
+
+fn used_tries(tries: u32, max: u32, counted_since: Option<Timestamp>) -> String {
+    match counted_since {
+        _ if tries == 0 => String::new(),
+        Some(at) => {
+            format!(" {tries} of {max} tries are used up, counted anew by this leader since {at}.")
+        }
+        None => format!(" {tries} of {max} tries are used up."),
+    }
+}
+
+fn next_try(now: Timestamp, at: Timestamp) -> String {
+    if at <= now {
+        return String::new();
+    }
+    let within = words(at.since(now));
+    format!(" It is tried as soon as something changes, and in {within} in any case.")
 }
 
 fn sleeping_words<'a>(reason: &'a str, detail: &'a str) -> &'a str {
@@ -227,13 +234,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_survive_the_wire() {
-        let answer = Answer {
+    fn replies_survive_the_wire() {
+        let reply = ExplainReply {
             job_id: JobId::new("j").unwrap(),
             leader: "here".to_owned(),
             epoch: 3,
             at: Timestamp(5),
-            standing: Standing::Waiting {
+            status: WaitStatus::Waiting {
                 reason: "no_workers".to_owned(),
                 detail: "no worker in pool default".to_owned(),
                 since: Timestamp(1),
@@ -245,14 +252,14 @@ mod tests {
                 lane: 4,
             },
         };
-        let text = serde_json::to_string(&answer).unwrap();
+        let text = serde_json::to_string(&reply).unwrap();
         assert!(text.contains("\"standing\":\"waiting\""), "{text}");
-        assert_eq!(serde_json::from_str::<Answer>(&text).unwrap(), answer);
+        assert_eq!(serde_json::from_str::<ExplainReply>(&text).unwrap(), reply);
     }
 
     #[test]
     fn a_sleeping_job_says_what_it_was_told_or_what_its_reason_means() {
-        let sleeping = |reason: &str, detail: &str| Standing::Sleeping {
+        let sleeping = |reason: &str, detail: &str| WaitStatus::Sleeping {
             reason: reason.to_owned(),
             detail: detail.to_owned(),
             since: Timestamp(0),
@@ -269,7 +276,7 @@ mod tests {
         );
         let (_, words) = sleeping("throttled", "").waits_for().unwrap();
         assert_eq!(words, "the policy asks to slow down");
-        let held = Standing::Held {
+        let held = WaitStatus::Held {
             since: Timestamp(0),
         };
         assert_eq!(held.waits_for(), None);
@@ -278,7 +285,7 @@ mod tests {
     #[test]
     fn a_sentence_names_reason_time_and_tries() {
         let now = Timestamp::from_millis(100_000);
-        let text = Standing::Waiting {
+        let text = WaitStatus::Waiting {
             reason: "no_workers".to_owned(),
             detail: "no worker in pool default serves job.a".to_owned(),
             since: Timestamp::from_millis(88_000),

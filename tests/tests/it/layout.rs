@@ -26,6 +26,7 @@ const SERVICES: &[&str] = &[
 
 /// What services may build on.
 const LIBRARIES: &[&str] = &[
+    "api",
     "bus",
     "election",
     "guard",
@@ -43,6 +44,7 @@ const LIBRARIES: &[&str] = &[
 const MAY_USE: &[(&str, &[&str])] = &[
     ("model", &[]),
     ("settings", &[]),
+    ("api", &["model"]),
     ("policy", &["model", "settings"]),
     ("proto", &["model"]),
     ("bus", &["model", "proto", "settings"]),
@@ -52,7 +54,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("election", &["ledger", "model", "proto", "settings"]),
     ("service", &["model", "settings"]),
     ("worker", &["bus", "guard", "model", "proto", "settings"]),
-    ("client", &["model"]),
+    ("client", &["api", "model"]),
     ("testkit", &[]),
     ("cli", &["client", "model", "policy", "service", "settings"]),
     (
@@ -174,7 +176,7 @@ fn each_driver_has_one_home() -> anyhow::Result<()> {
                 "tonic",
                 "reqwest",
             ];
-            if ["model", "policy", "settings"].contains(&name.as_str())
+            if ["api", "model", "policy", "settings"].contains(&name.as_str())
                 && d.normal
                 && shell.contains(&d.name.as_str())
             {

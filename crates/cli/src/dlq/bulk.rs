@@ -1,9 +1,8 @@
 //! Retrying and removing many dead letters.
 //!
 //! What must stay true: what was meant when the command was given is what it does. The
-//! first answer fixes the newest dead letter that is meant, and every further request
-//! repeats it, so that dead letters written meanwhile, also by what was retried, are left
-//! alone.
+//! first answer fixes the newest dead letter that is meant, and every further request repeats it, so
+//! that dead letters written meanwhile, also by what was retried, are never taken up.
 
 use std::collections::HashSet;
 use std::io::{BufRead, IsTerminal, Write};
@@ -121,7 +120,9 @@ pub(super) async fn retry(
         sum.retried = Some(done + next.retried.unwrap_or(0));
         sum.skipped = Some(sum.skipped.unwrap_or(0) + next.skipped.unwrap_or(0));
         sum.remaining = next.remaining;
-        sum.jobs.extend(next.jobs);
+        sum.jobs
+            .get_or_insert_default()
+            .extend(next.jobs.unwrap_or_default());
     }
     let stopped = failed.count > max_failures;
     print_outcome(session, sum, "retried", Some(failed.count))?;
@@ -155,7 +156,7 @@ impl FailedAgain {
     }
 
     fn track(&mut self, outcome: &BulkOutcome) {
-        let jobs = outcome.jobs.iter().map(|job| job.job_id.clone());
+        let jobs = outcome.jobs.iter().flatten().map(|job| job.job_id.clone());
         self.jobs.extend(jobs);
     }
 
@@ -280,7 +281,7 @@ fn print_outcome(
         return Ok(());
     }
     session.terminal.say(&sentence(&outcome, word));
-    for job in &outcome.jobs {
+    for job in outcome.jobs.iter().flatten() {
         let line = format!("{}  {}", job.id, one_line(&job.job_id));
         session.terminal.say(&line);
     }
@@ -316,7 +317,7 @@ mod tests {
             skipped: Some(0),
             remaining: 12,
             up_to: Some(12),
-            jobs: Vec::new(),
+            jobs: None,
         };
         assert_eq!(sentence(&sum, "deleted"), "12 would be deleted");
         sum.dry_run = false;

@@ -2,8 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use airlock_model::Shard;
-use airlock_model::engine::topic_incarnation;
+use airlock_model::{Incarnation, Shard};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -148,7 +147,7 @@ async fn record(
         .bind(constraints)
         .bind(partials)
         .bind(artifacts)
-        .bind(topic_incarnation().to_string())
+        .bind(Incarnation::topic_listener().to_string())
         .bind(shard.0 as i16)
         .fetch_all(&mut *tx)
         .await

@@ -22,7 +22,7 @@ impl InFlight {
         let held = self.by_worker.entry(a.worker.clone()).or_default();
         held.insert(a.dispatch, job.clone());
         *self.by_tenant.entry(tenant.clone()).or_default() += 1;
-        if let Some(rule) = &a.terms.rule {
+        if let Some(rule) = &a.limits.rule {
             *self
                 .by_rule
                 .entry((tenant.clone(), rule.clone()))
@@ -38,7 +38,7 @@ impl InFlight {
             }
         }
         less(&mut self.by_tenant, tenant);
-        if let Some(rule) = &a.terms.rule {
+        if let Some(rule) = &a.limits.rule {
             less(&mut self.by_rule, &(tenant.clone(), rule.clone()));
         }
     }
@@ -55,7 +55,7 @@ impl InFlight {
         self.by_rule.get(&key).copied().unwrap_or(0)
     }
 
-    pub fn holders(&self) -> impl Iterator<Item = &WorkerId> {
+    pub fn workers(&self) -> impl Iterator<Item = &WorkerId> {
         self.by_worker.keys()
     }
 
@@ -96,7 +96,7 @@ impl Engine {
             && w.incarnation == a.incarnation
         {
             w.in_flight += 1;
-            w.care.crash_suspect += u32::from(crash_suspect);
+            w.health.crash_suspect += u32::from(crash_suspect);
         }
     }
 
@@ -109,17 +109,21 @@ impl Engine {
             && w.incarnation == a.incarnation
         {
             w.in_flight = w.in_flight.saturating_sub(1);
-            w.care.crash_suspect = w
-                .care
+            w.health.crash_suspect = w
+                .health
                 .crash_suspect
                 .saturating_sub(u32::from(crash_suspect));
-            w.care.last_end = Some(heard);
+            w.health.last_run_end = Some(heard);
             self.capacity_changed = true;
         }
     }
 
     /// What a worker holds under an incarnation, in number, and how many are crash_suspect.
-    pub(super) fn count_held(&self, worker: &WorkerId, incarnation: &Incarnation) -> (u32, u32) {
+    pub(super) fn count_at_worker(
+        &self,
+        worker: &WorkerId,
+        incarnation: &Incarnation,
+    ) -> (u32, u32) {
         let mut counts = (0, 0);
         for (_, id) in self.in_flight.of_worker(worker) {
             if let Some(job) = self.jobs.get(id)
@@ -133,7 +137,7 @@ impl Engine {
     }
 
     /// The jobs of a worker that `which` says, in the order of their ids.
-    pub(super) fn held_where(
+    pub(super) fn jobs_at_worker(
         &self,
         worker: &WorkerId,
         which: impl Fn(&Assignment) -> bool,
@@ -152,9 +156,9 @@ impl Engine {
 
     /// Puts a worker into the registry, with the runs that are counted for it.
     pub(super) fn register(&mut self, mut worker: Worker) {
-        let (held, crash_suspect) = self.count_held(&worker.id, &worker.incarnation);
+        let (held, crash_suspect) = self.count_at_worker(&worker.id, &worker.incarnation);
         worker.in_flight = held;
-        worker.care.crash_suspect = crash_suspect;
+        worker.health.crash_suspect = crash_suspect;
         self.workers.insert(worker.id.clone(), worker);
         self.capacity_changed = true;
     }

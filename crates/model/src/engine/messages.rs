@@ -5,68 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Assignment, QueuedJob, RecoveredJob};
-use crate::backoff::Backoff;
 use crate::ids::{Attempt, DispatchId, Incarnation, JobId, PoolName, WorkerId};
-use crate::job::Verdict;
+use crate::job::{Allowed, Verdict};
 use crate::routing::{Addressing, WaitReason, Worker};
 use crate::rules::Rules;
 use crate::run_end::RunEnd;
 use crate::state::JobState;
 use crate::time::Timestamp;
-
-/// The constants, with the documented defaults.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// A worker is gone after this long without a sign of life.
-    pub worker_ttl: Duration,
-    /// A dispatch must be accepted within this time.
-    pub accept_within: Duration,
-    pub dispatch_timeout: Duration,
-    pub running_timeout: Duration,
-    pub max_attempts: u32,
-    pub max_scheduling_retries: u32,
-    pub backoff: Backoff,
-    pub retry_delay_no_workers: Duration,
-    pub retry_delay_publish: Duration,
-    pub throttle_delay: Duration,
-    /// A verdict may be used while its snapshot was confirmed this recently.
-    pub confirm_within: Duration,
-    /// DISPATCHED and RUNNING are written this long after they happened, unless the end
-    /// comes first.
-    pub flush_after: Duration,
-    /// How many results that were taken are remembered, to tell repeats apart.
-    pub remember_results: usize,
-    /// A full pool and a tenant at its limit count towards giving up too.
-    pub count_all_tries: bool,
-    /// A worker that leaves this many dispatches in a row untaken is deaf; 0: never.
-    pub unresponsive_after: u32,
-    /// Of the time between two rounds at most this much counts as time in which workers
-    /// could be heard.
-    pub max_gap: Duration,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            worker_ttl: Duration::from_secs(30),
-            accept_within: Duration::from_secs(10),
-            dispatch_timeout: Duration::from_secs(300),
-            running_timeout: Duration::from_secs(900),
-            max_attempts: 3,
-            max_scheduling_retries: 50,
-            backoff: Backoff::SCHEDULING,
-            retry_delay_no_workers: Duration::from_secs(2),
-            retry_delay_publish: Duration::from_secs(2),
-            throttle_delay: Duration::from_secs(5),
-            confirm_within: Duration::from_secs(1),
-            flush_after: Duration::from_millis(100),
-            remember_results: 100_000,
-            count_all_tries: false,
-            unresponsive_after: 3,
-            max_gap: Duration::from_secs(2),
-        }
-    }
-}
 
 /// How a worker says a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,11 +65,11 @@ pub struct WorkerChange {
     pub worker: WorkerId,
     pub incarnation: Incarnation,
     pub pool: Option<PoolName>,
-    pub change: Change,
+    pub change: WorkerChangeKind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum WorkerChangeKind {
     Joined,
     /// Under a name that was known before: back again, or as a new process.
     Rejoined,
@@ -147,7 +92,7 @@ pub struct Heartbeat {
     pub active: Vec<DispatchId>,
     pub pool: Option<PoolName>,
     /// For a worker first seen by this.
-    pub reach: Addressing,
+    pub addressing: Addressing,
 }
 
 /// Which run of a job, and whose.
@@ -232,7 +177,6 @@ pub enum Input {
     BusUp,
     /// The configuration of pools, topics and tenants as it is from now on.
     Rules(Arc<Rules>),
-    Tick,
 }
 
 /// What to do about it.
@@ -242,10 +186,15 @@ pub enum Effect {
     Assign {
         job: Arc<QueuedJob>,
         assignment: Assignment,
+        verdict: Allowed,
+    },
+    /// Commit PENDING → APPROVAL_REQUIRED.
+    Hold {
+        job: Arc<QueuedJob>,
         verdict: Verdict,
     },
-    /// Commit PENDING → DENIED, APPROVAL_REQUIRED, FAILED or TIMEOUT.
-    Refuse {
+    /// Commit the end of a job that is not in flight: DENIED, FAILED or TIMEOUT.
+    Close {
         job: Arc<QueuedJob>,
         to: JobState,
         verdict: Option<Verdict>,
@@ -304,7 +253,7 @@ pub enum Effect {
         worker: WorkerId,
         dispatch: String,
     },
-    AskInventory {
+    RequestInventory {
         worker: WorkerId,
     },
     /// Two live processes go by one id: the one that is given work, and another.
@@ -313,14 +262,14 @@ pub enum Effect {
         processes: [Incarnation; 2],
     },
     /// Ask an unknown worker to introduce itself.
-    AskRegister {
+    RequestRegister {
         worker: WorkerId,
     },
 }
 
 /// How many wait, and for what: for metrics and `explain`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Census {
+pub struct EngineCounts {
     pub jobs: usize,
     pub waiting: usize,
     pub assigned: usize,

@@ -4,7 +4,8 @@
 
 mod crowd;
 mod deciding;
-mod duplicates;
+mod duplicate_workers;
+mod environment;
 mod fairness;
 mod fleet;
 mod ledger;
@@ -19,7 +20,6 @@ mod simulation;
 mod topics;
 mod waiting;
 mod workers;
-mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +34,7 @@ use crate::time::ListenTime;
 const SNAPSHOT: &str = "policy-1";
 
 /// An engine, the time, and random words that repeat.
-struct Rig {
+struct Fixture {
     engine: Engine,
     now: Timestamp,
     /// How far the ledger's clock was set forward.
@@ -44,7 +44,7 @@ struct Rig {
 
 const START: Timestamp = Timestamp(1_000_000_000_000);
 
-impl Rig {
+impl Fixture {
     fn new() -> Self {
         Self::with(Settings::default())
     }
@@ -58,9 +58,9 @@ impl Rig {
     }
 
     fn with_gaps(settings: Settings) -> Self {
-        let mut rig = Self::deaf(settings);
-        rig.feed(Input::BusUp);
-        rig
+        let mut fixture = Self::deaf(settings);
+        fixture.feed(Input::BusUp);
+        fixture
     }
 
     /// One that does not hear workers yet.
@@ -99,10 +99,15 @@ impl Rig {
         self.feed_all([input])
     }
 
+    /// A round without inputs: only the time has changed.
+    fn tick(&mut self) -> Vec<Effect> {
+        self.feed_all([])
+    }
+
     /// Lets time pass in one step.
     fn pass(&mut self, by: Duration) -> Vec<Effect> {
         self.now = self.now + by;
-        self.feed(Input::Tick)
+        self.tick()
     }
 
     /// Lets time pass as the shell would, waking whenever the engine asks for it. What
@@ -112,16 +117,16 @@ impl Rig {
         let mut out = Vec::new();
         while let Some(next) = self.engine.next_deadline().filter(|at| *at <= end) {
             self.now = next;
-            let effects = self.feed(Input::Tick);
+            let effects = self.tick();
             out.extend(effects.into_iter().map(|e| (next, e)));
         }
         self.now = end;
-        let effects = self.feed(Input::Tick);
+        let effects = self.tick();
         out.extend(effects.into_iter().map(|e| (end, e)));
         out
     }
 
-    fn hello(&mut self, id: &str, slots: u32) -> Vec<Effect> {
+    fn register_worker(&mut self, id: &str, slots: u32) -> Vec<Effect> {
         self.feed(Input::Register(Box::new(worker(id, "one", slots))))
     }
 
@@ -129,13 +134,13 @@ impl Rig {
     fn replaced(&mut self, id: &str, incarnation: &str, slots: u32) -> Vec<Effect> {
         let mut effects = self.feed(Input::Register(Box::new(worker(id, incarnation, slots))));
         effects.extend(self.live(secs(4)).into_iter().map(|(_, e)| e));
-        effects.retain(|e| !matches!(e, Effect::AskInventory { .. }));
+        effects.retain(|e| !matches!(e, Effect::RequestInventory { .. }));
         effects
     }
 
-    /// Beats of these workers, so that nobody falls silent.
-    fn beat(&mut self, id: &str, active: &[DispatchId]) -> Vec<Effect> {
-        self.feed(Input::Heartbeat(beat(id, active)))
+    /// A heartbeat of this worker, with the runs that it lists.
+    fn heartbeat(&mut self, id: &str, active: &[DispatchId]) -> Vec<Effect> {
+        self.feed(Input::Heartbeat(heartbeat(id, active)))
     }
 
     fn decide(&mut self, job: QueuedJob, decision: Decision) -> Vec<Effect> {
@@ -167,7 +172,7 @@ impl Rig {
         self.engine
             .workers()
             .find(|w| w.id.as_str() == id)
-            .expect("a known worker")
+            .expect("a queued worker")
     }
 }
 
@@ -225,11 +230,11 @@ fn job(id: &str) -> QueuedJob {
 }
 
 fn with_spec(id: &str, change: impl FnOnce(&mut JobSpec)) -> QueuedJob {
-    let mut known = job(id);
-    let mut spec = (*known.spec).clone();
+    let mut queued = job(id);
+    let mut spec = (*queued.spec).clone();
     change(&mut spec);
-    known.spec = Arc::new(spec);
-    known
+    queued.spec = Arc::new(spec);
+    queued
 }
 
 fn worker(id: &str, incarnation_: &str, slots: u32) -> Worker {
@@ -249,12 +254,12 @@ fn worker(id: &str, incarnation_: &str, slots: u32) -> Worker {
         draining: false,
         last_seen: ListenTime::default(),
         in_flight: 0,
-        reach: Addressing::Direct,
-        care: WorkerHealth::default(),
+        addressing: Addressing::Direct,
+        health: WorkerHealth::default(),
     }
 }
 
-fn beat(id: &str, active: &[DispatchId]) -> Heartbeat {
+fn heartbeat(id: &str, active: &[DispatchId]) -> Heartbeat {
     Heartbeat {
         worker: worker_id(id),
         incarnation: Some(incarnation("one")),
@@ -265,7 +270,7 @@ fn beat(id: &str, active: &[DispatchId]) -> Heartbeat {
         draining: false,
         active: active.to_vec(),
         pool: None,
-        reach: Addressing::Direct,
+        addressing: Addressing::Direct,
     }
 }
 
@@ -306,7 +311,8 @@ fn one_short(effect: &Effect) -> String {
         Effect::Assign {
             job, assignment, ..
         } => format!("assign {} to {}", job.id, assignment.worker),
-        Effect::Refuse { job, to, code, .. } => format!("refuse {} {to} {code}", job.id),
+        Effect::Hold { job, .. } => format!("hold {}", job.id),
+        Effect::Close { job, to, code, .. } => format!("close {} {to} {code}", job.id),
         Effect::Finish { job, to, code, .. } => format!("finish {} {to} {code}", job.id),
         Effect::Requeue { job, end, .. } => {
             let counted = if end.may_have_begun() {
@@ -316,15 +322,15 @@ fn one_short(effect: &Effect) -> String {
             };
             format!("requeue {job} {end}{counted}")
         }
-        Effect::RecordTimes { job, .. } => format!("mark {job}"),
+        Effect::RecordTimes { job, .. } => format!("record times {job}"),
         Effect::LookUp(report) => format!("look up {}", report.job),
-        Effect::UnmatchedResult { report, .. } => format!("stray {}", report.job),
+        Effect::UnmatchedResult { report, .. } => format!("unmatched {}", report.job),
         Effect::Recheck(job) => format!("recheck {}", job.id),
         Effect::Republish { job, .. } => format!("republish {}", job.id),
         Effect::CancelAtWorker { job, run, .. } => format!("cancel {job} at {}", run.worker),
         Effect::Receipt { worker, .. } => format!("receipt {worker}"),
-        Effect::AskInventory { worker } => format!("inventory {worker}"),
-        Effect::AskRegister { worker } => format!("rehello {worker}"),
+        Effect::RequestInventory { worker } => format!("inventory {worker}"),
+        Effect::RequestRegister { worker } => format!("register {worker}"),
         Effect::DuplicateWorker { worker, .. } => format!("duplicate {worker}"),
     }
 }

@@ -70,7 +70,7 @@ mod tests {
                     state: JobState::Cancelled,
                 },
             };
-            cache.drop_ended(&[Input::Tick, ended]);
+            cache.drop_ended(&[ended]);
         }
         assert_eq!(cache.bytes, 0);
         cache.put(job(7), large.clone());

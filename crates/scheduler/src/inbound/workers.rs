@@ -9,9 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use airlock_bus::{Incoming, Subscription, subjects};
-use airlock_model::engine::{
-    Heartbeat, Input, cap_incarnation, shared_incarnation, topic_incarnation,
-};
+use airlock_model::engine::{Heartbeat, Input};
 use airlock_model::routing::{Addressing, Worker, WorkerHealth};
 use airlock_model::{
     DispatchId, Incarnation, JobId, JobState, ListenTime, PoolName, Timestamp, WorkerId,
@@ -19,10 +17,11 @@ use airlock_model::{
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{cap, packet};
 
-use crate::commit::committer;
+use crate::commit::handle::InputBatch;
 use crate::inbound::reports;
 use crate::inbound::shared_ids::SharedIds;
-use crate::term::{Batch, Term};
+use crate::outbound::control;
+use crate::term::Term;
 
 /// How often the server is asked whether it is there, and how long it may take to answer.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
@@ -42,12 +41,12 @@ pub async fn listen(term: Arc<Term>, inbox: String) -> anyhow::Result<()> {
     ];
     let ears = Arc::new(Ears::new(&term));
     let silent = unregistered(&term);
-    if !silent.is_empty() && !term.hand_in(Batch::of(silent)).await {
+    if !silent.is_empty() && !term.commit.enqueue(InputBatch::of(silent)).await {
         return Ok(());
     }
     let mut readers = Vec::new();
     for subject in subjects {
-        let subscription = term.bus.subscribe(subject, None).await?;
+        let subscription = term.stores.bus.subscribe(subject, None).await?;
         readers.push(read(term.clone(), ears.clone(), subscription));
     }
     futures::try_join!(futures::future::try_join_all(readers), hearing(&term))?;
@@ -57,12 +56,12 @@ pub async fn listen(term: Arc<Term>, inbox: String) -> anyhow::Result<()> {
 /// Tells the engine when workers can be heard: the subscriptions above stand, and the server
 /// answers. A connection that only seems to stand carries no heartbeat either.
 async fn hearing(term: &Term) -> anyhow::Result<()> {
-    let mut connected = term.bus.connected();
+    let mut connected = term.stores.bus.connected();
     let mut up = false;
     loop {
         let hears = *connected.borrow_and_update()
             && tokio::select! {
-                answers = term.bus.answers(PROBE_TIMEOUT) => answers,
+                answers = term.stores.bus.answers(PROBE_TIMEOUT) => answers,
                 gone = connected.wait_for(|up| !up) => {
                     gone?;
                     false
@@ -72,12 +71,12 @@ async fn hearing(term: &Term) -> anyhow::Result<()> {
             up = hears;
             let input = if up { Input::BusUp } else { Input::BusDown };
             tracing::info!(listening = up, "heartbeat subscriptions");
-            if !term.hand_in(Batch::of(vec![input])).await {
+            if !term.commit.enqueue(InputBatch::of(vec![input])).await {
                 return Ok(());
             }
         }
         tokio::select! {
-            () = term.over.cancelled() => return Ok(()),
+            () = term.ctx.over.cancelled() => return Ok(()),
             changed = connected.changed() => changed?,
             () = tokio::time::sleep(PROBE_INTERVAL) => {}
         }
@@ -92,7 +91,7 @@ struct Ears {
 
 impl Ears {
     fn new(term: &Term) -> Self {
-        let shared = &term.config.scheduler.shared_worker_ids;
+        let shared = &term.ctx.config.scheduler.shared_worker_ids;
         Self {
             shared: shared.iter().cloned().collect(),
             heard: Mutex::default(),
@@ -113,7 +112,7 @@ async fn read(
     loop {
         incoming.clear();
         let n = tokio::select! {
-            () = term.over.cancelled() => return Ok(()),
+            () = term.ctx.over.cancelled() => return Ok(()),
             n = subscription.recv_many(&mut incoming, 500) => n,
         };
         if n == 0 {
@@ -125,7 +124,7 @@ async fn read(
         for message in incoming.drain(..) {
             match packet::open(message.payload.clone()) {
                 Ok((envelope, payload)) => {
-                    if envelope.sender_id == term.sender {
+                    if envelope.sender_id == term.ctx.sender {
                         continue;
                     }
                     if let Payload::JobCancel(c) = payload {
@@ -141,21 +140,23 @@ async fn read(
                             Payload::Handshake(h) => greet.extend(newcomer(h)),
                             _ => {}
                         }
-                        term.claims.hear(&payload);
-                        inputs.extend(understand(&ears, &envelope, payload, term.clock.now()));
+                        term.epoch_claims.hear(&payload);
+                        inputs.extend(understand(&ears, &envelope, payload, term.ctx.clock.now()));
                     }
                 }
                 // Nobody waits for an answer here; a bad one is only counted out loud.
-                Err(error) => tracing::debug!(subject = %message.subject, %error, "ignored"),
+                Err(error) => {
+                    tracing::debug!(subject = %message.subject, %error, "unreadable message ignored")
+                }
             }
         }
         for worker in greet {
-            committer::greet(&term, &worker).await;
+            control::greet(&term, &worker).await;
         }
         if !cancelled.is_empty() {
             inputs.extend(ended(&term, cancelled).await);
         }
-        if !inputs.is_empty() && !term.hand_in(Batch::of(inputs)).await {
+        if !inputs.is_empty() && !term.commit.enqueue(InputBatch::of(inputs)).await {
             return Ok(());
         }
     }
@@ -201,15 +202,15 @@ fn newcomer(h: &cap::Handshake) -> Option<WorkerId> {
 
 /// Workers that never say a word of themselves, by configuration: one for each topic.
 fn unregistered(term: &Term) -> Vec<Input> {
-    let s = &term.config.scheduler;
+    let s = &term.ctx.config.scheduler;
     s.unregistered_topics
         .iter()
         .filter_map(|topic| {
             let id = WorkerId::new(format!("topic/{topic}")).ok()?;
-            let mut worker = cap_worker(id, topic_incarnation());
+            let mut worker = cap_worker(id, Incarnation::topic_listener());
             worker.topics = BTreeSet::from([topic.clone()]);
             worker.max_parallel = s.unregistered_slots;
-            worker.reach = Addressing::Unregistered;
+            worker.addressing = Addressing::Unregistered;
             Some(Input::Register(Box::new(worker)))
         })
         .collect()
@@ -233,14 +234,14 @@ fn cap_worker(id: WorkerId, incarnation: Incarnation) -> Worker {
         draining: false,
         last_seen: ListenTime::default(),
         in_flight: 0,
-        reach: Addressing::Direct,
-        care: WorkerHealth::default(),
+        addressing: Addressing::Direct,
+        health: WorkerHealth::default(),
     }
 }
 
 /// A cancel on the bus is a hint: the row says whether the job has ended.
 async fn ended(term: &Term, ids: Vec<JobId>) -> Vec<Input> {
-    match term.ledger.states(&ids).await {
+    match term.stores.ledger.states(&ids).await {
         Ok(states) => states
             .into_iter()
             .filter(|(_, state)| state.is_final())
@@ -248,7 +249,7 @@ async fn ended(term: &Term, ids: Vec<JobId>) -> Vec<Input> {
             .collect(),
         // The change log tells it again.
         Err(error) => {
-            tracing::debug!(%error, "looking up cancelled jobs");
+            tracing::debug!(%error, "reading cancelled jobs failed");
             Vec::new()
         }
     }
@@ -267,17 +268,17 @@ fn handshake(ears: &Ears, h: cap::Handshake, now: Timestamp) -> Option<Input> {
     let Some(own) = h.airlock else {
         let shared = ears.shared.contains(id.as_str());
         if !shared && !subjects::is_addressable(&id) {
-            tracing::warn!(worker = %id, "a worker's id makes no subject: it cannot be given work");
+            tracing::warn!(worker = %id, "worker id is not a valid subject, worker ignored");
             return None;
         }
         let mut worker = if shared {
             let together = ears.with(|heard| heard.hello(&id, now));
-            let mut worker = cap_worker(id, shared_incarnation());
+            let mut worker = cap_worker(id, Incarnation::shared());
             worker.max_parallel = together.slots;
-            worker.reach = Addressing::Shared;
+            worker.addressing = Addressing::Shared;
             worker
         } else {
-            cap_worker(id, cap_incarnation(now))
+            cap_worker(id, Incarnation::agent_protocol(now))
         };
         worker.topics = topics;
         return Some(Input::Register(Box::new(worker)));
@@ -305,8 +306,8 @@ fn handshake(ears: &Ears, h: cap::Handshake, now: Timestamp) -> Option<Input> {
         draining: own.draining,
         last_seen: ListenTime::default(),
         in_flight: 0,
-        reach: Addressing::Direct,
-        care: WorkerHealth::default(),
+        addressing: Addressing::Direct,
+        health: WorkerHealth::default(),
     })))
 }
 
@@ -315,10 +316,10 @@ fn heartbeat(ears: &Ears, h: cap::Heartbeat, now: Timestamp) -> Option<Input> {
     let worker = WorkerId::new(&h.worker_id).ok()?;
     let mut active_jobs = u32::try_from(h.active_jobs).unwrap_or(0);
     let mut max_parallel = u32::try_from(h.max_parallel_jobs).unwrap_or(0);
-    let mut reach = Addressing::Direct;
+    let mut addressing = Addressing::Direct;
     if own.is_none() && ears.shared.contains(worker.as_str()) {
         let all = ears.with(|heard| heard.beat(&worker, now, max_parallel, active_jobs));
-        (max_parallel, active_jobs, reach) = (all.slots, all.active, Addressing::Shared);
+        (max_parallel, active_jobs, addressing) = (all.slots, all.active, Addressing::Shared);
     }
     Some(Input::Heartbeat(Heartbeat {
         worker,
@@ -332,7 +333,7 @@ fn heartbeat(ears: &Ears, h: cap::Heartbeat, now: Timestamp) -> Option<Input> {
         draining: own.as_ref().is_some_and(|o| o.draining),
         active: own.map_or_else(Vec::new, |o| dispatches(o.active_dispatch_ids).collect()),
         pool: PoolName::new(h.pool).ok(),
-        reach,
+        addressing,
     }))
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use airlock_model::engine::{Change, WorkerChange};
+use airlock_model::engine::{WorkerChange, WorkerChangeKind};
 
 /// Lines in one window.
 const LINES: usize = 100;
@@ -25,7 +25,7 @@ impl WorkerLog {
             }
         }
         if left_out == 0 && self.left_out > 0 {
-            tracing::warn!("many workers come and go; some are not logged");
+            tracing::warn!("worker changes above the log limit, not all are logged");
         }
     }
 
@@ -35,7 +35,7 @@ impl WorkerLog {
             .is_none_or(|at| now.duration_since(at) >= WINDOW)
         {
             if self.left_out > 0 {
-                tracing::warn!(workers = self.left_out, "workers came and went unlogged");
+                tracing::warn!(workers = self.left_out, "worker changes not logged");
             }
             *self = Self {
                 window: Some(now),
@@ -55,10 +55,12 @@ fn line(c: &WorkerChange) {
     let (worker_id, incarnation) = (&c.worker, &c.incarnation);
     let pool = c.pool.as_ref().map_or("", |p| p.as_str());
     match c.change {
-        Change::Joined => tracing::info!(%worker_id, %incarnation, pool, "worker joined"),
-        Change::Rejoined => tracing::info!(%worker_id, %incarnation, pool, "worker rejoined"),
-        Change::Left => tracing::info!(%worker_id, %incarnation, pool, "worker left"),
-        Change::Lost(reason) => {
+        WorkerChangeKind::Joined => tracing::info!(%worker_id, %incarnation, pool, "worker joined"),
+        WorkerChangeKind::Rejoined => {
+            tracing::info!(%worker_id, %incarnation, pool, "worker rejoined")
+        }
+        WorkerChangeKind::Left => tracing::info!(%worker_id, %incarnation, pool, "worker left"),
+        WorkerChangeKind::Lost(reason) => {
             tracing::warn!(%worker_id, %incarnation, pool, reason, "worker lost");
         }
     }

@@ -1,5 +1,3 @@
-use airlock_model::engine::addressing_of;
-
 use super::*;
 
 const NOW: Timestamp = Timestamp(1_000_000_000);
@@ -43,8 +41,8 @@ fn a_worker_of_another_sdk_is_known_by_its_handshake() {
     assert!(!w.sdk && !w.inline);
     assert_eq!((w.pool.clone(), w.max_parallel), (None, 1));
     assert_eq!(w.topics, BTreeSet::from(["job.a".to_owned()]));
-    assert_eq!(w.reach, Addressing::Direct);
-    assert_eq!(addressing_of(&w.incarnation), Addressing::Direct);
+    assert_eq!(w.addressing, Addressing::Direct);
+    assert_eq!(w.incarnation.addressing(), Addressing::Direct);
     // An id that makes no subject could never be given anything.
     assert!(hello(&ears(), "py..1").is_none());
     let gateway = cap::Handshake {
@@ -60,15 +58,15 @@ fn those_under_one_id_are_one_worker_with_the_room_of_all() {
     let ears = ears();
     assert_eq!(hello(&ears, "cap-runtime").unwrap().max_parallel, 1);
     let w = hello(&ears, "cap-runtime").unwrap();
-    assert_eq!((w.max_parallel, w.reach), (2, Addressing::Shared));
-    assert_eq!(addressing_of(&w.incarnation), Addressing::Shared);
+    assert_eq!((w.max_parallel, w.addressing), (2, Addressing::Shared));
+    assert_eq!(w.incarnation.addressing(), Addressing::Shared);
     beat(&ears, "cap-runtime", 3, 1);
     let b = beat(&ears, "cap-runtime", 3, 2);
     assert_eq!((b.max_parallel, b.active_jobs), (6, 3));
-    assert_eq!(b.reach, Addressing::Shared);
+    assert_eq!(b.addressing, Addressing::Shared);
     let alone = beat(&ears, "py-1", 3, 2);
     assert_eq!((alone.max_parallel, alone.active_jobs), (3, 2));
-    assert_eq!(alone.reach, Addressing::Direct);
+    assert_eq!(alone.addressing, Addressing::Direct);
 }
 
 #[test]
