@@ -59,10 +59,6 @@ impl ConnectionConfig {
             "kernel.tls_required needs kernel.tls_ca (SAFETY_KERNEL_TLS_CA)",
         );
         check(
-            !(self.insecure && self.tls_ca.is_none() && self.url.starts_with("https:")),
-            "kernel.url is https, which needs kernel.tls_ca (SAFETY_KERNEL_TLS_CA)",
-        );
-        check(
             self.timeout >= SHORTEST_TIMEOUT,
             "kernel.timeout must be at least 10ms",
         );
@@ -123,11 +119,6 @@ mod tests {
 
     #[test]
     fn what_could_never_connect_is_reported() {
-        let https = problems(|c| {
-            c.insecure = true;
-            c.url = "https://kernel:50051".to_owned();
-        });
-        assert!(https[0].contains("SAFETY_KERNEL_TLS_CA"), "{https:?}");
         assert!(problems(|c| c.url = "no url".to_owned())[0].contains("is not a URL"));
         assert!(problems(|c| c.timeout = Duration::from_millis(9))[0].contains("10ms"));
     }

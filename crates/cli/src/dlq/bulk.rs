@@ -1,8 +1,8 @@
 //! Retrying and removing many dead letters.
 //!
 //! What must stay true: what was meant when the command was given is what it does. The
-//! first answer fixes the newest letter meant, and every further request repeats it, so
-//! that letters written meanwhile, also by what was retried, are never taken up.
+//! first answer fixes the newest dead letter that is meant, and every further request repeats it, so
+//! that dead letters written meanwhile, also by what was retried, are never taken up.
 
 use std::collections::HashSet;
 use std::io::{BufRead, IsTerminal, Write};
@@ -13,15 +13,15 @@ use airlock_client::{BulkOutcome, DeadLetterFilter};
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::{Which, meant};
+use super::{Which, selection};
 use crate::exit::Exit;
 use crate::session::{Answer, Failure, Session};
 use crate::terminal::one_line;
 
-/// The most letters of one request.
-const MOST: u32 = 1_000;
-/// Letters in one look at what failed again.
-const PAGE: u32 = 200;
+/// The most dead letters of one request.
+const MAX_PER_REQUEST: u32 = 1_000;
+/// Dead letters of one page, when polling for what failed again.
+const PAGE_SIZE: u32 = 200;
 
 /// So many in such a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,14 +56,16 @@ impl Rate {
     /// How many one request takes, about a second's worth, and when the next may follow.
     fn step(self) -> (u32, Duration) {
         let in_a_second = u64::from(self.many) / self.per.as_secs();
-        let step = u32::try_from(in_a_second.max(1)).unwrap_or(MOST).min(MOST);
+        let step = u32::try_from(in_a_second.max(1))
+            .unwrap_or(MAX_PER_REQUEST)
+            .min(MAX_PER_REQUEST);
         (step, self.per * step / self.many)
     }
 }
 
 /// All that was done, in the shape of one request's answer.
 #[derive(Serialize)]
-struct Sum {
+struct BulkReport {
     #[serde(flatten)]
     outcome: BulkOutcome,
     /// Of those that were retried.
@@ -87,7 +89,7 @@ pub(super) async fn retry(
         session.terminal.hint(&hint);
         return Ok(Exit::Done);
     }
-    let (mut filter, all, dry_run) = meant(which)?;
+    let (mut filter, all, dry_run) = selection(which)?;
     let (step, pause) = rate.step();
     filter.limit = Some(step);
     let mut next_at = Instant::now() + pause;
@@ -98,9 +100,9 @@ pub(super) async fn retry(
     let mut sum = retry(&filter, dry_run).await?;
     filter.up_to = sum.up_to;
     let mut failed = FailedAgain::new(&filter);
-    failed.retried(&sum);
+    failed.track(&sum);
     let whole = sum.matched;
-    // A request does a bounded number; the rest is asked for while that helps.
+    // A request does a bounded number; the rest is requested while that helps.
     let mut helped = sum.retried.unwrap_or(0) > 0;
     while !sum.dry_run && sum.remaining > 0 && helped && failed.count <= max_failures {
         let done = sum.retried.unwrap_or(0);
@@ -108,13 +110,13 @@ pub(super) async fn retry(
         session.terminal.note(&text);
         tokio::time::sleep_until(next_at).await;
         next_at = Instant::now() + pause;
-        failed.look(session).await?;
+        failed.poll(session).await?;
         if failed.count > max_failures {
             break;
         }
         let next = retry(&filter, false).await?;
         helped = next.retried.unwrap_or(0) > 0;
-        failed.retried(&next);
+        failed.track(&next);
         sum.retried = Some(done + next.retried.unwrap_or(0));
         sum.skipped = Some(sum.skipped.unwrap_or(0) + next.skipped.unwrap_or(0));
         sum.remaining = next.remaining;
@@ -123,11 +125,11 @@ pub(super) async fn retry(
             .extend(next.jobs.unwrap_or_default());
     }
     let stopped = failed.count > max_failures;
-    tell(session, sum, "retried", Some(failed.count))?;
+    print_outcome(session, sum, "retried", Some(failed.count))?;
     if stopped {
         let text = format!(
             "stopped: {} of those that were retried have failed again (--max-failures \
-             {max_failures}); cure the cause first",
+             {max_failures}); fix the cause first",
             failed.count
         );
         session.terminal.error(&text);
@@ -138,7 +140,7 @@ pub(super) async fn retry(
 
 /// The retried jobs that were dead-lettered once more.
 struct FailedAgain {
-    /// Letters up to this one are known.
+    /// Dead letters up to this one were read.
     seen: i64,
     jobs: HashSet<String>,
     count: usize,
@@ -153,15 +155,15 @@ impl FailedAgain {
         }
     }
 
-    fn retried(&mut self, outcome: &BulkOutcome) {
+    fn track(&mut self, outcome: &BulkOutcome) {
         let jobs = outcome.jobs.iter().flatten().map(|job| job.job_id.clone());
         self.jobs.extend(jobs);
     }
 
-    /// Looks at the letters that were written since the last look.
-    async fn look(&mut self, session: &Session) -> Result<(), Failure> {
+    /// Reads the dead letters that were written since the last poll.
+    async fn poll(&mut self, session: &Session) -> Result<(), Failure> {
         let filter = DeadLetterFilter {
-            limit: Some(PAGE),
+            limit: Some(PAGE_SIZE),
             ..DeadLetterFilter::default()
         };
         let (mut newest, mut cursor) = (self.seen, None);
@@ -197,10 +199,10 @@ pub(super) async fn delete(
         if session.json {
             return session.print(&done);
         }
-        session.terminal.say(&format!("letter {id} deleted"));
+        session.terminal.say(&format!("dead letter {id} deleted"));
         return Ok(Exit::Done);
     }
-    let (mut filter, all, dry_run) = meant(which)?;
+    let (mut filter, all, dry_run) = selection(which)?;
     let delete = async |filter: &DeadLetterFilter, dry_run: bool| {
         let client = &session.client;
         client.delete_dead_letters(filter, all, dry_run).await
@@ -209,7 +211,7 @@ pub(super) async fn delete(
     let plan = delete(&filter, true).await?;
     filter.up_to = plan.up_to;
     if dry_run {
-        tell(session, plan, "deleted", None)?;
+        print_outcome(session, plan, "deleted", None)?;
         return Ok(Exit::Done);
     }
     if !yes && !prompt.confirms_deletion(plan.matched) {
@@ -227,7 +229,7 @@ pub(super) async fn delete(
         sum.deleted = Some(done + next.deleted.unwrap_or(0));
         sum.remaining = next.remaining;
     }
-    tell(session, sum, "deleted", None)?;
+    print_outcome(session, sum, "deleted", None)?;
     Ok(Exit::Done)
 }
 
@@ -264,7 +266,7 @@ impl<R: BufRead, W: Write> Prompt<R, W> {
     }
 }
 
-fn tell(
+fn print_outcome(
     session: &Session,
     outcome: BulkOutcome,
     word: &str,
@@ -272,7 +274,7 @@ fn tell(
 ) -> Result<(), Failure> {
     if session.json {
         let failed_again = failed_again.filter(|_| !outcome.dry_run);
-        session.print(&Sum {
+        session.print(&BulkReport {
             outcome,
             failed_again,
         })?;
@@ -293,10 +295,10 @@ fn sentence(sum: &BulkOutcome, word: &str) -> String {
     let done = sum.retried.or(sum.deleted).unwrap_or(0);
     let mut text = format!("{done} {word}");
     if let Some(skipped) = sum.skipped.filter(|n| *n > 0) {
-        text.push_str(&format!(", {skipped} could not be"));
+        text.push_str(&format!(", {skipped} skipped"));
     }
     if sum.remaining > 0 {
-        text.push_str(&format!(", {} left", sum.remaining));
+        text.push_str(&format!(", {} remaining", sum.remaining));
     }
     text
 }
@@ -321,7 +323,7 @@ mod tests {
         sum.dry_run = false;
         sum.deleted = Some(10);
         sum.remaining = 2;
-        assert_eq!(sentence(&sum, "deleted"), "10 deleted, 2 left");
+        assert_eq!(sentence(&sum, "deleted"), "10 deleted, 2 remaining");
     }
 
     /// Whether `count` letters are deleted after this answer, and what was asked.

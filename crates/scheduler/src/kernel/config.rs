@@ -117,6 +117,10 @@ impl KernelConfig {
              (SAFETY_KERNEL_TLS_CA), or set SAFETY_KERNEL_INSECURE=true for development",
         );
         check(
+            self.tls_ca.is_some() || !self.url.starts_with("https:"),
+            "kernel.url is https, which needs kernel.tls_ca (SAFETY_KERNEL_TLS_CA)",
+        );
+        check(
             self.cache_entries <= 10_000_000,
             "kernel.cache_entries must be at most 10000000",
         );

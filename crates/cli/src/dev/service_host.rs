@@ -1,6 +1,6 @@
 //! The services under one roof: who fails takes all down, and they stop in order.
 //!
-//! What must stay true: [`House::stop`] ends within the grace, whatever the services
+//! What must stay true: [`ServiceHost::stop`] ends within the grace, whatever the services
 //! do. They are stopped newest first, so that nothing loses what it depends on: the
 //! gateway stops accepting, then the scheduler lets go, then the kernel falls silent.
 //! A service that does not stop when it is its turn holds the others up only for so
@@ -18,7 +18,7 @@ use tokio::time::Instant;
 /// What is kept back of the grace for the rest of the process to end in.
 const RESERVE: Duration = Duration::from_millis(500);
 
-pub struct House {
+pub struct ServiceHost {
     grace: Duration,
     /// In the order they were started.
     services: Vec<Hosted>,
@@ -29,7 +29,7 @@ struct Hosted {
     task: JoinHandle<anyhow::Result<()>>,
 }
 
-impl House {
+impl ServiceHost {
     pub fn new(grace: Duration) -> Self {
         Self {
             grace,
@@ -109,10 +109,14 @@ mod tests {
     use super::*;
 
     /// Writes its name down when it is told to stop.
-    fn add_witness(house: &mut House, name: &'static str, seen: &Arc<Mutex<Vec<&'static str>>>) {
+    fn add_witness(
+        host: &mut ServiceHost,
+        name: &'static str,
+        seen: &Arc<Mutex<Vec<&'static str>>>,
+    ) {
         let ctx = Context::for_host(name);
         let (stopped, seen) = (ctx.shutdown.clone(), Arc::clone(seen));
-        house.add(ctx, async move {
+        host.add(ctx, async move {
             stopped.cancelled().await;
             // A turn for the others, who would show here if they were told too.
             tokio::task::yield_now().await;
@@ -123,39 +127,39 @@ mod tests {
 
     #[tokio::test]
     async fn they_stop_one_after_the_other_newest_first() {
-        let mut house = House::new(Duration::from_secs(60));
+        let mut host = ServiceHost::new(Duration::from_secs(60));
         let seen = Arc::default();
         for name in ["kernel", "scheduler", "gateway"] {
-            add_witness(&mut house, name, &seen);
+            add_witness(&mut host, name, &seen);
         }
-        house.stop().await.unwrap();
+        host.stop().await.unwrap();
         assert_eq!(*seen.lock().unwrap(), ["gateway", "scheduler", "kernel"]);
     }
 
     #[tokio::test]
     async fn a_failure_is_the_answer_and_the_rest_still_stops() {
-        let mut house = House::new(Duration::from_secs(60));
+        let mut host = ServiceHost::new(Duration::from_secs(60));
         let seen = Arc::default();
-        add_witness(&mut house, "kernel", &seen);
-        house.add(Context::for_host("scheduler"), async {
+        add_witness(&mut host, "kernel", &seen);
+        host.add(Context::for_host("scheduler"), async {
             Err(anyhow!("the scheduler lost its lease"))
         });
-        let failure = format!("{:#}", house.first_end().await);
+        let failure = format!("{:#}", host.first_end().await);
         assert_eq!(failure, "the scheduler lost its lease");
-        house.stop().await.unwrap();
+        host.stop().await.unwrap();
         assert_eq!(*seen.lock().unwrap(), ["kernel"]);
     }
 
     #[tokio::test]
     async fn an_early_end_and_a_panic_are_failures() {
-        let mut house = House::new(Duration::from_secs(60));
-        house.add(Context::for_host("gateway"), async { Ok(()) });
+        let mut host = ServiceHost::new(Duration::from_secs(60));
+        host.add(Context::for_host("gateway"), async { Ok(()) });
         assert_eq!(
-            house.first_end().await.to_string(),
+            host.first_end().await.to_string(),
             "gateway ended by itself"
         );
-        house.add(Context::for_host("gateway"), async { panic!("oops") });
-        let failure = format!("{:#}", house.first_end().await);
+        host.add(Context::for_host("gateway"), async { panic!("oops") });
+        let failure = format!("{:#}", host.first_end().await);
         assert!(
             failure.starts_with("gateway ended in the middle"),
             "{failure}"
@@ -166,12 +170,12 @@ mod tests {
     #[tokio::test]
     async fn one_that_never_stops_is_left_behind_in_time() {
         let grace = RESERVE + Duration::from_millis(200);
-        let mut house = House::new(grace);
+        let mut host = ServiceHost::new(grace);
         let seen = Arc::default();
-        add_witness(&mut house, "kernel", &seen);
-        house.add(Context::for_host("scheduler"), std::future::pending());
+        add_witness(&mut host, "kernel", &seen);
+        host.add(Context::for_host("scheduler"), std::future::pending());
         let start = Instant::now();
-        let error = house.stop().await.unwrap_err().to_string();
+        let error = host.stop().await.unwrap_err().to_string();
         assert!(
             error.starts_with("scheduler did not stop in time"),
             "{error}"

@@ -1,4 +1,4 @@
-//! Asking the policy in force.
+//! Queries to the active policy.
 
 use airlock_client::{Evaluation, EvaluationRequest};
 use serde_json::Value;
@@ -9,8 +9,8 @@ use crate::render::table;
 use crate::session::{Answer, Failure, Session};
 use crate::terminal::{clean, one_line};
 
-/// The question that these arguments put.
-fn question(job: &Job) -> Result<EvaluationRequest, Failure> {
+/// The request that these arguments describe.
+fn policy_question(job: &Job) -> Result<EvaluationRequest, Failure> {
     let request = local::request(job)?;
     let whole = serde_json::to_value(&request).map_err(|e| Failure::usage(e.to_string()))?;
     let some = |text: String| (!text.is_empty()).then_some(text);
@@ -31,27 +31,30 @@ fn question(job: &Job) -> Result<EvaluationRequest, Failure> {
 }
 
 pub async fn simulate(session: &Session, job: &Job) -> Answer {
-    let answer = session.client.simulate(&question(job)?).await?;
+    let answer = session.client.simulate(&policy_question(job)?).await?;
     if session.json {
         return session.print(&answer);
     }
-    session.terminal.say(&told(&answer));
+    session.terminal.say(&evaluation_text(&answer));
     Ok(Exit::Done)
 }
 
 pub async fn explain(session: &Session, job: &Job) -> Answer {
-    let answer = session.client.explain_policy(&question(job)?).await?;
+    let answer = session
+        .client
+        .explain_policy(&policy_question(job)?)
+        .await?;
     if session.json {
         return session.print(&answer);
     }
-    session.terminal.say(&told(&answer));
+    session.terminal.say(&evaluation_text(&answer));
     if let Some(explanation) = &answer.explanation {
-        session.terminal.say(&explained(explanation));
+        session.terminal.say(&explanation_text(explanation));
     }
     Ok(Exit::Done)
 }
 
-fn told(answer: &Evaluation) -> String {
+fn evaluation_text(answer: &Evaluation) -> String {
     let rule = answer.rule_id.as_deref().unwrap_or("default");
     let mut lines = vec![one_line(&format!(
         "{} by {rule}: {}",
@@ -69,7 +72,7 @@ fn told(answer: &Evaluation) -> String {
     }
     for shadow in &answer.shadows {
         let reason = shadow["reason"].as_str().unwrap_or_default();
-        add("on trial", reason.to_owned());
+        add("shadow", reason.to_owned());
     }
     for remedy in &answer.remediations {
         let title = remedy["title"].as_str().unwrap_or_default();
@@ -79,8 +82,8 @@ fn told(answer: &Evaluation) -> String {
     lines.join("\n")
 }
 
-/// Each rule that was asked, with the conditions that decided about it.
-fn explained(explanation: &Value) -> String {
+/// Each rule that was evaluated, with the conditions that decided about it.
+fn explanation_text(explanation: &Value) -> String {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let mut lines = Vec::new();
@@ -121,21 +124,21 @@ pub async fn rules(session: &Session) -> Answer {
     }
     let text = |value: &Value| one_line(value.as_str().unwrap_or_default());
     let rows = rules.items.iter().map(|rule| {
-        let trial = if rule["enforced"] == false {
-            "on trial"
+        let mode = if rule["enforced"] == false {
+            "shadow"
         } else {
-            ""
+            "enforced"
         };
         [
             text(&rule["id"]),
             text(&rule["decision"]),
-            trial.to_owned(),
+            mode.to_owned(),
             text(&rule["file"]),
             rule["line"].to_string(),
             text(&rule["reason"]),
         ]
     });
-    let header = ["RULE", "DECISION", "", "FILE", "LINE", "REASON"];
+    let header = ["RULE", "DECISION", "MODE", "FILE", "LINE", "REASON"];
     session.terminal.say(&table(header, rows));
     for warning in &rules.warnings {
         session
