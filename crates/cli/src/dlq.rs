@@ -8,7 +8,7 @@ use airlock_client::{DeadLetterDetail, DeadLetterFilter, DeadLetterPage};
 use airlock_model::Timestamp;
 use clap::{Args, Subcommand};
 
-use self::bulk::Rate;
+use self::bulk::{Prompt, Rate};
 use crate::args::{Api, moment};
 use crate::exit::Exit;
 use crate::render::{Facts, Scene, table, when};
@@ -163,7 +163,9 @@ async fn act(session: Session, action: Action) -> Answer {
             rate,
             max_failures,
         } => bulk::retry(&session, which, rate, max_failures).await,
-        Action::Delete { which, yes } => bulk::delete(&session, which, yes).await,
+        Action::Delete { which, yes } => {
+            bulk::delete(&session, which, yes, &mut Prompt::terminal()).await
+        }
     }
 }
 

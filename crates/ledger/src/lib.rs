@@ -16,6 +16,7 @@ mod log;
 mod ops;
 mod policy;
 mod reports;
+mod states;
 mod ts;
 
 use std::time::Duration;
@@ -43,8 +44,11 @@ pub use jobs::load::{Accepted, LoadedJob, OpenJob};
 pub use jobs::open_jobs::{Full, OpenByTenant, OpenJobs, OpenLimits};
 pub use jobs::query::{JobFilter, JobPage, JobView};
 pub use jobs::submit::{NewJob, SubmitConflict, Submitted};
-pub use leader::commit::{Assign, Commit, Finish, Mark, Refuse, Requeue, UnmatchedResult, Written};
+pub use leader::commit::{Commit, Written};
 pub use leader::fence::LeaderLedger;
+pub use leader::moves::{
+    Assign, Close, Finish, GiveUp, Hold, Move, MoveKind, RecordTimes, Requeue, UnmatchedResult,
+};
 pub use leader::stale::StaleAfter;
 pub use leader::writer::LeaderWriter;
 pub use log::audit::{Actor, AuditEntry, AuditPosition};

@@ -2,6 +2,8 @@
 
 mod cost;
 mod decision;
+pub(crate) mod placement;
+mod released;
 mod retry;
 
 use std::collections::BTreeMap;
@@ -15,7 +17,8 @@ use crate::text;
 use crate::time::{Millis, Timestamp};
 
 pub use cost::Cost;
-pub use decision::{Decision, Verdict};
+pub use decision::{Allowed, Decision, Verdict};
+pub use released::Released;
 pub use retry::RetryPlan;
 
 /// Labels that only Airlock itself may set. A client that could send them could

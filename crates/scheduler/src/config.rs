@@ -137,6 +137,9 @@ pub struct SchedulerConfig {
     /// Bus messages that cannot be handled are kept as dead letters, so many an hour;
     /// beyond that they are only counted.
     pub bad_messages_per_hour: u32,
+    /// Jobs that come alone take the short way: they are scheduled before their commit is
+    /// visible, and their dispatch goes straight to the worker. Off: neither.
+    pub speculation: bool,
 }
 
 impl Default for SchedulerConfig {
@@ -178,6 +181,7 @@ impl Default for SchedulerConfig {
             unregistered_topics: Vec::new(),
             unregistered_slots: 16,
             bad_messages_per_hour: 1000,
+            speculation: true,
         }
     }
 }

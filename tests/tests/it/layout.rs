@@ -26,7 +26,17 @@ const SERVICES: &[&str] = &[
 
 /// What services may build on.
 const LIBRARIES: &[&str] = &[
-    "api", "bus", "election", "guard", "ledger", "model", "policy", "proto", "service", "settings",
+    "api",
+    "bus",
+    "election",
+    "guard",
+    "kernel-client",
+    "ledger",
+    "model",
+    "policy",
+    "proto",
+    "service",
+    "settings",
 ];
 
 /// What each crate that is no service may build on. `bus` takes its duplicate check and
@@ -38,6 +48,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("policy", &["model", "settings"]),
     ("proto", &["model"]),
     ("bus", &["model", "proto", "settings"]),
+    ("kernel-client", &["proto", "settings"]),
     ("guard", &["bus", "model", "proto", "settings"]),
     ("ledger", &["bus", "model", "settings"]),
     ("election", &["ledger", "model", "proto", "settings"]),

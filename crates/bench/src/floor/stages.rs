@@ -19,7 +19,7 @@ use airlock_bus::{
     BoxError, Consumer, DeadLetters, DeadMessage, Delivery, MessageKey, Outcome, PublishError,
     Settler,
 };
-use airlock_ledger::{Commit, Finish, Submitted};
+use airlock_ledger::{Commit, Finish, MoveKind, Submitted};
 use airlock_model::JobId;
 use airlock_proto::packet::WAKE_JOBS;
 use anyhow::{Context, ensure};
@@ -227,19 +227,14 @@ async fn assign(
 ) -> anyhow::Result<()> {
     let mut writer = line.ledger.leader_writer(SHARD, line.epoch).await?;
     while let Some(batch) = batches.recv().await {
-        let commit = Commit {
-            assign: batch
-                .items
-                .iter()
-                .map(|job| packets::assign(&line, job))
-                .collect(),
-            ..Commit::default()
-        };
+        let jobs = batch.items.iter();
+        let moves: Result<Vec<_>, _> = jobs.map(|job| packets::assign(&line, job)).collect();
+        let commit = Commit::from_iter(moves?);
         let written = writer.commit(&commit).await?;
+        let assigned = written.of(MoveKind::Assign).count();
         ensure!(
-            written.assigned.len() == batch.items.len(),
-            "{} of {} jobs of the floor were assigned",
-            written.assigned.len(),
+            assigned == batch.items.len(),
+            "{assigned} of {} jobs of the floor were assigned",
             batch.items.len()
         );
         next.send(batch)
@@ -285,15 +280,12 @@ async fn finish(
 ) -> anyhow::Result<()> {
     let mut writer = line.ledger.leader_writer(SHARD, line.epoch).await?;
     while let Some(batch) = batches.recv().await {
-        let commit = Commit {
-            finish: batch.items,
-            ..Commit::default()
-        };
+        let commit = Commit::from_iter(batch.items);
         let written = writer.commit(&commit).await?;
+        let finished = written.of(MoveKind::Finish).count();
         ensure!(
-            written.finished.len() == batch.jobs.len() && written.position.is_some(),
-            "{} of {} jobs of the floor were finished",
-            written.finished.len(),
+            finished == batch.jobs.len() && written.position.is_some(),
+            "{finished} of {} jobs of the floor were finished",
             batch.jobs.len()
         );
         let rest = Batch {

@@ -1,23 +1,26 @@
 //! Terms that end because something broke.
 
 use airlock_election::{ElectionConfig, Elector};
-use airlock_ledger::{
-    Commit, DeadLetterFilter, Failure, Ledger, LedgerConfig, LedgerError, NewDeadLetter,
-};
+use airlock_ledger::{Commit, Failure, Ledger, LedgerConfig, LedgerError, UnmatchedResult};
 use airlock_model::Epoch;
 use airlock_testkit::Postgres;
 use tokio_util::sync::CancellationToken;
 
 use crate::{Bed, SHARD, lost};
 
-fn some_letter() -> Commit {
-    Commit {
-        letters: vec![NewDeadLetter {
-            reason_code: "test".to_owned(),
-            ..NewDeadLetter::default()
-        }],
-        ..Commit::default()
-    }
+fn some_record() -> Commit {
+    Commit::one(UnmatchedResult {
+        job_id: "j".to_owned(),
+        dispatch_id: "d".to_owned(),
+        worker_id: "w".to_owned(),
+        status: "SUCCEEDED".to_owned(),
+        why: "test".to_owned(),
+    })
+}
+
+async fn records(bed: &Bed) -> anyhow::Result<usize> {
+    let rows = bed.postgres.query("SELECT 1 FROM job_stray_result").await?;
+    Ok(rows.len())
 }
 
 #[tokio::test]
@@ -26,7 +29,7 @@ async fn a_killed_session_loses_and_the_stale_leader_writes_nothing() -> anyhow:
     let never = CancellationToken::new();
     let first = bed.lead("a").await?;
     let mut old = bed.ledger.leader_writer(SHARD, first.epoch()).await?;
-    old.commit(&some_letter()).await?;
+    old.commit(&some_record()).await?;
     let standby = bed.stand("b", &never);
     bed.asked("b").await?;
 
@@ -43,26 +46,14 @@ async fn a_killed_session_loses_and_the_stale_leader_writes_nothing() -> anyhow:
     lost(&first).await?;
 
     // The old leader's writing session still stands; its epoch does not.
-    match old.commit(&some_letter()).await {
+    match old.commit(&some_record()).await {
         Err(LedgerError::StaleEpoch { shard: 0, epoch }) => assert_eq!(epoch, first.epoch().0),
         other => panic!("a stale leader got {other:?}"),
     }
-    assert_eq!(
-        bed.ledger
-            .letters(&DeadLetterFilter::default(), None, 10)
-            .await?
-            .len(),
-        1
-    );
+    assert_eq!(records(&bed).await?, 1);
     let mut new = bed.ledger.leader_writer(SHARD, second.epoch()).await?;
-    new.commit(&some_letter()).await?;
-    assert_eq!(
-        bed.ledger
-            .letters(&DeadLetterFilter::default(), None, 10)
-            .await?
-            .len(),
-        2
-    );
+    new.commit(&some_record()).await?;
+    assert_eq!(records(&bed).await?, 2);
     assert!(!second.lost().is_cancelled());
     first.release().await;
     second.release().await;

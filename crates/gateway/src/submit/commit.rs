@@ -147,7 +147,7 @@ pub fn start(
         metrics: metrics.clone(),
         batch: config.batch,
         retry_for: config.retry_for,
-        calm: LoneTransactions::default(),
+        calm: LoneTransactions::new(config.speculation),
     });
     for n in 0..config.committers {
         let (committer, entries) = (Arc::clone(&committer), Arc::clone(&entries));

@@ -18,9 +18,11 @@ use crate::submit::wake_up::{SENDER, now};
 /// How long nothing was committed before a transaction that counts as lone.
 const REST: Duration = Duration::from_millis(2);
 
-/// Which transactions are lone ones.
-#[derive(Default)]
-pub struct LoneTransactions(Mutex<Recent>);
+/// Which transactions are lone ones. None is while `submit.speculation` is off.
+pub struct LoneTransactions {
+    enabled: bool,
+    recent: Mutex<Recent>,
+}
 
 #[derive(Default)]
 struct Recent {
@@ -29,16 +31,23 @@ struct Recent {
 }
 
 impl LoneTransactions {
+    pub fn new(enabled: bool) -> Self {
+        Self {
+            enabled,
+            recent: Mutex::default(),
+        }
+    }
+
     /// A transaction begins; whether it is a lone one.
     pub fn begin(&self) -> bool {
-        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.under_way += 1;
-        recent.under_way == 1 && recent.ended.is_none_or(|at| at.elapsed() >= REST)
+        self.enabled && recent.under_way == 1 && recent.ended.is_none_or(|at| at.elapsed() >= REST)
     }
 
     /// One is over.
     pub fn end(&self) {
-        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.under_way -= 1;
         recent.ended = Some(Instant::now());
     }
@@ -85,17 +94,18 @@ mod tests {
 
     #[test]
     fn a_lone_transaction_has_nothing_beside_it_or_just_before() {
-        let calm = LoneTransactions::default();
+        let calm = LoneTransactions::new(true);
         assert!(calm.begin());
         assert!(!calm.begin(), "beside another");
         calm.end();
         calm.end();
         // Put back instead of waited for.
         let back = |by| Instant::now().checked_sub(by);
-        calm.0.lock().expect("whole").ended = back(Duration::ZERO);
+        calm.recent.lock().expect("whole").ended = back(Duration::ZERO);
         assert!(!calm.begin(), "just after another");
         calm.end();
-        calm.0.lock().expect("whole").ended = back(REST);
+        calm.recent.lock().expect("whole").ended = back(REST);
         assert!(calm.begin());
+        assert!(!LoneTransactions::new(false).begin(), "turned off");
     }
 }

@@ -6,7 +6,7 @@
 
 use airlock_api::{Decision, HistoryEntry, Job};
 use airlock_ledger::JobView;
-use airlock_model::{JobState, Timestamp};
+use airlock_model::{JobState, Released, Timestamp};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -30,7 +30,8 @@ pub fn show(job: &JobView, detail: Detail, now: Timestamp) -> Job<&RawValue> {
     let payload = job.payload.as_ref().filter(|_| detail == Detail::Full);
     let (payload, payload_base64) = embed(payload);
     let succeeded = job.state == JobState::Succeeded;
-    let (result, result_base64) = embed(job.result.as_ref().filter(|_| succeeded));
+    let result = job.result.as_ref().map(Released::get);
+    let (result, result_base64) = embed(result.filter(|_| succeeded));
     let has_result = result.is_some() || result_base64.is_some();
     let failed = job.state.is_final() && !succeeded;
     let history = if detail == Detail::Line {
@@ -170,7 +171,7 @@ mod tests {
             finished_at: None,
             reason_code: None,
             reason: None,
-            result: Some(Bytes::from_static(result)),
+            result: Some(Released::from_ledger(Bytes::from_static(result))),
             result_ptr: None,
             result_missing: false,
             history: Vec::new(),

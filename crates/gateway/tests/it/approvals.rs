@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use airlock_bus::{Bus, BusConfig};
 use airlock_gateway::config::{KeyConfig, Role};
-use airlock_ledger::{Commit, Ledger, LedgerConfig, NewJob, Refuse};
+use airlock_ledger::{Commit, Hold, Ledger, LedgerConfig, MoveKind, NewJob};
 use airlock_model::hash::job_hash;
 use airlock_model::{
     ApprovalTerms, Constraints, Credential, Decision, JobId, JobSpec, JobState, Shard, TenantId,
@@ -90,23 +90,17 @@ async fn hold_with(
         constraints: constraints.map(Arc::new),
         ..Verdict::default()
     };
-    let commit = Commit {
-        refuse: vec![Refuse {
-            job_id: JobId::new(job)?,
-            to: JobState::ApprovalRequired,
-            reason_code: "approval_required".to_owned(),
-            reason: verdict.reason.clone(),
-            verdict: Some(verdict),
-            at: Timestamp(1_800_000_000_000_000),
-        }],
-        ..Commit::default()
-    };
+    let commit = Commit::one(Hold {
+        job_id: JobId::new(job)?,
+        verdict,
+        at: Timestamp(1_800_000_000_000_000),
+    });
     let done = ledger
         .leader_writer(Shard(0), epoch)
         .await?
         .commit(&commit)
         .await?;
-    anyhow::ensure!(done.refused.len() == 1, "{done:?}");
+    anyhow::ensure!(done.of(MoveKind::Hold).count() == 1, "{done:?}");
     Ok(())
 }
 

@@ -6,12 +6,11 @@
 
 use std::collections::HashSet;
 
-use airlock_model::{JobId, JobState};
-use sqlx::PgConnection;
+use airlock_model::{JobId, Verdict};
 
 use crate::approvals::{DEFAULT_EXPIRY_SECONDS, Permitted};
 use crate::error::{Doing, LedgerError};
-use crate::leader::commit::{Assign, Refuse};
+use crate::leader::moves::{Assign, FencedTx, Hold};
 use crate::ts::Ts;
 
 /// A year, as for everything that waits. Longer ones would not fit an interval.
@@ -19,7 +18,7 @@ const LONGEST_EXPIRY_SECONDS: u64 = 366 * 24 * 3_600;
 
 // A job that is held was PENDING a moment ago, so an approval that was given for it did
 // not fit: another rule asks now. It is superseded, and people are asked anew.
-const HOLD: &str = r#"
+const REQUEST: &str = r#"
 WITH u AS (
     SELECT * FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::int[],
                          $8::bigint[], $9::bytea[], $10::timestamptz[])
@@ -56,25 +55,20 @@ SELECT 'approval.used', tenant, 'scheduler', job_id,
        convert_to(json_build_object('round', round)::text, 'UTF8')
 FROM used"#;
 
-/// Asks for an approval of each job that was really held.
-pub(crate) async fn hold(
-    tx: &mut PgConnection,
-    shard: i16,
-    items: &[Refuse],
-    refused: &HashSet<JobId>,
+/// Requests an approval of each job that was really held. The moves are sorted by job.
+pub(crate) async fn request_approvals(
+    tx: &mut FencedTx<'_>,
+    moves: &[&Hold],
+    held: &HashSet<JobId>,
 ) -> Result<(), LedgerError> {
-    let mut held: Vec<&Refuse> = items
-        .iter()
-        .filter(|x| x.to == JobState::ApprovalRequired && refused.contains(&x.job_id))
-        .collect();
-    if held.is_empty() {
+    let moves: Vec<&&Hold> = moves.iter().filter(|x| held.contains(&x.job_id)).collect();
+    if moves.is_empty() {
         return Ok(());
     }
-    held.sort_unstable_by(|a, b| a.job_id.cmp(&b.job_id));
-    let asks: Vec<Ask> = held.iter().map(|x| Ask::of(x.verdict.as_ref())).collect();
-    sqlx::query(HOLD)
-        .bind(shard)
-        .bind(held.iter().map(|x| x.job_id.as_str()).collect::<Vec<_>>())
+    let asks: Vec<Ask> = moves.iter().map(|x| Ask::of(&x.verdict)).collect();
+    sqlx::query(REQUEST)
+        .bind(tx.shard())
+        .bind(moves.iter().map(|x| x.job_id.as_str()).collect::<Vec<_>>())
         .bind(asks.iter().map(|a| a.rule_id.as_str()).collect::<Vec<_>>())
         .bind(
             asks.iter()
@@ -86,40 +80,39 @@ pub(crate) async fn hold(
         .bind(asks.iter().map(|a| a.quorum).collect::<Vec<_>>())
         .bind(asks.iter().map(|a| a.expires_s).collect::<Vec<_>>())
         .bind(asks.iter().map(|a| a.terms.as_slice()).collect::<Vec<_>>())
-        .bind(held.iter().map(|x| Ts(x.at)).collect::<Vec<_>>())
-        .execute(tx)
+        .bind(moves.iter().map(|x| Ts(x.at)).collect::<Vec<_>>())
+        .execute(&mut *tx.conn)
         .await
-        .doing("asking for approvals")?;
+        .doing("requesting approvals")?;
     Ok(())
 }
 
-/// Notes which approvals the assigned jobs run on.
-pub(crate) async fn spend(
-    tx: &mut PgConnection,
-    items: &[Assign],
+/// Marks the approvals as used that the assigned jobs run on.
+pub(crate) async fn mark_used(
+    tx: &mut FencedTx<'_>,
+    moves: &[&Assign],
     assigned: &HashSet<JobId>,
 ) -> Result<(), LedgerError> {
-    let mut spent: Vec<(&Assign, u32)> = items
+    let mut used: Vec<(&Assign, u32)> = moves
         .iter()
         .filter(|x| assigned.contains(&x.job_id))
-        .filter_map(|x| Some((x, x.verdict.approved?)))
+        .filter_map(|x| Some((*x, x.verdict.approved?)))
         .collect();
-    if spent.is_empty() {
+    if used.is_empty() {
         return Ok(());
     }
-    spent.sort_unstable_by(|a, b| a.0.job_id.cmp(&b.0.job_id));
+    used.sort_unstable_by(|a, b| a.0.job_id.cmp(&b.0.job_id));
     sqlx::query(USE)
         .bind(
-            spent
-                .iter()
+            used.iter()
                 .map(|(x, _)| x.job_id.as_str())
                 .collect::<Vec<_>>(),
         )
-        .bind(spent.iter().map(|(_, r)| *r as i32).collect::<Vec<_>>())
-        .bind(spent.iter().map(|(x, _)| Ts(x.at)).collect::<Vec<_>>())
-        .execute(tx)
+        .bind(used.iter().map(|(_, r)| *r as i32).collect::<Vec<_>>())
+        .bind(used.iter().map(|(x, _)| Ts(x.at)).collect::<Vec<_>>())
+        .execute(&mut *tx.conn)
         .await
-        .doing("noting that approvals were used")?;
+        .doing("marking approvals as used")?;
     Ok(())
 }
 
@@ -135,8 +128,8 @@ pub(crate) struct Ask {
 }
 
 impl Ask {
-    pub fn of(verdict: Option<&airlock_model::Verdict>) -> Self {
-        let terms = verdict.and_then(|v| v.approval.as_ref());
+    pub fn of(verdict: &Verdict) -> Self {
+        let terms = verdict.approval.as_ref();
         let permitted = Permitted {
             approvers: terms.map(|t| t.approvers.clone()).unwrap_or_default(),
             approver_roles: terms.map(|t| t.approver_roles.clone()).unwrap_or_default(),
@@ -145,14 +138,12 @@ impl Ask {
             .and_then(|t| t.expires_seconds)
             .unwrap_or(DEFAULT_EXPIRY_SECONDS)
             .min(LONGEST_EXPIRY_SECONDS);
-        let text = |f: fn(&airlock_model::Verdict) -> &str| {
-            verdict.map(f).unwrap_or_default().replace('\0', "\u{fffd}")
-        };
+        let text = |s: &str| s.replace('\0', "\u{fffd}");
         Self {
-            rule_id: text(|v| &v.rule_id),
-            rule_hash: text(|v| &v.rule_hash),
-            snapshot: text(|v| &v.snapshot),
-            reason: text(|v| &v.reason),
+            rule_id: text(&verdict.rule_id),
+            rule_hash: text(&verdict.rule_hash),
+            snapshot: text(&verdict.snapshot),
+            reason: text(&verdict.reason),
             quorum: terms.map_or(1, |t| i32::try_from(t.quorum).unwrap_or(i32::MAX).max(1)),
             expires_s: i64::try_from(expires).unwrap_or(i64::MAX),
             // Strings cannot fail to encode.

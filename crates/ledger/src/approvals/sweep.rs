@@ -329,7 +329,7 @@ async fn ask_anew(
     verdict: &Verdict,
     shard: i16,
 ) -> Result<(), LedgerError> {
-    let ask = Ask::of(Some(verdict));
+    let ask = Ask::of(verdict);
     sqlx::query(
         "INSERT INTO approval (job_id, round, shard, tenant, job_hash, rule_id, rule_hash,
                                policy_snapshot, reason, quorum, terms, requested_at, expires_at)

@@ -298,7 +298,7 @@ pub(crate) async fn end_denied(
         attempts: u32::try_from(attempts).unwrap_or(0),
         ..NewDeadLetter::default()
     };
-    dead_letters::insert(tx, &[letter]).await
+    dead_letters::insert(tx, &[&letter]).await
 }
 
 pub(crate) async fn changed(

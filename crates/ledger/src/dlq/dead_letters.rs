@@ -146,7 +146,7 @@ fn remove(which: &str, actor: &str, key: &str) -> String {
 
 pub(crate) async fn insert(
     conn: &mut sqlx::PgConnection,
-    letters: &[NewDeadLetter],
+    letters: &[&NewDeadLetter],
 ) -> Result<(), LedgerError> {
     if letters.is_empty() {
         return Ok(());
@@ -325,8 +325,11 @@ impl LeaderLedger {
     /// Writes letters by themselves, for what is not part of a round (bus messages that
     /// cannot be read).
     pub async fn put_letters(&self, letters: &[NewDeadLetter]) -> Result<(), LedgerError> {
-        self.fenced("writing dead letters", async |tx| insert(tx, letters).await)
-            .await
+        let letters: Vec<&NewDeadLetter> = letters.iter().collect();
+        self.fenced("writing dead letters", async |tx| {
+            insert(tx, &letters).await
+        })
+        .await
     }
 
     /// Writes the letter of a job, unless there is one of it for this reason.
@@ -342,7 +345,7 @@ impl LeaderLedger {
                 .doing(DOING)?;
             match there {
                 Some(_) => Ok(()),
-                None => insert(tx, &[letter]).await,
+                None => insert(tx, &[&letter]).await,
             }
         })
         .await

@@ -1,6 +1,6 @@
 //! Reading jobs for people: one with its whole history, or a page of many.
 
-use airlock_model::{Decision, JobId, JobSpec, JobState, TenantId, Timestamp, Topic};
+use airlock_model::{Decision, JobId, JobSpec, JobState, Released, TenantId, Timestamp, Topic};
 use bytes::Bytes;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
@@ -38,7 +38,7 @@ pub struct JobView {
     pub finished_at: Option<Timestamp>,
     pub reason_code: Option<String>,
     pub reason: Option<String>,
-    pub result: Option<Bytes>,
+    pub result: Option<Released<Bytes>>,
     pub result_ptr: Option<String>,
     pub result_missing: bool,
     /// Oldest first. Empty in lists.
@@ -113,7 +113,7 @@ impl Ledger {
         view.result = row
             .try_get::<Option<Vec<u8>>, _>(28)
             .doing("reading a result")?
-            .map(Bytes::from);
+            .map(|bytes| Released::from_ledger(Bytes::from(bytes)));
         let times = history::Times {
             held: ts(&row, 17)?,
             scheduled: ts(&row, 18)?,

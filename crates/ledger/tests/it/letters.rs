@@ -1,10 +1,10 @@
 //! Dead letters.
 
 use airlock_ledger::{CancelOutcome, CancelRequest, Commit, DeadLetterFilter, NewDeadLetter};
-use airlock_model::{JobId, JobState};
+use airlock_model::JobState;
 use bytes::Bytes;
 
-use crate::bed::{Bed, finish, id, tenant};
+use crate::bed::{Bed, finish, id, letter, tenant};
 
 fn of_tenant(name: &str) -> DeadLetterFilter {
     DeadLetterFilter {
@@ -80,19 +80,11 @@ async fn an_end_that_was_not_written_leaves_no_letter() -> anyhow::Result<()> {
     let ends = row.iter().filter_map(|job| {
         let mut end = finish(job.job_id.as_str(), 0, JobState::Failed);
         end.dispatch_id = job.dispatch_id?;
+        end.dead_letter = Some(letter(job.job_id.as_str(), "failed"));
         Some(end)
     });
-    let letter = |job: &JobId| NewDeadLetter {
-        job_id: Some(job.to_string()),
-        reason_code: "failed".to_owned(),
-        ..NewDeadLetter::default()
-    };
-    let commit = Commit {
-        finish: ends.collect(),
-        letters: vec![letter(&a), letter(&b)],
-        ..Commit::default()
-    };
-    assert_eq!(commit.finish.len(), 2);
+    let commit = Commit::from_iter(ends);
+    assert_eq!(commit.len(), 2);
     leader.commit(&commit).await?;
     let letters = bed
         .ledger

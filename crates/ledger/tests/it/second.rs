@@ -8,7 +8,7 @@ use airlock_model::hash::job_hash;
 use airlock_model::job::RetryPlan;
 use airlock_model::{JobState, TenantId, Timestamp};
 
-use crate::bed::{Bed, One, by, finish, id, job_with, refuse, tenant, topic};
+use crate::bed::{Bed, by, close, finish, id, job_with, tenant, topic};
 
 /// Jobs that failed, each with its letter, as the leader leaves them.
 async fn failed(bed: &Bed, jobs: &[(&str, &str)]) -> anyhow::Result<Vec<DeadLetterDetail>> {
@@ -24,8 +24,8 @@ async fn failed(bed: &Bed, jobs: &[(&str, &str)]) -> anyhow::Result<Vec<DeadLett
     bed.ledger.submit(&new).await?;
     let mut leader = bed.lead().await?;
     for (name, of) in jobs {
-        let mut commit = One::refuse(refuse(name, JobState::Denied, None));
-        commit.letters.push(NewDeadLetter {
+        let mut end = close(name, JobState::Denied, None);
+        end.dead_letter = Some(NewDeadLetter {
             job_id: Some((*name).to_owned()),
             tenant: Some((*of).to_owned()),
             topic: Some("job.echo".to_owned()),
@@ -34,7 +34,7 @@ async fn failed(bed: &Bed, jobs: &[(&str, &str)]) -> anyhow::Result<Vec<DeadLett
             last_state: Some("PENDING".to_owned()),
             ..NewDeadLetter::default()
         });
-        leader.commit(&commit).await?;
+        leader.commit(&Commit::one(end)).await?;
     }
     bed.ledger
         .whole_letters(&DeadLetterFilter::default(), 0, 100)
@@ -219,20 +219,14 @@ async fn give_up(bed: &Bed, leader: &mut LeaderWriter, job: NewJob) -> anyhow::R
     let name = job.job_id.to_string();
     bed.ledger.submit(&[job]).await?;
     leader
-        .commit(&One::assign(crate::bed::assign(&name, 1, 1)))
+        .commit(&Commit::one(crate::bed::assign(&name, 1, 1)))
         .await?;
-    let letter = NewDeadLetter {
-        job_id: Some(name.clone()),
-        reason_code: "attempts_exhausted".to_owned(),
+    let mut end = finish(&name, 1, JobState::Failed);
+    end.dead_letter = Some(NewDeadLetter {
         attempts: 6,
-        ..NewDeadLetter::default()
-    };
-    let commit = Commit {
-        finish: vec![finish(&name, 1, JobState::Failed)],
-        letters: vec![letter],
-        ..Commit::default()
-    };
-    leader.commit(&commit).await?;
+        ..crate::bed::letter(&name, "attempts_exhausted")
+    });
+    leader.commit(&Commit::one(end)).await?;
     Ok(())
 }
 

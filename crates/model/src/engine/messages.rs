@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Assignment, QueuedJob, RecoveredJob};
 use crate::ids::{Attempt, DispatchId, Incarnation, JobId, PoolName, WorkerId};
-use crate::job::Verdict;
+use crate::job::{Allowed, Verdict};
 use crate::routing::{Addressing, WaitReason, Worker};
 use crate::rules::Rules;
 use crate::run_end::RunEnd;
@@ -186,10 +186,15 @@ pub enum Effect {
     Assign {
         job: Arc<QueuedJob>,
         assignment: Assignment,
+        verdict: Allowed,
+    },
+    /// Commit PENDING → APPROVAL_REQUIRED.
+    Hold {
+        job: Arc<QueuedJob>,
         verdict: Verdict,
     },
-    /// Commit PENDING → DENIED, APPROVAL_REQUIRED, FAILED or TIMEOUT.
-    Refuse {
+    /// Commit the end of a job that is not in flight: DENIED, FAILED or TIMEOUT.
+    Close {
         job: Arc<QueuedJob>,
         to: JobState,
         verdict: Option<Verdict>,

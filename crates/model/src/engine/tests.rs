@@ -311,7 +311,8 @@ fn one_short(effect: &Effect) -> String {
         Effect::Assign {
             job, assignment, ..
         } => format!("assign {} to {}", job.id, assignment.worker),
-        Effect::Refuse { job, to, code, .. } => format!("refuse {} {to} {code}", job.id),
+        Effect::Hold { job, .. } => format!("hold {}", job.id),
+        Effect::Close { job, to, code, .. } => format!("close {} {to} {code}", job.id),
         Effect::Finish { job, to, code, .. } => format!("finish {} {to} {code}", job.id),
         Effect::Requeue { job, end, .. } => {
             let counted = if end.may_have_begun() {

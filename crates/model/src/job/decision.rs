@@ -101,6 +101,34 @@ impl Default for Verdict {
     }
 }
 
+/// A verdict on which a job may be dispatched. An assignment takes this and nothing else, so
+/// that a job without an allowing decision cannot be given to a worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Allowed(Verdict);
+
+impl Allowed {
+    /// The proof, or the verdict back when it does not allow.
+    pub fn of(verdict: Verdict) -> Result<Self, Box<Verdict>> {
+        if verdict.decision.allows() {
+            Ok(Self(verdict))
+        } else {
+            Err(Box::new(verdict))
+        }
+    }
+
+    pub fn verdict(&self) -> &Verdict {
+        &self.0
+    }
+}
+
+impl std::ops::Deref for Allowed {
+    type Target = Verdict;
+
+    fn deref(&self) -> &Verdict {
+        &self.0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,6 +143,22 @@ mod tests {
         ] {
             assert!(!d.allows());
             assert_eq!(Decision::from_code(d.code()), Some(d));
+            let verdict = Verdict {
+                decision: d,
+                ..Verdict::default()
+            };
+            assert!(Allowed::of(verdict).is_err(), "{d:?} is no proof");
+        }
+        for d in [
+            Decision::Allow,
+            Decision::AllowWithConstraints,
+            Decision::FailOpen,
+        ] {
+            let verdict = Verdict {
+                decision: d,
+                ..Verdict::default()
+            };
+            assert_eq!(Allowed::of(verdict).map(|a| a.decision), Ok(d));
         }
     }
 }

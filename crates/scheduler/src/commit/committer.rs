@@ -9,32 +9,34 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use airlock_bus::{Outgoing, subjects};
-use airlock_ledger::{LeaderWriter, LoadedJob, NewDeadLetter, UnmatchedResult, Written};
-use airlock_model::engine::{
-    Assignment, Engine, Input, RecoveredJob, ResultReport, RunLimits, RunLiveness,
+use airlock_ledger::{
+    Commit, GiveUp, LeaderWriter, LoadedJob, Move, MoveKind, NewDeadLetter, UnmatchedResult,
+    Written,
 };
+use airlock_model::engine::{Engine, Input, ResultReport};
 use airlock_model::{JobId, JobState};
 use airlock_proto::ahead::number;
-use airlock_proto::cap::bus_packet::Payload;
-use airlock_proto::{cap, own, packet};
 use airlock_settings::Backoff;
 use tokio::sync::mpsc;
 
 use crate::background::reconciler;
 use crate::background::snapshot;
+use crate::commit::handle::{
+    CommitRequest, InputBatch, PendingAck, ResultContent, SpeculativeSubmit,
+};
 use crate::commit::locked_rows::Aside;
 use crate::commit::on_error::Next;
 use crate::commit::payload_cache::PayloadCache;
 use crate::commit::plan::Plan;
+use crate::commit::reload::reloaded;
 use crate::commit::result_gate::{Order, ROUND};
-use crate::inbound::speculation;
-use crate::inbound::submissions;
-use crate::metrics::{Begun, by_topic};
+use crate::metrics::{StartLatency, by_topic};
+use crate::outbound::announce;
+use crate::outbound::control;
 use crate::outbound::dispatch::{self, Dispatch, Sending};
 use crate::outbound::duplicate_workers;
 use crate::outbound::worker_log::WorkerLog;
-use crate::term::{Batch, Content, Done, Term, ToCore, Told, random};
+use crate::term::{Term, random};
 
 /// How long a failed commit waits before it is tried again, at first and at most.
 const COMMIT_RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -44,18 +46,29 @@ const COMMIT_RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration:
 const REFUSED: &str = "ledger_refused";
 const REFUSED_WHY: &str = "the ledger refuses what would be written of it";
 
+/// What became of a single move.
+enum Single {
+    Written(Written),
+    /// Somebody else holds the row.
+    Locked,
+    /// The ledger refuses the row; the end of its job was written instead.
+    GivenUp(Written),
+    /// Not even that.
+    Refused,
+}
+
 pub struct Core {
     pub term: Arc<Term>,
     pub engine: Engine,
     pub writer: LeaderWriter,
     pub inbox: String,
-    pub contents: HashMap<u64, Content>,
+    pub contents: HashMap<u64, ResultContent>,
     pub payloads: PayloadCache,
     /// Results that came too late to change anything, to be recorded with the next round.
     pub late: Vec<UnmatchedResult>,
-    pub begun: Begun,
+    pub starts: StartLatency,
     /// Transactions of gateways that the next round's waits for.
-    pub told: Vec<Told>,
+    pub told: Vec<SpeculativeSubmit>,
     pub worker_log: WorkerLog,
     /// Moves of jobs whose rows somebody else holds.
     pub aside: Aside,
@@ -65,8 +78,8 @@ impl Core {
     /// Runs until the term is over or lost. An error means that we may not lead.
     pub async fn run(
         mut self,
-        mut inputs: mpsc::Receiver<ToCore>,
-        mut results: mpsc::Receiver<Batch>,
+        mut inputs: mpsc::Receiver<CommitRequest>,
+        mut results: mpsc::Receiver<InputBatch>,
     ) -> anyhow::Result<()> {
         let mut order = Order::new(Instant::now());
         let mut noted = self.engine.counts().workers;
@@ -75,7 +88,7 @@ impl Core {
             let held = order.holds_results(now, self.engine.counts().waiting);
             let wake = self.engine.next_deadline().map(|at| {
                 let wait = at
-                    .since(self.term.clock.now())
+                    .since(self.term.ctx.clock.now())
                     .max(Duration::from_millis(1));
                 wait.min(Duration::from_secs(1))
             });
@@ -85,7 +98,7 @@ impl Core {
             let mut dones = Vec::new();
             tokio::select! {
                 biased;
-                () = self.term.over.cancelled() => return Ok(()),
+                () = self.term.ctx.over.cancelled() => return Ok(()),
                 message = inputs.recv() => match message {
                     Some(message) => self.hear(message, &mut batch, &mut dones),
                     None => return Ok(()),
@@ -110,44 +123,51 @@ impl Core {
             {
                 self.take_in(result, &mut batch, &mut dones);
             }
-            self.term.ahead.busy(true);
+            self.term.speculation.set_busy(true);
             self.round(batch, dones).await?;
             if self.aside.due_in(Instant::now()) == Some(Duration::ZERO) {
                 self.take_up_again().await?;
             }
-            self.term.rounds.good();
-            self.term.ahead.busy(false);
+            self.term.last_round.mark();
+            self.term.speculation.set_busy(false);
             // Who is not in the snapshot is unknown to the next leader until heard of, so
             // newcomers are noted at once: in steps of a tenth, for a crowd of them.
             let workers = self.engine.counts().workers;
             if workers > noted + noted / 10 {
-                snapshot::write(&self.term, &self.engine);
+                snapshot::write(&self.term.ctx, &self.term.stores, &self.engine);
                 noted = workers;
             }
             noted = noted.min(workers);
         }
     }
 
-    fn hear(&mut self, message: ToCore, inputs: &mut Vec<Input>, dones: &mut Vec<Done>) {
+    fn hear(
+        &mut self,
+        message: CommitRequest,
+        inputs: &mut Vec<Input>,
+        dones: &mut Vec<PendingAck>,
+    ) {
         match message {
-            ToCore::Batch(b) => self.take_in(b, inputs, dones),
-            ToCore::Loose { mut ids, answer } => {
+            CommitRequest::Enqueue(b) => self.take_in(b, inputs, dones),
+            CommitRequest::Untracked { mut ids, answer } => {
                 ids.retain(|id| !self.engine.is_tracking(id) && !self.aside.contains(id));
                 let _ = answer.send(ids);
             }
-            ToCore::Adopt(jobs) => inputs.extend(self.adopt(jobs)),
-            ToCore::Snapshot => snapshot::write(&self.term, &self.engine),
+            CommitRequest::Recover(jobs) => inputs.extend(self.adopt(jobs)),
+            CommitRequest::WriteSnapshot => {
+                snapshot::write(&self.term.ctx, &self.term.stores, &self.engine)
+            }
             // Whoever asked may be gone.
-            ToCore::Explain { job, answer } => {
+            CommitRequest::Explain { job, answer } => {
                 let _ = answer.send(self.engine.explain(&job));
             }
-            ToCore::Lanes(answer) => {
+            CommitRequest::Lanes(answer) => {
                 let _ = answer.send(self.engine.lanes());
             }
         }
     }
 
-    fn take_in(&mut self, b: Batch, inputs: &mut Vec<Input>, dones: &mut Vec<Done>) {
+    fn take_in(&mut self, b: InputBatch, inputs: &mut Vec<Input>, dones: &mut Vec<PendingAck>) {
         inputs.extend(b.inputs);
         self.contents.extend(b.contents);
         for (job, payload) in b.payloads {
@@ -159,33 +179,34 @@ impl Core {
 
     /// Jobs that should have moved on, unless they came into our hands meanwhile.
     fn adopt(&self, jobs: Vec<LoadedJob>) -> Vec<Input> {
-        let now = self.term.clock.now();
+        let now = self.term.ctx.clock.now();
         jobs.into_iter()
             .filter(|job| {
                 !self.engine.is_tracking(&job.job_id) && !self.aside.contains(&job.job_id)
             })
             .map(|job| {
                 let mut job = reloaded(job, now, true);
-                reconciler::age(&mut job, &self.term.config.scheduler);
+                reconciler::set_silence(&mut job, &self.term.ctx.config.scheduler);
                 Input::Recovered(Box::new(job))
             })
             .collect()
     }
 
     /// One round: decide, commit, hand on.
-    async fn round(&mut self, inputs: Vec<Input>, dones: Vec<Done>) -> anyhow::Result<()> {
-        let now = self.term.clock.now();
+    async fn round(&mut self, inputs: Vec<Input>, dones: Vec<PendingAck>) -> anyhow::Result<()> {
+        let now = self.term.ctx.clock.now();
         let mut told = std::mem::take(&mut self.told);
         for told in &mut told {
             // What came to us by another way is in the ledger.
             told.jobs.retain(|id| !self.engine.is_tracking(id));
         }
         self.payloads.drop_ended(&inputs);
-        let uptime = self.term.clock.uptime();
+        let uptime = self.term.ctx.clock.uptime();
         let effects = self.engine.handle(now, uptime, &mut random, inputs);
         self.worker_log.write(self.engine.take_worker_changes());
         let mut plan = Plan::new(effects, &mut self.contents, now);
-        plan.commit.stray.append(&mut self.late);
+        let late = self.late.drain(..).map(Move::from);
+        plan.commit.moves.extend(late);
         // Contents of results that came to nothing are dropped with the round.
         self.contents
             .retain(|key, _| plan.look_up.iter().any(|report| report.key == *key));
@@ -196,7 +217,7 @@ impl Core {
         }
         for told in told {
             let known = told.jobs.iter().all(|id| self.engine.is_tracking(id));
-            speculation::settle(&self.term, &told, known);
+            self.term.speculation.finish(&told, known);
         }
         Ok(())
     }
@@ -206,13 +227,13 @@ impl Core {
     async fn carry_out(
         &mut self,
         mut plan: Plan,
-        told: &mut [Told],
-        mut dones: Vec<Done>,
-    ) -> anyhow::Result<(Vec<Input>, Vec<Done>)> {
+        told: &mut [SpeculativeSubmit],
+        mut dones: Vec<PendingAck>,
+    ) -> anyhow::Result<(Vec<Input>, Vec<PendingAck>)> {
         let mut followup = Vec::new();
         if !self.aside.is_empty() {
             let ids = plan.commit.job_ids();
-            let behind = ids.into_iter().filter(|id| self.aside.contains(id));
+            let behind = ids.filter(|id| self.aside.contains(id)).cloned();
             let behind = behind.collect();
             self.set_aside(&mut plan, behind, &mut dones, &mut followup);
         }
@@ -223,7 +244,7 @@ impl Core {
             let locked = std::mem::take(&mut plan.locked);
             for told in &mut *told {
                 told.jobs.retain(|id| {
-                    !written.moved(id) && !plan.refused.contains(id) && !locked.contains(id)
+                    !written.left_pending(id) && !plan.refused.contains(id) && !locked.contains(id)
                 });
             }
             self.set_aside(&mut plan, locked, &mut dones, &mut followup);
@@ -234,7 +255,7 @@ impl Core {
                 job,
                 state: JobState::Failed,
             }));
-            let mut missed = plan.missed(&written);
+            let mut missed = plan.commit.missed(&written);
             for id in told.iter().flat_map(|told| &told.jobs) {
                 if !missed.contains(id) {
                     missed.push(id.clone());
@@ -249,7 +270,7 @@ impl Core {
         };
         self.count(&plan, &written);
         for job in plan.recheck.drain(..) {
-            let _ = self.term.to_decide.send(job);
+            self.term.commit.evaluate_again(job);
         }
         // A message is acknowledged when what it says is in the ledger, or is known to
         // change nothing there.
@@ -271,7 +292,7 @@ impl Core {
         &mut self,
         plan: &mut Plan,
         jobs: HashSet<JobId>,
-        dones: &mut Vec<Done>,
+        dones: &mut Vec<PendingAck>,
         followup: &mut Vec<Input>,
     ) {
         for job in jobs {
@@ -330,7 +351,7 @@ impl Core {
                     state: row.state,
                 }
             } else {
-                let now = self.term.clock.now();
+                let now = self.term.ctx.clock.now();
                 Input::Recovered(Box::new(reloaded(row, now, false)))
             });
         }
@@ -352,8 +373,12 @@ impl Core {
             };
             let error = match done {
                 Ok((written, locked)) => {
-                    self.term.metrics.commits.inc();
-                    self.term.metrics.committed.inc_by(plan.commit.len() as u64);
+                    self.term.ctx.metrics.commits.inc();
+                    self.term
+                        .ctx
+                        .metrics
+                        .committed
+                        .inc_by(plan.commit.len() as u64);
                     plan.locked = locked;
                     return Ok(written);
                 }
@@ -363,7 +388,7 @@ impl Core {
                 Next::StepDown => return Err(error.into()),
                 Next::Unwait => {
                     // What is not there now is let go of; the stream will bring it.
-                    self.term.ahead.pause();
+                    self.term.speculation.pause();
                     plan.commit.after.clear();
                 }
                 Next::Divide => {
@@ -378,7 +403,7 @@ impl Core {
                     let (failure, wait) = (error.failure(), backoff.pause());
                     tracing::warn!(%error, ?failure, retry_ms = wait.as_millis() as u64, "a commit failed");
                     tokio::select! {
-                        () = self.term.over.cancelled() => anyhow::bail!("the term ended during a commit"),
+                        () = self.term.ctx.over.cancelled() => anyhow::bail!("the term ended during a commit"),
                         () = tokio::time::sleep(wait) => {}
                     }
                 }
@@ -386,68 +411,81 @@ impl Core {
         }
     }
 
-    /// One row is refused: find it, dead-letter it, and let the others through.
+    /// One row is refused: find it, end its job, and let the others through.
     async fn commit_singly(&mut self, plan: &mut Plan) -> anyhow::Result<Written> {
         let mut all = Written::default();
         for single in std::mem::take(&mut plan.commit).singles() {
-            let ids = single.job_ids();
-            let mut part = Plan {
-                commit: single,
-                ..Plan::default()
-            };
-            let done = loop {
-                match self.writer.commit(&part.commit).await {
-                    Ok(done) => break Some(done),
-                    Err(error) if Next::of(&error) == Next::StepDown => return Err(error.into()),
-                    Err(error) if error.is_data_error() => {
-                        for id in &ids {
-                            tracing::error!(job = %id, %error, "the ledger refuses this job's row");
-                            plan.assigned.remove(id);
-                            plan.ended.retain(|e| e.job.id != *id);
-                        }
-                        if ids.is_empty() {
-                            tracing::error!(%error, "the ledger refuses a record");
-                            break None;
-                        }
-                        // Its end, in words of our own; if not even that can be written,
-                        // it is let go.
-                        let now = self.term.clock.now();
-                        match part.commit.give_up(REFUSED, REFUSED_WHY, now) {
-                            Some(end) => part.commit = end,
-                            None => {
-                                self.record_refused(&ids).await;
-                                plan.refused.extend(ids.iter().cloned());
-                                break None;
-                            }
-                        }
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, "a commit failed");
-                        tokio::time::sleep(COMMIT_RETRY.0).await;
-                    }
+            let ids: Vec<JobId> = single.job_ids().cloned().collect();
+            match self.commit_single(&single, &mut plan.doubtful).await? {
+                Single::Written(done) => {
+                    // Several entries now: the change log's reader announces them.
+                    all.absorb(done);
+                    plan.commit.moves.extend(single.moves);
                 }
-            };
-            if part.commit.given_up {
-                // One that somebody else ended meanwhile is not held any longer either.
-                let (ended, others) = done.map_or((Vec::new(), Vec::new()), |done| {
-                    let ended =
-                        |id: &JobId| done.finished.contains(id) || done.refused.contains(id);
-                    ids.into_iter().partition(ended)
-                });
-                plan.given_up.extend(ended);
-                plan.refused.extend(others);
-                all.position = None;
-            } else if let Some(done) = done {
-                all.assigned.extend(done.assigned);
-                all.refused.extend(done.refused);
-                all.finished.extend(done.finished);
-                all.requeued.extend(done.requeued);
-                // Several entries now: the change log's reader tells the bus of them.
-                all.position = None;
-                plan.commit.absorb(std::mem::take(&mut part.commit));
+                Single::Locked => {
+                    plan.locked.extend(ids);
+                    plan.commit.moves.extend(single.moves);
+                }
+                Single::GivenUp(done) => {
+                    plan.drop_jobs(&ids);
+                    // One that somebody else ended meanwhile is not held any longer either.
+                    let ended = |id: &JobId| done.is_published(id);
+                    let (ended, others): (Vec<_>, Vec<_>) = ids.into_iter().partition(ended);
+                    plan.given_up.extend(ended);
+                    plan.refused.extend(others);
+                }
+                Single::Refused => {
+                    plan.drop_jobs(&ids);
+                    self.record_refused(&ids).await;
+                    plan.refused.extend(ids);
+                }
             }
         }
         Ok(all)
+    }
+
+    /// Commits a single move, or the end of its job when the ledger refuses its row.
+    async fn commit_single(
+        &mut self,
+        single: &Commit,
+        doubtful: &mut bool,
+    ) -> anyhow::Result<Single> {
+        let mut backoff = Backoff::new(COMMIT_RETRY.0, COMMIT_RETRY.1);
+        let mut end: Option<Commit> = None;
+        loop {
+            let attempt = end.as_ref().unwrap_or(single);
+            let error = match self.writer.commit(attempt).await {
+                Ok(done) if end.is_some() => return Ok(Single::GivenUp(done)),
+                Ok(done) => return Ok(Single::Written(done)),
+                Err(error) => error,
+            };
+            match Next::of(&error) {
+                Next::StepDown => return Err(error.into()),
+                Next::Divide => {
+                    let job = single.job_ids().next().map(JobId::as_str);
+                    tracing::error!(job, %error, "row refused by the ledger");
+                    let why = GiveUp {
+                        code: REFUSED,
+                        reason: REFUSED_WHY,
+                        at: self.term.ctx.clock.now(),
+                    };
+                    match attempt.give_up(&why) {
+                        Some(instead) => end = Some(instead),
+                        None => return Ok(Single::Refused),
+                    }
+                }
+                Next::Around => return Ok(Single::Locked),
+                Next::Unwait | Next::Again => {
+                    *doubtful = true;
+                    let wait = backoff.pause();
+                    tracing::warn!(%error, retry_ms = wait.as_millis() as u64, "commit failed, retrying");
+                    tokio::select! {
+                        () = self.term.ctx.over.cancelled() => anyhow::bail!("the term ended during a commit"),
+                        () = tokio::time::sleep(wait) => {}
+                    }
+                }
+            }
+        }
     }
 
     /// Dead-letters jobs whose rows cannot be written at all: once each, however often they
@@ -460,7 +498,7 @@ impl Core {
                 reason: REFUSED_WHY.to_owned(),
                 ..NewDeadLetter::default()
             };
-            if let Err(error) = self.term.ledger.put_letter_once(letter).await {
+            if let Err(error) = self.term.stores.ledger.put_letter_once(letter).await {
                 tracing::error!(job = %id, %error, "the dead letter of a refused row was not written");
             }
         }
@@ -472,13 +510,13 @@ impl Core {
             return Ok(Vec::new());
         }
         loop {
-            match self.term.ledger.load(ids, 0).await {
+            match self.term.stores.ledger.load(ids, 0).await {
                 Ok(rows) => return Ok(rows),
                 Err(error) if Next::of(&error) == Next::StepDown => return Err(error.into()),
                 Err(error) => {
                     tracing::warn!(%error, jobs = ids.len(), "reading jobs again");
                     tokio::select! {
-                        () = self.term.over.cancelled() => anyhow::bail!("the term ended"),
+                        () = self.term.ctx.over.cancelled() => anyhow::bail!("the term ended"),
                         () = tokio::time::sleep(COMMIT_RETRY.1) => {}
                     }
                 }
@@ -493,7 +531,7 @@ impl Core {
         let ids: Vec<JobId> = ids.into_iter().cloned().collect();
         let rows = self.rows(&ids).await?.into_iter();
         let mut rows: HashMap<JobId, LoadedJob> = rows.map(|r| (r.job_id.clone(), r)).collect();
-        let now = self.term.clock.now();
+        let now = self.term.ctx.clock.now();
         let mut inputs = Vec::with_capacity(reports.len());
         for mut report in reports {
             let dispatch = report.dispatch.parse().ok();
@@ -536,7 +574,7 @@ impl Core {
             if let Some((_, assignment)) = plan.assigned.get(&id) {
                 if row.state.is_in_flight() && row.dispatch_id == Some(assignment.dispatch) {
                     // An earlier try went through unheard.
-                    written.assigned.insert(id);
+                    written.add(MoveKind::Assign, [id]);
                     continue;
                 }
                 plan.assigned.remove(&id);
@@ -557,7 +595,7 @@ impl Core {
                     state: row.state,
                 });
             } else {
-                let now = self.term.clock.now();
+                let now = self.term.ctx.clock.now();
                 followup.push(Input::Recovered(Box::new(reloaded(row, now, false))));
             }
         }
@@ -565,17 +603,17 @@ impl Core {
     }
 
     fn count(&mut self, plan: &Plan, written: &Written) {
-        let metrics = &self.term.metrics;
+        let metrics = &self.term.ctx.metrics;
         for run in &plan.runs {
             let (id, scheduled, started) = (run.dispatch, run.scheduled_at, run.started_at);
             if run.over {
-                self.begun.over(metrics, id, scheduled, started);
+                self.starts.ended(metrics, id, scheduled, started);
             } else {
-                self.begun.going(metrics, id, scheduled, started);
+                self.starts.started(metrics, id, scheduled, started);
             }
         }
         for e in &plan.ended {
-            if !written.finished.contains(&e.job.id) && !written.refused.contains(&e.job.id) {
+            if !written.is_published(&e.job.id) {
                 continue;
             }
             let topic = e.job.spec.topic.as_str();
@@ -590,14 +628,14 @@ impl Core {
         metrics.waiting.set(census.waiting as i64);
         metrics.assigned.set(census.assigned as i64);
         metrics.workers.set(census.workers as i64);
-        duplicate_workers::show(&self.term, &self.engine);
+        duplicate_workers::show(&self.term.ctx, &self.engine);
     }
 
     /// Publishes and acknowledges, beside the next round.
-    fn follow_up(&mut self, mut plan: Plan, written: Written, dones: Vec<Done>) {
+    fn follow_up(&mut self, mut plan: Plan, written: Written, dones: Vec<PendingAck>) {
         let mut dispatches = std::mem::take(&mut plan.republish);
         let mut payloads = HashMap::new();
-        for id in &written.assigned {
+        for id in written.of(MoveKind::Assign) {
             if let Some((job, assignment)) = plan.assigned.remove(id) {
                 if let Some(payload) = self.payloads.take(id) {
                     payloads.insert(id.clone(), payload);
@@ -625,7 +663,7 @@ impl Core {
         }
         let term = self.term.clone();
         let inbox = self.inbox.clone();
-        self.term.tasks.spawn(async move {
+        self.term.ctx.tasks.spawn("follow-up", async move {
             let sending = dispatch::begin(&term, dispatches, payloads).await;
             let late = match sending.may_wait() {
                 true => Some(sending),
@@ -634,14 +672,14 @@ impl Core {
                     None
                 }
             };
-            events(&term, &plan, &written).await;
-            control(&term, plan, &inbox).await;
+            announce_written(&term, &plan, &written).await;
+            control::send(&term, plan, &inbox).await;
             if let Some(sending) = late {
                 tokio::time::sleep(dispatch::STREAM_LAG).await;
                 publish(&term, sending).await;
             }
             for done in dones {
-                term.settle(done).await;
+                term.acks.finish(done).await;
             }
         });
     }
@@ -651,216 +689,25 @@ impl Core {
 async fn publish(term: &Term, sending: Sending) {
     let told = sending.publish(term).await;
     if !told.is_empty() {
-        term.hand_in(Batch::of(told)).await;
+        term.commit.enqueue(InputBatch::of(told)).await;
     }
 }
 
-/// What the others hear: verdicts on jobs, and dead letters.
-async fn events(term: &Term, plan: &Plan, written: &Written) {
-    let now = term.clock.now();
-    let mut list = Vec::with_capacity(plan.ended.len());
-    let mut letters = Vec::new();
-    for e in &plan.ended {
-        if !written.finished.contains(&e.job.id) && !written.refused.contains(&e.job.id) {
-            continue;
-        }
-        list.push(e.event(now));
-        let dead = match e.to {
-            JobState::Failed | JobState::Timeout | JobState::Denied => true,
-            JobState::Pending
-            | JobState::Scheduled
-            | JobState::Dispatched
-            | JobState::Running
-            | JobState::ApprovalRequired
-            | JobState::Succeeded
-            | JobState::Cancelled
-            | JobState::OutputQuarantined => false,
-        };
-        if dead {
-            let letter = own::DeadLetter {
-                job_id: e.job.id.to_string(),
-                tenant_id: e.job.tenant.to_string(),
-                topic: e.job.spec.topic.as_str().to_owned(),
-                reason_code: e.code.clone(),
-                reason: e.reason.clone(),
-                last_state: e.to.as_str().to_owned(),
-                attempts: e.attempt,
-                at_us: now.as_micros(),
-                ..own::DeadLetter::default()
-            };
-            letters.push(Outgoing {
-                subject: subjects::JOB_DLQ.to_owned(),
-                payload: packet::seal(
-                    &term.instance,
-                    &e.job.trace_id,
-                    now,
-                    Payload::DeadLetter(letter),
-                ),
-                msg_id: None,
-                traceparent: None,
-            });
-        }
-    }
-    let mut outgoing = pack_events(term, list);
-    outgoing.extend(letters);
-    if outgoing.is_empty() {
+/// Announces what was written of this plan.
+async fn announce_written(term: &Term, plan: &Plan, written: &Written) {
+    let now = term.ctx.clock.now();
+    let ended = plan.ended.iter();
+    let list: Vec<_> = ended
+        .filter(|e| written.is_published(&e.job.id))
+        .map(|e| e.announcement(now))
+        .collect();
+    if list.is_empty() {
         return;
     }
-    let acks = term.bus.publish_all(outgoing).await;
-    if acks.iter().all(Result::is_ok)
+    // What did not get out, the change log's reader announces.
+    if announce::publish(term, &list).await.is_ok()
         && let Some(position) = written.position
     {
-        term.tell(position);
-    }
-}
-
-/// Events in packets of at most 500.
-pub fn pack_events(term: &Term, events: Vec<own::JobEvent>) -> Vec<Outgoing> {
-    let now = term.clock.now();
-    events
-        .chunks(500)
-        .map(|chunk| Outgoing {
-            subject: subjects::JOB_EVENT.to_owned(),
-            payload: packet::seal(
-                &term.instance,
-                &chunk[0].trace_id,
-                now,
-                Payload::JobEvents(own::JobEvents {
-                    events: chunk.to_vec(),
-                }),
-            ),
-            msg_id: None,
-            traceparent: None,
-        })
-        .collect()
-}
-
-/// What single workers hear: receipts, questions, cancels.
-async fn control(term: &Term, plan: Plan, inbox: &str) {
-    let message =
-        |control: own::WorkerControl| term.seal("control", Payload::WorkerControl(control));
-    for (worker, receipts) in plan.receipts {
-        let payload = message(own::WorkerControl {
-            epoch: term.epoch.0,
-            ledger_id: term.ledger_id.to_string(),
-            receipts,
-            ..own::WorkerControl::default()
-        });
-        tell(
-            term.bus
-                .send(&subjects::worker_control(&worker), payload, None)
-                .await,
-        );
-    }
-    for worker in plan.hello {
-        let payload = message(own::WorkerControl {
-            epoch: term.epoch.0,
-            ledger_id: term.ledger_id.to_string(),
-            rehello: true,
-            ..own::WorkerControl::default()
-        });
-        tell(
-            term.bus
-                .send(&subjects::worker_control(&worker), payload, None)
-                .await,
-        );
-    }
-    duplicate_workers::report(term, plan.duplicates).await;
-    for worker in plan.inventory {
-        ask_inventory(term, &worker, inbox).await;
-    }
-    for (job, run, reason) in plan.cancel {
-        let cancel = cap::JobCancel {
-            job_id: job.to_string(),
-            reason,
-            requested_by: term.instance.clone(),
-            dispatch: Some(cap::DispatchIdentity {
-                dispatch_id: run.dispatch.to_string(),
-                attempt: u64::from(run.attempt.0),
-                assigned_worker_id: run.worker.to_string(),
-            }),
-            ..cap::JobCancel::default()
-        };
-        let trace = run.dispatch.to_string();
-        let payload = term.seal(&trace, Payload::JobCancel(cancel));
-        tell(term.bus.send(subjects::JOB_CANCEL, payload, None).await);
-    }
-}
-
-/// Answers a worker that introduced itself. The packet's time tells it our clock.
-pub async fn greet(term: &Term, worker: &airlock_model::WorkerId) {
-    let control = own::WorkerControl {
-        epoch: term.epoch.0,
-        ledger_id: term.ledger_id.to_string(),
-        ..own::WorkerControl::default()
-    };
-    let payload = term.seal("control", Payload::WorkerControl(control));
-    tell(
-        term.bus
-            .send(&subjects::worker_control(worker), payload, None)
-            .await,
-    );
-}
-
-/// Asks a worker what it is running and has finished.
-pub async fn ask_inventory(term: &Term, worker: &airlock_model::WorkerId, inbox: &str) {
-    let control = own::WorkerControl {
-        epoch: term.epoch.0,
-        ledger_id: term.ledger_id.to_string(),
-        inventory: true,
-        ..own::WorkerControl::default()
-    };
-    let payload = term.seal("control", Payload::WorkerControl(control));
-    let subject = subjects::worker_control(worker);
-    tell(term.bus.send_with_reply(&subject, inbox, payload).await);
-}
-
-/// These may be lost: what matters is asked or told again.
-fn tell<E: std::fmt::Display>(sent: Result<(), E>) {
-    if let Err(error) = sent {
-        tracing::debug!(%error, "a worker was not told");
-    }
-}
-
-/// The rule that limits how many of a job's kind are in flight.
-fn limiting_rule(row: &LoadedJob) -> Option<Arc<str>> {
-    let limited = row.constraints.as_ref()?.max_concurrent_jobs().is_some();
-    row.rule_id.as_deref().filter(|_| limited).map(Arc::from)
-}
-
-/// A row as the engine takes it back.
-pub fn reloaded(row: LoadedJob, now: airlock_model::Timestamp, recovered: bool) -> RecoveredJob {
-    let state = row.state;
-    let assignment = match (&row.worker, &row.incarnation, row.dispatch_id) {
-        (Some(worker), Some(incarnation), Some(dispatch)) => Some(Assignment {
-            worker: worker.clone(),
-            incarnation: incarnation.clone(),
-            sdk: !incarnation.is_agent_protocol(),
-            inline: !incarnation.is_agent_protocol(),
-            dispatch,
-            attempt: row.attempt,
-            scheduled_at: row.scheduled_at.unwrap_or(now),
-            dispatched_at: row.dispatched_at,
-            started_at: row.running_at,
-            accepted: row.running_at.is_some(),
-            recovered,
-            accept_by: now,
-            liveness: RunLiveness::default(),
-            constraints: row.constraints.clone(),
-            addressing: incarnation.addressing(),
-            limits: RunLimits {
-                rule: limiting_rule(&row),
-                ..RunLimits::default()
-            },
-        }),
-        _ => None,
-    };
-    let mut queued = submissions::known(row);
-    queued.attempt = queued.attempt.without_run_under_way(state);
-    RecoveredJob {
-        queued,
-        state,
-        assignment,
-        silent_for: Duration::ZERO,
+        term.published.insert(position);
     }
 }

@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use airlock_ledger::{
-    Assign, Commit, Finish, Mark, NewDeadLetter, Refuse, Requeue, UnmatchedResult, Written,
+    Assign, Close, Commit, Finish, Hold, Move, MoveKind, NewDeadLetter, RecordTimes, Requeue,
+    UnmatchedResult,
 };
 use airlock_model::engine::{Assignment, Effect, QueuedJob, ResultReport, RunId};
-use airlock_model::{DispatchId, Incarnation, JobId, JobState, Timestamp, WorkerId};
-use airlock_proto::own;
+use airlock_model::{DispatchId, Incarnation, JobId, JobState, Released, Timestamp, WorkerId};
 
+use crate::commit::handle::ResultContent;
+use crate::outbound::announce::Announcement;
 use crate::outbound::dispatch::Dispatch;
-use crate::term::Content;
 
 /// What one round of the core does.
 #[derive(Default)]
@@ -62,50 +63,42 @@ pub struct Ended {
 }
 
 impl Ended {
-    pub fn event(&self, at: Timestamp) -> own::JobEvent {
-        own::JobEvent {
-            seq: 0,
-            job_id: self.job.id.to_string(),
-            tenant_id: self.job.tenant.to_string(),
-            state: self.to.as_str().to_owned(),
-            topic: self.job.spec.topic.as_str().to_owned(),
-            workflow_id: self.job.spec.workflow_id.clone().unwrap_or_default(),
+    pub fn announcement(&self, at: Timestamp) -> Announcement {
+        Announcement {
+            job_id: self.job.id.clone(),
+            tenant: self.job.tenant.clone(),
+            topic: self.job.spec.topic.clone(),
+            workflow_id: self.job.spec.workflow_id.clone(),
+            trace_id: self.job.trace_id.clone(),
+            state: self.to,
             attempt: self.attempt,
             reason_code: self.code.clone(),
-            at_us: at.as_micros(),
-            trace_id: self.job.trace_id.clone(),
+            reason: self.reason.clone(),
+            at,
         }
     }
 
-    /// Everything that is not plain success is dead-lettered; a cancel was wanted.
-    fn letter(&self, last: JobState) -> Option<NewDeadLetter> {
-        match self.to {
-            JobState::Failed
-            | JobState::Timeout
-            | JobState::Denied
-            | JobState::OutputQuarantined => Some(NewDeadLetter {
-                job_id: Some(self.job.id.to_string()),
-                tenant: Some(self.job.tenant.to_string()),
-                topic: Some(self.job.spec.topic.as_str().to_owned()),
-                reason_code: self.code.clone(),
-                reason: self.reason.clone(),
-                last_state: Some(last.as_str().to_owned()),
-                attempts: self.attempt,
-                ..NewDeadLetter::default()
-            }),
-            JobState::Succeeded
-            | JobState::Cancelled
-            | JobState::Pending
-            | JobState::Scheduled
-            | JobState::Dispatched
-            | JobState::Running
-            | JobState::ApprovalRequired => None,
-        }
+    fn dead_letter(&self, last: JobState) -> Option<NewDeadLetter> {
+        let code = self.to.aftermath(None).dead_letter?;
+        Some(NewDeadLetter {
+            job_id: Some(self.job.id.to_string()),
+            tenant: Some(self.job.tenant.to_string()),
+            topic: Some(self.job.spec.topic.as_str().to_owned()),
+            reason_code: code.of(&self.code).to_owned(),
+            reason: self.reason.clone(),
+            last_state: Some(last.as_str().to_owned()),
+            attempts: self.attempt,
+            ..NewDeadLetter::default()
+        })
     }
 }
 
 impl Plan {
-    pub fn new(effects: Vec<Effect>, contents: &mut HashMap<u64, Content>, now: Timestamp) -> Self {
+    pub fn new(
+        effects: Vec<Effect>,
+        contents: &mut HashMap<u64, ResultContent>,
+        now: Timestamp,
+    ) -> Self {
         let mut plan = Self::default();
         for effect in effects {
             plan.add(effect, contents, now);
@@ -122,19 +115,14 @@ impl Plan {
         });
     }
 
-    fn end(&mut self, ended: Ended, last: JobState) {
-        self.commit.letters.extend(ended.letter(last));
-        self.ended.push(ended);
-    }
-
-    fn add(&mut self, effect: Effect, contents: &mut HashMap<u64, Content>, now: Timestamp) {
+    fn add(&mut self, effect: Effect, contents: &mut HashMap<u64, ResultContent>, now: Timestamp) {
         match effect {
             Effect::Assign {
                 job,
                 assignment,
                 verdict,
             } => {
-                self.commit.assign.push(Assign {
+                self.commit.push(Assign {
                     job_id: job.id.clone(),
                     attempt: assignment.attempt,
                     dispatch_id: assignment.dispatch,
@@ -145,21 +133,28 @@ impl Plan {
                 });
                 self.assigned.insert(job.id.clone(), (job, assignment));
             }
-            Effect::Refuse {
+            Effect::Hold { job, verdict } => {
+                self.ended.push(Ended {
+                    attempt: job.attempt.0,
+                    job: job.clone(),
+                    to: JobState::ApprovalRequired,
+                    code: "approval_required".to_owned(),
+                    reason: verdict.reason.clone(),
+                    by: None,
+                });
+                self.commit.push(Hold {
+                    job_id: job.id.clone(),
+                    verdict,
+                    at: now,
+                });
+            }
+            Effect::Close {
                 job,
                 to,
                 verdict,
                 code,
                 reason,
             } => {
-                self.commit.refuse.push(Refuse {
-                    job_id: job.id.clone(),
-                    to,
-                    verdict,
-                    reason_code: code.to_owned(),
-                    reason: reason.clone(),
-                    at: now,
-                });
                 let ended = Ended {
                     attempt: job.attempt.0,
                     job,
@@ -168,7 +163,16 @@ impl Plan {
                     reason,
                     by: None,
                 };
-                self.end(ended, JobState::Pending);
+                self.commit.push(Close {
+                    job_id: ended.job.id.clone(),
+                    to,
+                    verdict,
+                    reason_code: ended.code.clone(),
+                    reason: ended.reason.clone(),
+                    at: now,
+                    dead_letter: ended.dead_letter(JobState::Pending),
+                });
+                self.ended.push(ended);
             }
             Effect::Finish {
                 job,
@@ -181,38 +185,36 @@ impl Plan {
                 missing,
             } => {
                 self.run(&assignment, true);
-                let by = report.map(|_| assignment.worker.clone());
-                let content = report
-                    .and_then(|key| contents.remove(&key))
-                    .unwrap_or_default();
-                self.commit.finish.push(Finish {
-                    job_id: job.id.clone(),
-                    dispatch_id: assignment.dispatch,
-                    end,
-                    to,
-                    dispatched_at: assignment.dispatched_at,
-                    running_at: assignment.started_at,
-                    at: now,
-                    reason_code: code.clone(),
-                    reason: reason.clone(),
-                    result: content.bytes,
-                    result_ptr: None,
-                    result_missing: missing,
-                });
-                let last = if assignment.started_at.is_some() {
-                    JobState::Running
-                } else {
-                    JobState::Dispatched
-                };
+                let content = report.and_then(|key| contents.remove(&key));
                 let ended = Ended {
                     job,
                     to,
                     attempt: assignment.attempt.0,
                     code,
                     reason,
-                    by,
+                    by: report.map(|_| assignment.worker.clone()),
                 };
-                self.end(ended, last);
+                let last = match assignment.started_at {
+                    Some(_) => JobState::Running,
+                    None => JobState::Dispatched,
+                };
+                self.commit.push(Finish {
+                    job_id: ended.job.id.clone(),
+                    dispatch_id: assignment.dispatch,
+                    end,
+                    to,
+                    dispatched_at: assignment.dispatched_at,
+                    running_at: assignment.started_at,
+                    at: now,
+                    reason_code: ended.code.clone(),
+                    reason: ended.reason.clone(),
+                    result: content
+                        .and_then(|c| c.bytes)
+                        .map(Released::without_output_policy),
+                    result_missing: missing,
+                    dead_letter: ended.dead_letter(last),
+                });
+                self.ended.push(ended);
             }
             Effect::Requeue {
                 job,
@@ -222,7 +224,7 @@ impl Plan {
                 reason,
             } => {
                 self.run(&assignment, true);
-                self.commit.requeue.push(Requeue {
+                self.commit.push(Requeue {
                     job_id: job,
                     dispatch_id: assignment.dispatch,
                     end,
@@ -235,7 +237,7 @@ impl Plan {
             }
             Effect::RecordTimes { job, assignment } => {
                 self.run(&assignment, false);
-                self.commit.mark.push(Mark {
+                self.commit.push(RecordTimes {
                     job_id: job,
                     dispatch_id: assignment.dispatch,
                     dispatched_at: assignment.dispatched_at,
@@ -243,7 +245,7 @@ impl Plan {
                 });
             }
             Effect::LookUp(report) => self.look_up.push(report),
-            Effect::UnmatchedResult { report, why } => self.commit.stray.push(UnmatchedResult {
+            Effect::UnmatchedResult { report, why } => self.commit.push(UnmatchedResult {
                 job_id: report.job.to_string(),
                 dispatch_id: report.dispatch,
                 worker_id: report.worker.to_string(),
@@ -272,32 +274,38 @@ impl Plan {
         }
     }
 
+    /// Forgets what was to follow for jobs whose rows the ledger refuses.
+    pub fn drop_jobs(&mut self, jobs: &[JobId]) {
+        for job in jobs {
+            self.assigned.remove(job);
+        }
+        self.ended.retain(|e| !jobs.contains(&e.job.id));
+    }
+
     /// Takes one job's moves out. Decisions are undone: whether there were any. What
     /// became of a run is a plan of its own, with its receipts and its event.
     pub fn take_out(&mut self, job: &JobId) -> (Option<Plan>, bool) {
-        let mut taken = self.commit.take_out(&HashSet::from([job.clone()]));
-        let undone = !taken.assign.is_empty() || !taken.refuse.is_empty();
-        taken.assign.clear();
-        if !taken.refuse.is_empty() {
-            taken.refuse.clear();
-            taken.letters.clear();
-        }
+        let taken = self.commit.take_out(&HashSet::from([job.clone()]));
+        let (decisions, facts): (Vec<Move>, Vec<Move>) = taken.into_iter().partition(|m| {
+            let decided = [MoveKind::Assign, MoveKind::Hold, MoveKind::Close];
+            decided.contains(&m.kind())
+        });
+        let undone = !decisions.is_empty();
         self.assigned.remove(job);
-        let (mut ended, rest) = std::mem::take(&mut self.ended)
-            .into_iter()
-            .partition::<Vec<_>, _>(|e| e.job.id == *job);
-        self.ended = rest;
-        if taken.finish.is_empty() {
+        let of_job = |e: &mut Ended| e.job.id == *job;
+        let mut ended: Vec<Ended> = self.ended.extract_if(.., of_job).collect();
+        if !facts.iter().any(|m| m.kind() == MoveKind::Finish) {
             ended.clear();
         }
-        if taken.is_empty() {
+        if facts.is_empty() {
             return (None, undone);
         }
-        let finished = taken.finish.iter().map(|x| x.dispatch_id);
-        let runs: HashSet<String> = finished
-            .chain(taken.requeue.iter().map(|x| x.dispatch_id))
-            .map(|dispatch| dispatch.to_string())
-            .collect();
+        let dispatch = |m: &Move| match m {
+            Move::Finish(x) => Some(x.dispatch_id.to_string()),
+            Move::Requeue(x) => Some(x.dispatch_id.to_string()),
+            _ => None,
+        };
+        let runs: HashSet<String> = facts.iter().filter_map(dispatch).collect();
         let mut receipts: BTreeMap<WorkerId, Vec<String>> = BTreeMap::new();
         for (worker, dispatches) in &mut self.receipts {
             let mine: Vec<String> = dispatches.extract_if(.., |d| runs.contains(d)).collect();
@@ -307,7 +315,10 @@ impl Plan {
         }
         self.receipts.retain(|_, dispatches| !dispatches.is_empty());
         let fact = Plan {
-            commit: taken,
+            commit: Commit {
+                moves: facts,
+                ..Commit::default()
+            },
             ended,
             receipts,
             doubtful: self.doubtful,
@@ -321,7 +332,10 @@ impl Plan {
     pub fn late(&self, id: &JobId) -> Option<UnmatchedResult> {
         let ended = self.ended.iter().find(|e| e.job.id == *id)?;
         let worker = ended.by.as_ref()?;
-        let finish = self.commit.finish.iter().find(|f| f.job_id == *id)?;
+        let finish = self.commit.moves.iter().find_map(|m| match m {
+            Move::Finish(x) if x.job_id == *id => Some(x),
+            _ => None,
+        })?;
         Some(UnmatchedResult {
             job_id: id.to_string(),
             dispatch_id: finish.dispatch_id.to_string(),
@@ -329,42 +343,5 @@ impl Plan {
             status: finish.to.as_str().to_owned(),
             why: "the job had ended already".to_owned(),
         })
-    }
-
-    /// Moves that the ledger did not take: somebody else was first, or an earlier try
-    /// of this very commit went through without our hearing of it.
-    pub fn missed(&self, written: &Written) -> Vec<JobId> {
-        let c = &self.commit;
-        let mut ids: Vec<JobId> = Vec::new();
-        let lost = |id: &JobId, set: &std::collections::HashSet<JobId>| !set.contains(id);
-        ids.extend(
-            c.assign
-                .iter()
-                .map(|x| &x.job_id)
-                .filter(|id| lost(id, &written.assigned))
-                .cloned(),
-        );
-        ids.extend(
-            c.refuse
-                .iter()
-                .map(|x| &x.job_id)
-                .filter(|id| lost(id, &written.refused))
-                .cloned(),
-        );
-        ids.extend(
-            c.finish
-                .iter()
-                .map(|x| &x.job_id)
-                .filter(|id| lost(id, &written.finished))
-                .cloned(),
-        );
-        ids.extend(
-            c.requeue
-                .iter()
-                .map(|x| &x.job_id)
-                .filter(|id| lost(id, &written.requeued))
-                .cloned(),
-        );
-        ids
     }
 }

@@ -52,7 +52,11 @@ pub struct Offer {
 pub async fn accept(term: &Term, offers: &[&Offer]) -> (Vec<Result<(), Refused>>, Vec<LoadedJob>) {
     let drafts: Vec<_> = offers.iter().map(|offer| draft(term, offer)).collect();
     let contents = contents(term, &drafts).await;
-    if let Err(error) = term.open_jobs.keep_counted(&term.ledger, COUNT_EVERY).await {
+    if let Err(error) = term
+        .open_jobs
+        .keep_counted(&term.stores.ledger, COUNT_EVERY)
+        .await
+    {
         tracing::warn!(%error, "counting open jobs failed");
     }
     let mut jobs = Vec::with_capacity(drafts.len());
@@ -89,7 +93,7 @@ async fn commit(term: &Term, jobs: &[NewJob]) -> (Vec<Result<(), Refused>>, Vec<
     if jobs.is_empty() {
         return (Vec::new(), Vec::new());
     }
-    let submitted = match term.ledger.submit(jobs).await {
+    let submitted = match term.stores.ledger.submit(jobs).await {
         Ok(submitted) => submitted,
         Err(e) => match (e.failure(), jobs) {
             // One of them is refused: which, the ledger says when it is asked singly.
@@ -129,8 +133,8 @@ async fn commit(term: &Term, jobs: &[NewJob]) -> (Vec<Result<(), Refused>>, Vec<
             } => Err(conflict(&job.job_id, job_id.as_ref())),
         });
     }
-    let inline = term.config.scheduler.inline_bytes;
-    match term.ledger.load(&new, inline).await {
+    let inline = term.ctx.config.scheduler.inline_bytes;
+    match term.stores.ledger.load(&new, inline).await {
         Ok(loaded) => (outcomes, loaded),
         // They are committed; when their packets come again they are known.
         Err(e) => {
@@ -194,7 +198,7 @@ fn draft(term: &Term, offer: &Offer) -> Result<Draft, Refused> {
             idempotency_key: idempotency_key(request)?,
             submitted_by: Some(by.name.clone()),
             submitted_principal: Some(submitted_principal(sender, proof)),
-            shard: term.shard,
+            shard: term.ctx.shard,
             trace_id: trace::trace_id(&traceparent).unwrap_or_default().to_owned(),
             traceparent,
         },
@@ -219,7 +223,7 @@ impl Draft {
 
     /// The whole job, with its inputs copied: they are never looked at in Redis again.
     fn finish(self, term: &Term, contents: &HashMap<String, Bytes>) -> Result<NewJob, Refused> {
-        let limit = term.config.scheduler.max_context_bytes;
+        let limit = term.ctx.config.scheduler.max_context_bytes;
         let mut job = self.job;
         if let Some(key) = self.context {
             job.payload = Some(content("context_ptr", &key, contents, limit)?);
@@ -264,6 +268,7 @@ async fn contents(
         return Ok(HashMap::new());
     }
     let found = term
+        .stores
         .guard
         .get_many(&keys)
         .await

@@ -153,21 +153,26 @@ impl Signatures {
             Enforce::Off => Ok(Proof::None),
             Enforce::Warn => {
                 self.metrics.signatures_doubtful.inc();
-                self.log_once(sender, &bad, "taken all the same: bus.signatures is warn");
+                self.log_once(sender, &bad, false);
                 Ok(Proof::None)
             }
             Enforce::Require => {
                 self.metrics.signatures_refused.inc();
-                self.log_once(sender, &bad, "refused");
+                self.log_once(sender, &bad, true);
                 Err(bad)
             }
         }
     }
 
-    fn log_once(&self, sender: &str, bad: &str, what: &str) {
+    fn log_once(&self, sender: &str, bad: &str, refused: bool) {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         if logged.len() < LOGGED && logged.insert(sender.to_owned()) {
-            tracing::warn!(sender, reason = bad, "a packet was {what}");
+            tracing::warn!(
+                sender,
+                reason = bad,
+                refused,
+                "packet without a good signature"
+            );
         }
     }
 
@@ -181,7 +186,7 @@ impl Signatures {
             Ok(signed) => signed,
             Err(error) => {
                 // Whoever verifies refuses it; whoever does not is not held up.
-                tracing::error!(%error, "a packet goes out unsigned");
+                tracing::error!(%error, "signing a packet failed, sent unsigned");
                 packet
             }
         }

@@ -70,7 +70,7 @@ fn a_hundred_thousand_waiting_jobs_are_cheap() {
     let effects = fixture.feed(Input::Rules(Arc::new(ordered)));
     let reload = began.elapsed();
     // Those that had a slot before the rules changed are in flight.
-    assert!(effects.iter().all(|e| !matches!(e, Effect::Refuse { .. })));
+    assert!(effects.iter().all(|e| !matches!(e, Effect::Close { .. })));
     let waiting = fixture.engine.counts().waiting;
     assert!(waiting >= CROWD - 100, "{waiting}");
     let held: Vec<(JobId, Assignment)> = fixture

@@ -48,8 +48,8 @@ fn a_denied_job_ends_with_its_verdict() {
     let mut fixture = Fixture::new();
     fixture.register_worker("w", 2);
     let effects = fixture.decide(job("a"), Decision::Deny);
-    assert_eq!(short(&effects), ["refuse a DENIED safety_denied"]);
-    let Some(Effect::Refuse {
+    assert_eq!(short(&effects), ["close a DENIED safety_denied"]);
+    let Some(Effect::Close {
         verdict, reason, ..
     }) = effects.first()
     else {
@@ -65,10 +65,7 @@ fn a_held_job_waits_for_a_human_and_runs_when_it_is_decided_again() {
     let mut fixture = Fixture::new();
     fixture.register_worker("w", 2);
     let effects = fixture.decide(job("a"), Decision::RequireApproval);
-    assert_eq!(
-        short(&effects),
-        ["refuse a APPROVAL_REQUIRED approval_required"]
-    );
+    assert_eq!(short(&effects), ["hold a"]);
     assert!(
         fixture.engine.jobs.contains_key(&job_id("a")),
         "the replayer leaves it alone"
@@ -97,7 +94,7 @@ fn a_held_job_is_ended_by_its_deadline() {
     assert_eq!(short(&fixture.pass(ms(59_999))), nothing());
     assert_eq!(
         short(&fixture.pass(ms(1))),
-        ["refuse a TIMEOUT deadline_exceeded"]
+        ["close a TIMEOUT deadline_exceeded"]
     );
 }
 
@@ -175,7 +172,7 @@ fn a_deadline_that_has_passed_decides_by_itself() {
     queued.deadline_at = Some(fixture.now);
     assert_eq!(
         short(&fixture.allow(queued)),
-        ["refuse a TIMEOUT deadline_exceeded"]
+        ["close a TIMEOUT deadline_exceeded"]
     );
 }
 
@@ -308,13 +305,10 @@ fn when_those_asked_again_are_denied_the_others_have_their_turn() {
     let effects = newer("a", Decision::Deny);
     assert_eq!(
         short(&effects),
-        ["refuse a DENIED safety_denied", "recheck b"]
+        ["close a DENIED safety_denied", "recheck b"]
     );
     let effects = newer("b", Decision::RequireApproval);
-    assert_eq!(
-        short(&effects),
-        ["refuse b APPROVAL_REQUIRED approval_required", "recheck c"]
-    );
+    assert_eq!(short(&effects), ["hold b", "recheck c"]);
 }
 
 fn confirmed(snapshot: &str) -> Input {

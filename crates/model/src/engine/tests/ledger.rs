@@ -86,7 +86,7 @@ impl Ledger {
                     Effect::Finish { job, .. } => (0, &job.id),
                     Effect::Requeue { job, .. } => (1, job),
                     Effect::Assign { job, .. } => (2, &job.id),
-                    Effect::Refuse { job, .. } => (3, &job.id),
+                    Effect::Hold { job, .. } | Effect::Close { job, .. } => (3, &job.id),
                     Effect::RecordTimes { job, .. } => (4, job),
                     Effect::LookUp(_)
                     | Effect::UnmatchedResult { .. }
@@ -127,7 +127,8 @@ impl Ledger {
                 assignment,
                 verdict,
             } => self.assign(now, rules, &job.id, assignment, verdict),
-            Effect::Refuse { job, to, .. } => self.refuse(now, &job.id, *to),
+            Effect::Hold { job, .. } => self.close(now, &job.id, JobState::ApprovalRequired),
+            Effect::Close { job, to, .. } => self.close(now, &job.id, *to),
             Effect::RecordTimes { job, assignment } => {
                 self.mark(job, assignment);
                 true
@@ -286,7 +287,7 @@ impl Ledger {
         true
     }
 
-    fn refuse(&mut self, now: Timestamp, id: &JobId, to: JobState) -> bool {
+    fn close(&mut self, now: Timestamp, id: &JobId, to: JobState) -> bool {
         let Some(row) = self.rows.get_mut(id) else {
             return false;
         };

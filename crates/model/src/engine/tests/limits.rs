@@ -149,7 +149,7 @@ fn a_tenant_limit_never_fails_a_job_unless_all_tries_count() {
             ended.extend(happened.filter(|e| e != "record times a"));
         }
         let want: &[&str] = if all {
-            &["refuse b FAILED tenant_limit"]
+            &["close b FAILED tenant_limit"]
         } else {
             &[]
         };
@@ -246,7 +246,7 @@ fn fewer_retries_by_policy_bound_the_attempts() {
     had.attempt = Attempt(2);
     assert_eq!(
         short(&fixture.feed(decided(had, &v))),
-        ["refuse b FAILED attempts_exhausted"]
+        ["close b FAILED attempts_exhausted"]
     );
 }
 

@@ -224,6 +224,6 @@ fn one_draining_pool_of_several_keeps_a_job_from_being_given_up() {
         .into_iter()
         .map(|(_, e)| e)
         .collect();
-    assert_eq!(short(&seen), ["refuse 2 FAILED no_workers"]);
+    assert_eq!(short(&seen), ["close 2 FAILED no_workers"]);
     assert!(fixture.engine.jobs.contains_key(&job_id("1")));
 }

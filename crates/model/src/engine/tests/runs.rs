@@ -286,7 +286,7 @@ fn a_deadline_that_passed_under_an_earlier_leader_is_found_after_the_take_over()
         (
             JobState::ApprovalRequired,
             None,
-            vec!["refuse a TIMEOUT deadline_exceeded"],
+            vec!["close a TIMEOUT deadline_exceeded"],
         ),
     ] {
         let mut fixture = Fixture::new();
@@ -307,7 +307,7 @@ fn a_deadline_that_passed_under_an_earlier_leader_is_found_after_the_take_over()
     assert_eq!(short(&effects), ["recheck a"]);
     assert_eq!(
         short(&fixture.allow(queued)),
-        ["refuse a TIMEOUT deadline_exceeded"]
+        ["close a TIMEOUT deadline_exceeded"]
     );
 }
 

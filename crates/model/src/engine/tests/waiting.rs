@@ -19,8 +19,8 @@ fn fifty_counted_tries_and_it_fails_with_the_reason() {
     let [(at, effect)] = effects.as_slice() else {
         panic!("{effects:?}")
     };
-    assert_eq!(one_short(effect), "refuse a FAILED no_workers");
-    let Effect::Refuse { reason, .. } = effect else {
+    assert_eq!(one_short(effect), "close a FAILED no_workers");
+    let Effect::Close { reason, .. } = effect else {
         panic!()
     };
     assert!(reason.contains("50 tries"), "{reason}");
@@ -48,7 +48,7 @@ fn no_pool_is_a_reason_of_its_own() {
                 .map(|(_, e)| one_short(&e)),
         );
     }
-    assert_eq!(ended, ["refuse a FAILED no_pool_mapping"]);
+    assert_eq!(ended, ["close a FAILED no_pool_mapping"]);
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_deadline_ends_the_waiting() {
     let [(at, effect)] = effects.as_slice() else {
         panic!("{effects:?}")
     };
-    assert_eq!(one_short(effect), "refuse a TIMEOUT deadline_exceeded");
+    assert_eq!(one_short(effect), "close a TIMEOUT deadline_exceeded");
     assert_eq!(
         at.since(job("a").created_at),
         secs(7),
@@ -149,7 +149,7 @@ fn a_deadline_ends_the_sleep() {
     fixture.decide(queued, Decision::Throttle);
     assert_eq!(
         short(&fixture.pass(secs(3))),
-        ["refuse a TIMEOUT deadline_exceeded"]
+        ["close a TIMEOUT deadline_exceeded"]
     );
 }
 

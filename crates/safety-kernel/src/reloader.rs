@@ -1,9 +1,9 @@
-//! Keeps the policy in step with what it is made of.
+//! Loads the policy from its sources and activates it.
 //!
-//! A file that cannot be read or has a mistake in it changes nothing but what is said
-//! about it: the policy in force stays in force, and while there is none, everything
-//! is denied. Stopping instead was rejected: a kernel that is gone leaves the answer
-//! to its callers' fail mode, which may be open.
+//! A source that cannot be read or has a mistake in it is only reported: the active policy
+//! stays active, and while there is none, everything is denied. Stopping instead was
+//! rejected: an absent kernel leaves the decision to its callers' fail mode, which may be
+//! open.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,60 +12,60 @@ use airlock_policy::Policy;
 
 use crate::metrics::KernelMetrics;
 use crate::policies::Policies;
-use crate::sources::{self, Piece, SourceError, Trust};
+use crate::sources::{self, PolicySource, SignatureRules, SourceError};
 
-/// What a look at the sources came to.
+/// The outcome of a reload.
 #[derive(Debug)]
-pub enum Look {
-    /// They are the policy in force, as of now or already before.
-    InForce { changed: bool },
-    /// They are bad; an earlier policy stays in force.
-    KeptOld(SourceError),
-    /// They are bad, and there is no earlier policy.
+pub enum Reload {
+    /// The sources are valid and active; `changed`: they were not active before.
+    Active { changed: bool },
+    /// The sources are invalid; the previous policy stays active.
+    KeptPrevious(SourceError),
+    /// The sources are invalid, and there is no previous policy.
     NoPolicy(SourceError),
 }
 
-pub struct Keeper {
+pub struct Reloader {
     files: Vec<PathBuf>,
-    trust: Trust,
-    /// There is a ledger to count in.
+    signature_rules: SignatureRules,
+    /// There is a ledger that strict velocity rules can count in.
     strict: bool,
     policies: Arc<Policies>,
     metrics: KernelMetrics,
 }
 
-impl Keeper {
-    /// `files` in the order in which their rules are asked; `strict` when there is a ledger
-    /// that strict rules can count in.
+impl Reloader {
+    /// `files` in the order in which their rules are evaluated; `strict`: there is a ledger
+    /// that strict velocity rules can count in.
     pub fn new(
         files: Vec<PathBuf>,
-        trust: Trust,
+        signature_rules: SignatureRules,
         strict: bool,
         policies: Arc<Policies>,
         metrics: KernelMetrics,
     ) -> Self {
         Self {
             files,
-            trust,
+            signature_rules,
             strict,
             policies,
             metrics,
         }
     }
 
-    /// In the order in which their rules are asked.
+    /// In the order in which their rules are evaluated.
     pub fn files(&self) -> &[PathBuf] {
         &self.files
     }
 
-    /// What these bundles and the files make, without putting it in force. Blocks on the
-    /// disk.
-    pub fn load(&self, bundles: &[Piece]) -> Result<Policy, SourceError> {
+    /// The policy that these bundles and the files make, without activating it. Blocks on
+    /// the disk.
+    pub fn load(&self, bundles: &[PolicySource]) -> Result<Policy, SourceError> {
         let files = sources::read_files(&self.files)?;
-        let pieces: Vec<Piece> = bundles.iter().cloned().chain(files).collect();
-        let policy = sources::load(&pieces, &self.trust)?;
+        let sources: Vec<PolicySource> = bundles.iter().cloned().chain(files).collect();
+        let policy = sources::load(&sources, &self.signature_rules)?;
         if policy.counts_strictly() && !self.strict {
-            return Err(SourceError::NothingToCountIn);
+            return Err(SourceError::StrictWithoutLedger);
         }
         Ok(policy)
     }
@@ -74,39 +74,39 @@ impl Keeper {
         &self.policies
     }
 
-    /// Reads the files and puts them, behind the bundles, in force if all is good.
-    /// Blocks on the disk.
-    pub fn look(&self, bundles: &[Piece]) -> Look {
-        let made = self.load(bundles);
-        let why = made.as_ref().err().map(|e| e.to_string().into());
-        match made {
+    /// Loads the bundles and the files, and activates them if all are valid. Blocks on the
+    /// disk.
+    pub fn reload(&self, bundles: &[PolicySource]) -> Reload {
+        let loaded = self.load(bundles);
+        let why = loaded.as_ref().err().map(|e| e.to_string().into());
+        match loaded {
             Ok(policy) => {
                 let (rules, snapshot) = (policy.rule_count(), policy.snapshot().clone());
                 let warnings: Vec<String> =
                     policy.warnings().iter().map(ToString::to_string).collect();
                 let changed = self.policies.install(policy);
-                self.policies.refuse(why);
+                self.policies.set_refused(why);
                 self.metrics.loaded(rules);
                 if changed {
-                    tracing::info!(%snapshot, rules, bundles = bundles.len(), "policy in force");
+                    tracing::info!(%snapshot, rules, bundles = bundles.len(), "policy activated");
                     for warning in warnings {
-                        tracing::warn!(%warning, "the policy in force has something odd");
+                        tracing::warn!(%warning, "policy warning");
                     }
                 }
-                Look::InForce { changed }
+                Reload::Active { changed }
             }
             Err(error) => {
                 self.metrics.refused();
-                self.policies.refuse(why);
+                self.policies.set_refused(why);
                 match self.policies.current() {
                     Some(old) => {
-                        let in_force = old.snapshot();
-                        tracing::error!(%error, %in_force, "bad policy file; the old policy stays in force");
-                        Look::KeptOld(error)
+                        let snapshot = old.snapshot();
+                        tracing::error!(%error, %snapshot, "policy reload failed, keeping the active policy");
+                        Reload::KeptPrevious(error)
                     }
                     None => {
-                        tracing::error!(%error, "no policy loaded; every job is denied");
-                        Look::NoPolicy(error)
+                        tracing::error!(%error, "policy load failed, denying every job");
+                        Reload::NoPolicy(error)
                     }
                 }
             }
@@ -120,10 +120,10 @@ mod tests {
 
     use super::*;
 
-    fn keeper(files: Vec<PathBuf>, policies: &Arc<Policies>) -> Keeper {
-        Keeper::new(
+    fn reloader(files: Vec<PathBuf>, policies: &Arc<Policies>) -> Reloader {
+        Reloader::new(
             files,
-            Trust::default(),
+            SignatureRules::default(),
             false,
             policies.clone(),
             KernelMetrics::new(),
@@ -131,20 +131,26 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_file_keeps_the_old_policy_and_a_missing_one_at_first_leaves_none() {
+    fn a_bad_file_keeps_the_active_policy_and_a_missing_one_at_first_leaves_none() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("safety.yaml");
         let policies = Arc::new(Policies::default());
-        let keeper = keeper(vec![path.clone()], &policies);
+        let reloader = reloader(vec![path.clone()], &policies);
         assert!(matches!(
-            keeper.look(&[]),
-            Look::NoPolicy(SourceError::Read { .. })
+            reloader.reload(&[]),
+            Reload::NoPolicy(SourceError::Read { .. })
         ));
         assert!(policies.current().is_none());
 
         std::fs::write(&path, "version: 1\nrules: []\n").unwrap();
-        assert!(matches!(keeper.look(&[]), Look::InForce { changed: true }));
-        assert!(matches!(keeper.look(&[]), Look::InForce { changed: false }));
+        assert!(matches!(
+            reloader.reload(&[]),
+            Reload::Active { changed: true }
+        ));
+        assert!(matches!(
+            reloader.reload(&[]),
+            Reload::Active { changed: false }
+        ));
         let good = policies.snapshots();
 
         for bad in [
@@ -153,11 +159,11 @@ mod tests {
             &vec![b'#'; limits::FILE_BYTES + 1],
         ] {
             std::fs::write(&path, bad).unwrap();
-            assert!(matches!(keeper.look(&[]), Look::KeptOld(_)));
+            assert!(matches!(reloader.reload(&[]), Reload::KeptPrevious(_)));
             assert_eq!(policies.snapshots(), good);
         }
         std::fs::write(&path, "version: 1\nrulez: []\n").unwrap();
-        let Look::KeptOld(error) = keeper.look(&[]) else {
+        let Reload::KeptPrevious(error) = reloader.reload(&[]) else {
             panic!("it was bad")
         };
         let text = error.to_string();
@@ -178,8 +184,8 @@ mod tests {
         };
         std::fs::write(&path, rule("allow")).unwrap();
         let policies = Arc::new(Policies::default());
-        let keeper = keeper(vec![path], &policies);
-        let bundle = |text: String| Piece {
+        let reloader = reloader(vec![path], &policies);
+        let bundle = |text: String| PolicySource {
             name: "bundle:lockdown@1".to_owned(),
             text,
             signature: None,
@@ -190,16 +196,16 @@ mod tests {
             let evaluation = policy.evaluate(&request, &mut airlock_policy::NoCounters);
             evaluation.decision
         };
-        keeper.look(&[]);
+        reloader.reload(&[]);
         assert_eq!(decision(), airlock_policy::Decision::Allow);
-        keeper.look(&[bundle(rule("deny"))]);
+        reloader.reload(&[bundle(rule("deny"))]);
         assert_eq!(decision(), airlock_policy::Decision::Deny);
         assert!(matches!(
-            keeper.look(&[bundle("nonsense: true".to_owned())]),
-            Look::KeptOld(_)
+            reloader.reload(&[bundle("nonsense: true".to_owned())]),
+            Reload::KeptPrevious(_)
         ));
         assert_eq!(decision(), airlock_policy::Decision::Deny);
-        keeper.look(&[]);
+        reloader.reload(&[]);
         assert_eq!(decision(), airlock_policy::Decision::Allow);
     }
 }

@@ -1,4 +1,4 @@
-//! How long runs took to begin.
+//! How long runs took to start.
 
 use std::collections::HashSet;
 
@@ -8,23 +8,23 @@ use super::Metrics;
 
 /// Runs that were counted when they began and have not ended, at most. Beyond it all are
 /// forgotten, and those that are under way are counted twice.
-const MAX_BEGUN: usize = 200_000;
+const MAX_STARTED: usize = 200_000;
 
-/// Counts how long runs took to begin, each once: a run's beginning is told when it is
+/// Counts how long runs took to start, each once: a start is reported when it is
 /// marked in the ledger, and again with its end.
 #[derive(Debug, Default)]
-pub struct Begun(HashSet<DispatchId>);
+pub struct StartLatency(HashSet<DispatchId>);
 
-impl Begun {
-    /// A run is on its way, and has perhaps begun.
-    pub fn going(
+impl StartLatency {
+    /// A run is on its way, and has perhaps starts.
+    pub fn started(
         &mut self,
         metrics: &Metrics,
         run: DispatchId,
         scheduled: Timestamp,
         started: Option<Timestamp>,
     ) {
-        if self.0.len() >= MAX_BEGUN {
+        if self.0.len() >= MAX_STARTED {
             self.0.clear();
         }
         if let Some(started) = started
@@ -36,14 +36,14 @@ impl Begun {
     }
 
     /// A run has ended.
-    pub fn over(
+    pub fn ended(
         &mut self,
         metrics: &Metrics,
         run: DispatchId,
         scheduled: Timestamp,
         started: Option<Timestamp>,
     ) {
-        self.going(metrics, run, scheduled, started);
+        self.started(metrics, run, scheduled, started);
         self.0.remove(&run);
     }
 }
@@ -64,18 +64,18 @@ mod tests {
     fn a_run_begins_once_however_often_it_is_told() {
         let registry = Registry::default();
         let m = Metrics::new(&registry);
-        let mut begun = Begun::default();
+        let mut starts = StartLatency::default();
         let (run, at) = (id(1), Timestamp(1_000_000));
-        begun.going(&m, run, at, None);
+        starts.started(&m, run, at, None);
         let started = Some(at + Duration::from_millis(20));
-        begun.going(&m, run, at, started);
-        begun.going(&m, run, at, started);
-        begun.over(&m, run, at, started);
-        begun.over(&m, id(2), at, started);
-        begun.over(&m, id(3), at, None);
+        starts.started(&m, run, at, started);
+        starts.started(&m, run, at, started);
+        starts.ended(&m, run, at, started);
+        starts.ended(&m, id(2), at, started);
+        starts.ended(&m, id(3), at, None);
         let text = registry.encode().unwrap();
         let count = "cordum_scheduler_schedule_to_start_seconds_count 2\n";
         assert!(text.contains(count), "{text}");
-        assert!(begun.0.is_empty());
+        assert!(starts.0.is_empty());
     }
 }
