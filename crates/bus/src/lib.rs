@@ -28,6 +28,7 @@ mod settle;
 pub mod subjects;
 mod subscribe;
 mod tracker;
+mod wake_up;
 
 pub use airlock_settings::{Secret, SecretUrl};
 pub use bus::Bus;
@@ -41,3 +42,4 @@ pub use publish::Outgoing;
 pub use settle::{DeadLetters, DeadMessage, Outcome, Settled, Settler};
 pub use subjects::{StreamName, Subject};
 pub use subscribe::{Incoming, Subscription};
+pub use wake_up::WakeUps;

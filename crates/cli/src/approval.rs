@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use airlock_client::{Approval, ApprovalListRequest, ApprovalPage};
+use airlock_client::{Approval, ApprovalDetail, ApprovalListRequest, ApprovalPage};
 use clap::{Args, Subcommand};
 
 use crate::args::Api;
@@ -100,8 +100,13 @@ async fn act(session: Session, action: Action) -> Answer {
             Ok(Exit::Done)
         }
         Action::Show { id } => {
-            let approval = session.client.approval(&id).await?;
-            told(&session, &approval)
+            let detail = session.client.approval(&id).await?;
+            if session.json {
+                return session.print(&detail);
+            }
+            let text = show(&detail.approval, Some(&detail), &session.scene());
+            session.terminal.say(&text);
+            Ok(Exit::Done)
         }
         Action::Approve {
             id,
@@ -117,20 +122,22 @@ async fn act(session: Session, action: Action) -> Answer {
                 .client
                 .approve(&id, reason.as_deref(), narrowed.as_ref())
                 .await?;
-            told(&session, &approval)
+            print_vote(&session, &approval)
         }
         Action::Reject { id, reason } => {
             let approval = session.client.reject(&id, reason.as_deref()).await?;
-            told(&session, &approval)
+            print_vote(&session, &approval)
         }
     }
 }
 
-fn told(session: &Session, approval: &Approval) -> Answer {
+fn print_vote(session: &Session, approval: &Approval) -> Answer {
     if session.json {
         return session.print(approval);
     }
-    session.terminal.say(&show(approval, &session.scene()));
+    session
+        .terminal
+        .say(&show(approval, None, &session.scene()));
     Ok(Exit::Done)
 }
 
@@ -157,7 +164,7 @@ fn list(page: &ApprovalPage, scene: &Scene) -> String {
     table(header, rows)
 }
 
-fn show(a: &Approval, scene: &Scene) -> String {
+fn show(a: &Approval, detail: Option<&ApprovalDetail>, scene: &Scene) -> String {
     let heading = format!(
         "{}  {}  {}",
         scene.paint.bold(&one_line(&a.job_id)),
@@ -188,7 +195,7 @@ fn show(a: &Approval, scene: &Scene) -> String {
         fact("says it is for", one_line(&names.join(", ")));
     }
     fact("authors", one_line(&a.authors.join(", ")));
-    for (name, value) in asked_for(a) {
+    for (name, value) in detail.map(asked_for).unwrap_or_default() {
         fact(name, value);
     }
     fact("rule", one_line(&a.rule_id));
@@ -222,7 +229,7 @@ fn show(a: &Approval, scene: &Scene) -> String {
         }
         fact("vote", line);
     }
-    for entry in &a.audit {
+    for entry in detail.iter().flat_map(|d| &d.audit) {
         let at = when(&entry.at, scene);
         let line = format!(
             "{} by {} ({at})",
@@ -235,7 +242,7 @@ fn show(a: &Approval, scene: &Scene) -> String {
 }
 
 /// What the job would do, and what is new about it.
-fn asked_for(a: &Approval) -> Vec<(&'static str, String)> {
+fn asked_for(a: &ApprovalDetail) -> Vec<(&'static str, String)> {
     let mut facts = Vec::new();
     if let Some(payload) = &a.payload {
         let mut text = one_line(payload.get());
@@ -286,7 +293,7 @@ mod tests {
     use super::*;
     use crate::terminal::Paint;
 
-    fn approval() -> Approval {
+    fn detail() -> ApprovalDetail {
         serde_json::from_value(serde_json::json!({
             "job_id": "j-1", "round": 1, "status": "PENDING", "job_state": "APPROVAL_REQUIRED",
             "topic": "job.pay", "tenant_id": "acme", "reason": "money\u{1b}[31m moves",
@@ -309,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_request_says_who_is_asked_and_who_spoke() {
-        let text = show(&approval(), &scene());
+        let text = show(&detail().approval, None, &scene());
         for part in [
             "j-1  PENDING  APPROVAL_REQUIRED",
             "1 of 2",
@@ -323,8 +330,11 @@ mod tests {
 
     #[test]
     fn an_approver_sees_what_the_job_would_do_and_what_is_new() {
-        let mut asked = approval();
-        asked.labels.insert("env".to_owned(), "prod".to_owned());
+        let mut asked = detail();
+        asked
+            .approval
+            .labels
+            .insert("env".to_owned(), "prod".to_owned());
         asked.payload = Some(serde_json::from_str(r#"{"to": "eve"}"#).unwrap());
         asked.payload_truncated = true;
         asked.payload_bytes = 99_999;
@@ -336,7 +346,7 @@ mod tests {
                         {"path": "labels.env", "new": "prod"}],
         }))
         .unwrap();
-        let text = show(&asked, &scene());
+        let text = show(&asked.approval, Some(&asked), &scene());
         for part in [
             "env=prod",
             r#"{"to": "eve"} (the beginning of 99999 bytes)"#,
@@ -354,7 +364,7 @@ mod tests {
     #[test]
     fn a_list_is_a_table_and_nothing_is_said_to_be_nothing() {
         let mut page = ApprovalPage {
-            items: vec![approval()],
+            items: vec![detail().approval],
             next_cursor: None,
         };
         let text = list(&page, &scene());

@@ -8,7 +8,7 @@ use airlock_client::{DeadLetterDetail, DeadLetterFilter, DeadLetterPage};
 use airlock_model::Timestamp;
 use clap::{Args, Subcommand};
 
-use self::bulk::Rate;
+use self::bulk::{Prompt, Rate};
 use crate::args::{Api, moment};
 use crate::exit::Exit;
 use crate::render::{Facts, Scene, table, when};
@@ -163,7 +163,9 @@ async fn act(session: Session, action: Action) -> Answer {
             rate,
             max_failures,
         } => bulk::retry(&session, which, rate, max_failures).await,
-        Action::Delete { which, yes } => bulk::delete(&session, which, yes).await,
+        Action::Delete { which, yes } => {
+            bulk::delete(&session, which, yes, &mut Prompt::terminal()).await
+        }
     }
 }
 
@@ -202,7 +204,8 @@ fn list(page: &DeadLetterPage, scene: &Scene) -> String {
     table(header, rows)
 }
 
-fn show(letter: &DeadLetterDetail, scene: &Scene) -> String {
+fn show(detail: &DeadLetterDetail, scene: &Scene) -> String {
+    let letter = &detail.letter;
     let heading = format!(
         "{}  {}",
         scene.paint.bold(&format!("letter {}", letter.id)),
@@ -224,10 +227,10 @@ fn show(letter: &DeadLetterDetail, scene: &Scene) -> String {
         format!("as {} ({})", one_line(job), when(at, scene))
     });
     fact("again", again);
-    fact("trace", text(&letter.trace_id));
-    let request = letter.request.as_ref().map(|r| clean(r.get()).into_owned());
+    fact("trace", text(&detail.trace_id));
+    let request = detail.request.as_ref().map(|r| clean(r.get()).into_owned());
     fact("request", request);
-    fact("packet", text(&letter.packet_base64));
+    fact("packet", text(&detail.packet_base64));
     facts.text()
 }
 

@@ -163,7 +163,7 @@ mod tests {
 
     fn problem(status: u16) -> Problem {
         Problem {
-            title: "Title".to_owned(),
+            title: "Title".into(),
             detail: "detail".to_owned(),
             status,
             ..Problem::default()

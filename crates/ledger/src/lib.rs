@@ -53,7 +53,7 @@ pub use leader::stale::StaleAfter;
 pub use leader::writer::LeaderWriter;
 pub use log::audit::{Actor, AuditEntry, AuditPosition};
 pub use log::changes::{Change, ChangePosition};
-pub use ops::lease::{LeaderInfo, LeaseConnection};
+pub use ops::lease::{LeaderHealth, LeaderInfo, LeaseConnection};
 pub use ops::retention::{Sweep, Swept, id_floor};
 pub use ops::settings::Fact;
 pub use policy::bundles::{Bundle, KEPT_BUNDLES, NewBundle, RolledBack};

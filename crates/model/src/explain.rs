@@ -124,19 +124,8 @@ impl WaitStatus {
                 if *lane > 1 {
                     text.push_str(&format!(" {lane} jobs of its tenant wait there."));
                 }
-                if *tries > 0 {
-                    text.push_str(&format!(" {tries} of {max_tries} tries are used up"));
-                    text.push_str(&match counted_since {
-                        Some(at) => format!(", counted anew by this leader since {at}."),
-                        None => ".".to_owned(),
-                    });
-                }
-                if *next_try_at > now {
-                    text.push_str(&format!(
-                        " It is tried as soon as something changes, and in {} in any case.",
-                        words(next_try_at.since(now))
-                    ));
-                }
+                text.push_str(&used_tries(*tries, *max_tries, *counted_since));
+                text.push_str(&next_try(now, *next_try_at));
                 text
             }
             Self::Sleeping {
@@ -180,6 +169,24 @@ impl WaitStatus {
             }
         }
     }
+}
+
+fn used_tries(tries: u32, max: u32, counted_since: Option<Timestamp>) -> String {
+    match counted_since {
+        _ if tries == 0 => String::new(),
+        Some(at) => {
+            format!(" {tries} of {max} tries are used up, counted anew by this leader since {at}.")
+        }
+        None => format!(" {tries} of {max} tries are used up."),
+    }
+}
+
+fn next_try(now: Timestamp, at: Timestamp) -> String {
+    if at <= now {
+        return String::new();
+    }
+    let within = words(at.since(now));
+    format!(" It is tried as soon as something changes, and in {within} in any case.")
 }
 
 fn sleeping_words<'a>(reason: &'a str, detail: &'a str) -> &'a str {

@@ -41,6 +41,15 @@ impl Credential {
     /// signatures proves nothing, so such a name is never one of an API key.
     pub const BUS: &'static str = "bus:";
 
+    /// What the name of a sender begins with whose packet had a good signature. It stands
+    /// beside the name with [`Self::BUS`], never instead of it: rules know that one.
+    pub const SIGNED: &'static str = "signed:";
+
+    /// The name that proves a sender, for a packet whose signature was verified.
+    pub fn signed_sender(sender: &str) -> String {
+        format!("{}{sender}", Self::SIGNED)
+    }
+
     /// Of a client on the bus. Its principal is apart from those of API keys, so that no
     /// sender id poses as one of them.
     pub fn of_sender(sender: &str) -> Self {

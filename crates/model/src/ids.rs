@@ -335,6 +335,11 @@ impl Attempt {
         Self(self.0.saturating_add(1))
     }
 
+    /// Whether this is the last run of a job that may have `max`.
+    pub fn is_last_of(self, max: u32) -> bool {
+        self.0 >= max
+    }
+
     /// What was counted before this run was assigned.
     pub fn before_this_run(self) -> Self {
         Self(self.0.saturating_sub(1))

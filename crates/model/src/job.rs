@@ -2,6 +2,7 @@
 
 mod cost;
 mod decision;
+pub(crate) mod placement;
 mod released;
 mod retry;
 

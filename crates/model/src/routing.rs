@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ids::{Incarnation, PoolName, WorkerId};
+use crate::ids::{Incarnation, PoolName, Topic, WorkerId};
 use crate::job::JobSpec;
+use crate::job::placement::{Placement, Selector};
 pub use crate::rules::{Glob, Pool, PoolRouting, PoolStatus};
 use crate::time::ListenTime;
 
@@ -157,35 +158,30 @@ impl Worker {
             + f64::from(self.gpu_utilization) / 100.0
     }
 
-    fn serves(&self, pool: &PoolName, spec: &JobSpec) -> bool {
+    fn serves(&self, pool: &PoolName, topic: &Topic) -> bool {
         self.pool.as_ref().is_none_or(|p| p == pool)
             && if self.topics.is_empty() {
-                !self.health.declined_topics.contains(spec.topic.as_str())
+                !self.health.declined_topics.contains(topic.as_str())
             } else {
-                self.topics.contains(spec.topic.as_str())
+                self.topics.contains(topic.as_str())
             }
     }
 
     /// A worker that announces no capabilities has its pool's.
-    fn fits(&self, pool: Option<&Pool>, spec: &JobSpec) -> bool {
+    fn fits(&self, pool: &Pool, job: Placement<'_>) -> bool {
         let can = |capability: &str| {
             if self.capabilities.is_empty() {
-                pool.is_some_and(|p| p.capabilities.contains(capability))
+                pool.capabilities.contains(capability)
             } else {
                 self.capabilities.contains(capability)
             }
         };
-        spec.requires.iter().all(|r| can(r))
-            && spec.labels.iter().all(|(key, value)| {
-                if let Some(name) = key.strip_prefix("placement.") {
-                    self.labels.get(name) == Some(value)
-                } else if let Some(name) = key.strip_prefix("node.") {
-                    self.labels.get(name) == Some(value)
-                } else if let Some(name) = key.strip_prefix("constraint.") {
-                    can(if value == "true" { name } else { value })
-                } else {
-                    true
+        job.requires.iter().all(|r| can(r))
+            && job.selectors().all(|selector| match selector {
+                Selector::Label(name, value) => {
+                    self.labels.get(name).is_some_and(|own| own == value)
                 }
+                Selector::Capability(name) => can(name),
             })
     }
 }
@@ -209,13 +205,13 @@ fn pools_where<'a>(
     spec: &'a JobSpec,
     taking: impl Fn(PoolStatus) -> bool + Clone,
 ) -> impl Iterator<Item = (&'a PoolName, &'a Pool)> + Clone {
-    let wanted = spec.labels.get("preferred_pool");
+    let job = spec.placement();
     routing
-        .pools_for(&spec.topic)
+        .pools_for(job.topic)
         .iter()
-        .filter(move |p| wanted.is_none_or(|want| want == p.as_str()))
+        .filter(move |p| job.preferred_pool().is_none_or(|want| want == p.as_str()))
         .filter_map(|name| Some((name, routing.pools.get(name)?)))
-        .filter(move |(_, pool)| taking(pool.status) && pool.offers(&spec.requires))
+        .filter(move |(_, pool)| taking(pool.status) && pool.offers(job.requires))
 }
 
 /// Chooses a worker for `spec`, or says why there is none. A `crash_suspect` job (one more lost
@@ -230,14 +226,15 @@ pub fn pick<'a>(
     if pools.clone().next().is_none() {
         return Err(closed(routing, spec).unwrap_or(WaitReason::NoPoolMapping));
     }
+    let job = spec.placement();
     let eligible = workers.filter(|w| {
         w.is_available()
             && pools
                 .clone()
-                .any(|(name, pool)| w.serves(name, spec) && w.fits(Some(pool), spec))
+                .any(|(name, pool)| w.serves(name, job.topic) && w.fits(pool, job))
     });
     let open = |w: &Worker| w.is_open() && !(crash_suspect && w.health.crash_suspect > 0);
-    if let Some(want) = spec.labels.get("preferred_worker_id")
+    if let Some(want) = job.preferred_worker()
         && let Some(worker) = eligible.clone().find(|w| w.id.as_str() == want && open(w))
     {
         return Ok(worker);

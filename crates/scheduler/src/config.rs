@@ -80,7 +80,7 @@ pub struct SchedulerConfig {
     pub count_all_tries: bool,
     /// A worker that leaves this many dispatches in a row untaken gets no more for a
     /// while; 0: never.
-    #[serde(alias = "deaf_after")]
+    #[serde(alias = "unresponsive_after")]
     pub unresponsive_after: u32,
     #[serde(with = "duration")]
     pub backoff_base: Duration,
@@ -137,6 +137,9 @@ pub struct SchedulerConfig {
     /// Bus messages that cannot be handled are kept as dead letters, so many an hour;
     /// beyond that they are only counted.
     pub bad_messages_per_hour: u32,
+    /// Jobs that come alone take the short way: they are scheduled before their commit is
+    /// visible, and their dispatch goes straight to the worker. Off: neither.
+    pub speculation: bool,
 }
 
 impl Default for SchedulerConfig {
@@ -178,6 +181,7 @@ impl Default for SchedulerConfig {
             unregistered_topics: Vec::new(),
             unregistered_slots: 16,
             bad_messages_per_hour: 1000,
+            speculation: true,
         }
     }
 }

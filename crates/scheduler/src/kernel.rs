@@ -6,9 +6,7 @@
 
 mod approved;
 mod cache;
-mod calls;
 mod config;
-mod fields;
 mod link;
 #[cfg(test)]
 mod tests;
@@ -20,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use airlock_guard::{Guard, SharedBreaker};
+use airlock_kernel_client::batch;
 use airlock_ledger::{Fact, LeaderLedger, Ledger};
 use airlock_model::backoff::Backoff;
 use airlock_model::breaker::Circuit;
@@ -28,7 +27,6 @@ use airlock_model::routing::WaitReason;
 use airlock_model::{Decision, JobId, Timestamp, Verdict};
 
 use cache::Cache;
-use calls::{halved, in_calls};
 pub use config::{BreakerConfig, FailMode, KernelConfig};
 use link::{Link, Told};
 use unanswered::Unanswered;
@@ -126,7 +124,7 @@ impl Kernel {
         verdicts: &mut [Option<Verdict>],
     ) -> Result<(), Unanswered> {
         let unknown: Vec<usize> = (0..jobs.len()).filter(|i| verdicts[*i].is_none()).collect();
-        let mut calls = in_calls(&unknown, |i| wire::encoded_at_most(&jobs[i]));
+        let mut calls = batch::split(&unknown, |i| wire::encoded_at_most(&jobs[i]));
         calls.reverse();
         while let Some(call) = calls.pop() {
             let asked: Vec<&QueuedJob> = call.iter().map(|i| &jobs[*i]).collect();
@@ -136,7 +134,7 @@ impl Kernel {
                         verdicts[i] = Some(verdict);
                     }
                 }
-                Err(Unanswered::Refused(reason)) => match halved(call) {
+                Err(Unanswered::Refused(reason)) => match batch::halve(call) {
                     Ok([first, second]) => calls.extend([second, first]),
                     Err(alone) => {
                         if let Some(i) = alone {
@@ -309,8 +307,8 @@ impl Kernel {
             .zip(told.answers)
             .map(|(job, answered)| {
                 let verdict = answered.answer.verdict(now, asked_at);
-                if let Some(shape) = answered.shape {
-                    known.cache.put(&shape, job, answered.answer);
+                if let Some(reads) = answered.reads {
+                    known.cache.put(&reads, job, answered.answer);
                 }
                 verdict
             })

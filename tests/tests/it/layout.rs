@@ -26,7 +26,17 @@ const SERVICES: &[&str] = &[
 
 /// What services may build on.
 const LIBRARIES: &[&str] = &[
-    "bus", "election", "guard", "ledger", "model", "policy", "proto", "service", "settings",
+    "api",
+    "bus",
+    "election",
+    "guard",
+    "kernel-client",
+    "ledger",
+    "model",
+    "policy",
+    "proto",
+    "service",
+    "settings",
 ];
 
 /// What each crate that is no service may build on. `bus` takes its duplicate check and
@@ -34,15 +44,17 @@ const LIBRARIES: &[&str] = &[
 const MAY_USE: &[(&str, &[&str])] = &[
     ("model", &[]),
     ("settings", &[]),
+    ("api", &["model"]),
     ("policy", &["model", "settings"]),
     ("proto", &["model"]),
     ("bus", &["model", "proto", "settings"]),
+    ("kernel-client", &["proto", "settings"]),
     ("guard", &["bus", "model", "proto", "settings"]),
     ("ledger", &["bus", "model", "settings"]),
     ("election", &["ledger", "model", "proto", "settings"]),
     ("service", &["model", "settings"]),
     ("worker", &["bus", "guard", "model", "proto", "settings"]),
-    ("client", &["model"]),
+    ("client", &["api", "model"]),
     ("testkit", &[]),
     ("cli", &["client", "model", "policy", "service", "settings"]),
     (
@@ -164,7 +176,7 @@ fn each_driver_has_one_home() -> anyhow::Result<()> {
                 "tonic",
                 "reqwest",
             ];
-            if ["model", "policy", "settings"].contains(&name.as_str())
+            if ["api", "model", "policy", "settings"].contains(&name.as_str())
                 && d.normal
                 && shell.contains(&d.name.as_str())
             {

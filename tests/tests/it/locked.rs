@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use airlock_client::SubmitRequest;
 use airlock_model::JobState;
-use airlock_testkit::{Seen, Stack, eventually};
+use airlock_testkit::{Seen, Stack, eventually, http_get};
 use anyhow::{Result, ensure};
 use serde_json::json;
 
@@ -113,17 +113,32 @@ async fn a_leader_without_a_good_round_is_not_ready_and_says_since_when() -> Res
         })
         .await
     };
+    // The gateway goes on, and says what it knows of the leader.
+    let gateway_shows = async |status: &str, reason: &str| {
+        eventually(WAIT, "the gateway's word on the leader", || async {
+            let addr = stack.api_url().replace("http://", "").parse()?;
+            let health = http_get(addr, "/health/ready").await?;
+            let json: serde_json::Value = serde_json::from_str(&health.body)?;
+            let leader = &json["components"]["leader"];
+            let so = leader["status"] == status && leader.to_string().contains(reason);
+            Ok(Seen::when(so && health.status == 200, leader))
+        })
+        .await
+    };
     ready(true).await?;
+    gateway_shows("ok", "").await?;
     // Whoever ends a job writes here.
     let lock = "LOCK TABLE change_log IN SHARE MODE";
     let job = std::cell::RefCell::new(String::new());
     holding(&stack, lock, async {
         let id = client.submit(&SubmitRequest::new("job.echo")).await?.job_id;
         *job.borrow_mut() = id;
-        ready(false).await
+        ready(false).await?;
+        gateway_shows("degraded", "last good round").await
     })
     .await?;
     ready(true).await?;
+    gateway_shows("ok", "").await?;
     let job = job.into_inner();
     let job = client.wait(&job, WAIT).await?;
     ensure!(

@@ -85,7 +85,7 @@ async fn a_corrupt_snapshot_means_a_cold_start() -> Result<()> {
     stack.restart_scheduler(0).await?;
     stack
         .scheduler(0)
-        .wait_for_log("the worker snapshot is corrupt", WAIT)
+        .wait_for_log("worker snapshot corrupt", WAIT)
         .await?;
     runs(&stack).await
 }

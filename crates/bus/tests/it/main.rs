@@ -4,6 +4,7 @@ mod consume;
 mod outage;
 mod publish;
 mod take_over;
+mod wake_up;
 mod worker;
 
 use std::sync::Mutex;

@@ -118,7 +118,9 @@ pub(super) async fn retry(
         sum.retried = Some(done + next.retried.unwrap_or(0));
         sum.skipped = Some(sum.skipped.unwrap_or(0) + next.skipped.unwrap_or(0));
         sum.remaining = next.remaining;
-        sum.jobs.extend(next.jobs);
+        sum.jobs
+            .get_or_insert_default()
+            .extend(next.jobs.unwrap_or_default());
     }
     let stopped = failed.count > max_failures;
     tell(session, sum, "retried", Some(failed.count))?;
@@ -152,7 +154,7 @@ impl FailedAgain {
     }
 
     fn retried(&mut self, outcome: &BulkOutcome) {
-        let jobs = outcome.jobs.iter().map(|job| job.job_id.clone());
+        let jobs = outcome.jobs.iter().flatten().map(|job| job.job_id.clone());
         self.jobs.extend(jobs);
     }
 
@@ -184,7 +186,12 @@ impl FailedAgain {
     }
 }
 
-pub(super) async fn delete(session: &Session, which: Which, yes: bool) -> Answer {
+pub(super) async fn delete(
+    session: &Session,
+    which: Which,
+    yes: bool,
+    prompt: &mut Prompt<impl BufRead, impl Write>,
+) -> Answer {
     if let Some(id) = which.id {
         let done = session.client.delete_dead_letter(id).await?;
         if session.json {
@@ -198,14 +205,14 @@ pub(super) async fn delete(session: &Session, which: Which, yes: bool) -> Answer
         let client = &session.client;
         client.delete_dead_letters(filter, all, dry_run).await
     };
-    // What is asked about is what is removed then.
+    // The dry run fixes what is confirmed, and so what is deleted afterwards.
     let plan = delete(&filter, true).await?;
     filter.up_to = plan.up_to;
     if dry_run {
         tell(session, plan, "deleted", None)?;
         return Ok(Exit::Done);
     }
-    if plan.matched > 1 && !yes && asks() && !agreed(plan.matched) {
+    if !yes && !prompt.confirms_deletion(plan.matched) {
         session.terminal.note("nothing was deleted");
         return Ok(Exit::Failed);
     }
@@ -224,18 +231,37 @@ pub(super) async fn delete(session: &Session, which: Which, yes: bool) -> Answer
     Ok(Exit::Done)
 }
 
-/// Whether there is a person to ask.
-fn asks() -> bool {
-    std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+/// Where a person is asked, and where the answer is read.
+pub(super) struct Prompt<R, W> {
+    /// Whether a person is there. A script is not asked: it has nobody to answer.
+    interactive: bool,
+    input: R,
+    output: W,
 }
 
-fn agreed(many: u64) -> bool {
-    let mut err = std::io::stderr();
-    let asked = write!(err, "delete {many} dead letters? [y/N] ").and_then(|()| err.flush());
-    let mut line = String::new();
-    asked.is_ok()
-        && std::io::stdin().lock().read_line(&mut line).is_ok()
-        && matches!(line.trim(), "y" | "Y" | "yes")
+impl Prompt<std::io::StdinLock<'static>, std::io::Stderr> {
+    pub(super) fn terminal() -> Self {
+        let (stdin, stderr) = (std::io::stdin(), std::io::stderr());
+        Self {
+            interactive: stdin.is_terminal() && stderr.is_terminal(),
+            input: stdin.lock(),
+            output: stderr,
+        }
+    }
+}
+
+impl<R: BufRead, W: Write> Prompt<R, W> {
+    /// Only a plain yes is one; the end of the input, or an error, is a no.
+    fn confirms_deletion(&mut self, count: u64) -> bool {
+        if count <= 1 || !self.interactive {
+            return true;
+        }
+        let question = write!(self.output, "delete {count} dead letters? [y/N] ");
+        let mut line = String::new();
+        question.and_then(|()| self.output.flush()).is_ok()
+            && self.input.read_line(&mut line).is_ok()
+            && matches!(line.trim(), "y" | "Y" | "yes")
+    }
 }
 
 fn tell(
@@ -253,7 +279,7 @@ fn tell(
         return Ok(());
     }
     session.terminal.say(&sentence(&outcome, word));
-    for job in &outcome.jobs {
+    for job in outcome.jobs.iter().flatten() {
         let line = format!("{}  {}", job.id, one_line(&job.job_id));
         session.terminal.say(&line);
     }
@@ -289,13 +315,59 @@ mod tests {
             skipped: Some(0),
             remaining: 12,
             up_to: Some(12),
-            jobs: Vec::new(),
+            jobs: None,
         };
         assert_eq!(sentence(&sum, "deleted"), "12 would be deleted");
         sum.dry_run = false;
         sum.deleted = Some(10);
         sum.remaining = 2;
         assert_eq!(sentence(&sum, "deleted"), "10 deleted, 2 left");
+    }
+
+    /// Whether `count` letters are deleted after this answer, and what was asked.
+    fn confirms(interactive: bool, count: u64, answer: &str) -> (bool, String) {
+        let mut prompt = Prompt {
+            interactive,
+            input: answer.as_bytes(),
+            output: Vec::new(),
+        };
+        let confirmed = prompt.confirms_deletion(count);
+        (confirmed, String::from_utf8(prompt.output).unwrap())
+    }
+
+    #[test]
+    fn more_than_one_letter_is_deleted_only_after_a_yes() {
+        let question = "delete 12 dead letters? [y/N] ";
+        for (answer, confirmed) in [
+            ("y\n", true),
+            ("Y\n", true),
+            (" yes \n", true),
+            ("y", true),
+            ("n\n", false),
+            ("\n", false),
+            ("yess\n", false),
+            ("", false),
+        ] {
+            let expected = (confirmed, question.to_owned());
+            assert_eq!(confirms(true, 12, answer), expected, "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn one_letter_and_a_script_are_not_asked_about() {
+        assert_eq!(confirms(true, 1, ""), (true, String::new()));
+        assert_eq!(confirms(true, 0, ""), (true, String::new()));
+        assert_eq!(confirms(false, 12, ""), (true, String::new()));
+    }
+
+    #[test]
+    fn an_answer_that_cannot_be_read_is_a_no() {
+        let mut prompt = Prompt {
+            interactive: true,
+            input: &b"\xff\n"[..],
+            output: Vec::new(),
+        };
+        assert!(!prompt.confirms_deletion(2));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Asking the policy in force.
 
-use airlock_client::{Evaluation, PolicyQuestion};
+use airlock_client::{Evaluation, EvaluationRequest};
 use serde_json::Value;
 
 use super::{Job, local};
@@ -10,7 +10,7 @@ use crate::session::{Answer, Failure, Session};
 use crate::terminal::{clean, one_line};
 
 /// The question that these arguments put.
-fn question(job: &Job) -> Result<PolicyQuestion, Failure> {
+fn question(job: &Job) -> Result<EvaluationRequest, Failure> {
     let request = local::request(job)?;
     let whole = serde_json::to_value(&request).map_err(|e| Failure::usage(e.to_string()))?;
     let some = |text: String| (!text.is_empty()).then_some(text);
@@ -18,7 +18,7 @@ fn question(job: &Job) -> Result<PolicyQuestion, Failure> {
         Some(Value::Object(meta)) => meta.clone().into_iter().collect(),
         Some(_) | None => std::collections::BTreeMap::new(),
     };
-    Ok(PolicyQuestion {
+    Ok(EvaluationRequest {
         topic: request.topic,
         tenant: some(request.tenant),
         principal_id: some(request.principal_id),
@@ -153,12 +153,8 @@ pub async fn snapshots(session: &Session) -> Answer {
         return session.print(&page);
     }
     for item in &page.items {
-        let mark = if item["in_force"] == true {
-            "in force"
-        } else {
-            ""
-        };
-        let id = item["policy_snapshot"].as_str().unwrap_or_default();
+        let mark = if item.in_force { "in force" } else { "" };
+        let id = &item.policy_snapshot;
         session
             .terminal
             .say(one_line(&format!("{id}  {mark}")).trim_end());

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use airlock_client::{Bundle, ClientError, PublishRequest};
+use airlock_client::{BundleChange, ClientError, PublishRequest};
 
 use super::local;
 use crate::exit::Exit;
@@ -80,21 +80,21 @@ fn refused(error: ClientError) -> Failure {
     }
 }
 
-fn shown(session: &Session, bundle: &Bundle) -> Answer {
-    let in_force = bundle.in_force == Some(true);
+fn shown(session: &Session, change: &BundleChange) -> Answer {
+    let in_force = change.in_force();
     let exit = if in_force { Exit::Done } else { Exit::Failed };
     if session.json {
-        session.print(bundle)?;
+        session.print(change)?;
         return Ok(exit);
     }
-    let name = &bundle.name;
-    let what = match bundle.version {
+    let name = change.name();
+    let what = match change.version() {
         Some(version) => format!("{name} version {version}"),
         None => format!("the withdrawal of {name}"),
     };
     let (all, loaded) = (
-        bundle.loaded_by.len(),
-        bundle.loaded_by.iter().filter(|k| k.loaded).count(),
+        change.loaded_by().len(),
+        change.loaded_by().iter().filter(|k| k.loaded).count(),
     );
     let text = if in_force {
         format!("{what} is in force: loaded by {loaded} of {all} kernels")
@@ -102,7 +102,7 @@ fn shown(session: &Session, bundle: &Bundle) -> Answer {
         format!("{what} is published, but NOT in force: loaded by {loaded} of {all} kernels")
     };
     session.terminal.say(&one_line(&text));
-    for kernel in bundle.loaded_by.iter().filter(|k| !k.loaded) {
+    for kernel in change.loaded_by().iter().filter(|k| !k.loaded) {
         let reason = kernel.reason.as_deref().unwrap_or_default();
         let line = format!("  {}: {reason}", kernel.kernel);
         session.terminal.say(&one_line(&line));
@@ -137,8 +137,10 @@ pub async fn status(session: &Session) -> Answer {
         (_, _) => say(format!("  the kernel cannot be asked: {reason}")),
     }
     for bundle in &status.bundles {
-        let name = bundle["name"].as_str().unwrap_or_default();
-        say(format!("  bundle {name} version {}", bundle["version"]));
+        say(format!(
+            "  bundle {} version {}",
+            bundle.name, bundle.version
+        ));
     }
     let scene = session.scene();
     let since = |at: &Option<String>| at.as_deref().map(|at| when(at, &scene)).unwrap_or_default();
@@ -177,7 +179,7 @@ pub async fn list(session: &Session, name: Option<&str>) -> Answer {
     let rows = page.items.iter().map(|b| {
         [
             one_line(&b.name),
-            b.version.map(|v| v.to_string()).unwrap_or_default(),
+            b.version.to_string(),
             if b.active { "active" } else { "" }.to_owned(),
             match (b.loaded, &b.not_loaded_because) {
                 (Some(true), _) => "yes".to_owned(),

@@ -11,14 +11,15 @@ use airlock_ledger::JobView;
 use airlock_model::explain::{CHECKING, ExplainReply, ExplainRequest, WaitStatus};
 use airlock_model::{JobId, JobState, Timestamp};
 use axum::Json;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::response::IntoResponse;
 use bytes::Bytes;
 
 use super::jobs::{self, JobPath};
-use super::{Answer, App};
-use crate::explain::{ask_leader, explain};
-use crate::wake::now;
+use super::{App, HandlerResult};
+use crate::auth::Caller;
+use crate::submit::wake_up::now;
+use crate::view::explanation::{explain, is_with_leader};
 
 /// How long the leader may take. A person waits.
 const ASK_FOR: Duration = Duration::from_secs(1);
@@ -36,23 +37,29 @@ pub(super) async fn waits_for(
     job: &JobView,
     now: Timestamp,
 ) -> Option<(String, String)> {
-    let open = job.state == JobState::Pending && ask_leader(job, now);
+    let open = job.state == JobState::Pending && is_with_leader(job, now);
     let since = job.history.last().map_or(job.created_at, |step| step.at);
     if !open || now.since(since) < FRESH || job.not_before.is_some_and(|at| at > now) {
         return None;
     }
-    ask(app, &job.job_id, LOOK_FOR).await?.status.waits_for()
+    query_leader(app, &job.job_id, LOOK_FOR)
+        .await?
+        .status
+        .waits_for()
 }
 
-pub async fn get(State(app): State<Arc<App>>, path: JobPath, request: Request) -> Answer {
-    let caller = app.keys.caller(request.headers())?;
+pub(super) async fn get(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    path: JobPath,
+) -> HandlerResult {
     let id = jobs::job_id(path)?;
-    let _admitted = app.admission.look(&caller)?;
+    let _admitted = app.admission.begin_read(&caller)?;
     let job = jobs::read(&app, caller.scope.as_ref(), &id).await?;
     let now = now();
     let mut explained = explain(&job, now);
-    if ask_leader(&job, now) {
-        match ask(&app, &id, ASK_FOR).await {
+    if is_with_leader(&job, now) {
+        match query_leader(&app, &id, ASK_FOR).await {
             Some(reply) => {
                 match reply.status {
                     // Ended, or not taken up yet: the row is as good.
@@ -115,7 +122,7 @@ fn facts(status: &WaitStatus) -> Facts {
     }
 }
 
-async fn ask(app: &App, id: &JobId, bound: Duration) -> Option<ExplainReply> {
+async fn query_leader(app: &App, id: &JobId, bound: Duration) -> Option<ExplainReply> {
     let bus = app.links.bus()?;
     let question = serde_json::to_vec(&ExplainRequest { job_id: id.clone() }).ok()?;
     let answer = bus
@@ -126,7 +133,7 @@ async fn ask(app: &App, id: &JobId, bound: Duration) -> Option<ExplainReply> {
             .ok()
             .filter(|reply| reply.job_id == *id),
         Err(error) => {
-            tracing::debug!(%error, job = %id, "the leader was not asked about a job");
+            tracing::debug!(%error, job = %id, "explain request to the leader failed");
             None
         }
     }

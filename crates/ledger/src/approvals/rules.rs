@@ -15,6 +15,8 @@ pub struct Voter {
     /// The person behind the key; several keys may be one person's.
     pub principal: Option<String>,
     pub roles: Vec<String>,
+    /// An administrator of the installation.
+    pub admin: bool,
 }
 
 impl Voter {
@@ -37,6 +39,8 @@ pub enum Refusal {
     Own,
     /// The rule names others.
     NotPermitted,
+    /// Nothing proves who sent it over the bus, so that it may be the voter.
+    UnverifiedSender,
 }
 
 fn one_of<'a>(list: &[String], mut names: impl Iterator<Item = &'a str>) -> bool {
@@ -61,7 +65,28 @@ pub fn may_vote(voter: &Voter, approval: &Approval) -> Result<(), Refusal> {
     if !approval.permitted.permits(voter) {
         return Err(Refusal::NotPermitted);
     }
+    if !voter.admin && has_unverified_sender(approval) {
+        return Err(Refusal::UnverifiedSender);
+    }
     Ok(())
+}
+
+/// Whether the job, or one that it is a retry of, came over the bus without a signature. Its
+/// sender id is then free text: an author could send under any name and approve under their
+/// own. What was stored before signatures were recorded counts as unsigned.
+fn has_unverified_sender(approval: &Approval) -> bool {
+    let submitters = || {
+        [&approval.submitted_by, &approval.submitted_principal]
+            .into_iter()
+            .flatten()
+            .chain(&approval.authors)
+    };
+    submitters()
+        .filter_map(|name| name.strip_prefix(Credential::BUS))
+        .any(|sender| {
+            let proof = Credential::signed_sender(sender);
+            !submitters().any(|name| *name == proof)
+        })
 }
 
 /// Everybody whose job it is, by every name: who submitted it and for whom, and whoever
@@ -76,7 +101,13 @@ fn authors(approval: &Approval) -> impl Iterator<Item = &str> {
     .into_iter()
     .flatten()
     .chain(&approval.authors)
-    .flat_map(|name| [Some(name.as_str()), name.strip_prefix(Credential::BUS)])
+    .flat_map(|name| {
+        [
+            Some(name.as_str()),
+            name.strip_prefix(Credential::BUS),
+            name.strip_prefix(Credential::SIGNED),
+        ]
+    })
     .flatten()
 }
 
@@ -100,7 +131,9 @@ mod tests {
             job_state: JobState::ApprovalRequired,
             submitted_by: Some("ann-laptop".to_owned()),
             submitted_principal: Some("annette".to_owned()),
-            authors: vec!["carl-tablet".to_owned(), "bus:dora".to_owned()],
+            authors: ["carl-tablet", "bus:dora", "signed:dora"]
+                .map(str::to_owned)
+                .to_vec(),
             trace_id: String::new(),
             traceparent: String::new(),
             rule_id: "r".to_owned(),
@@ -124,6 +157,42 @@ mod tests {
             key: key.to_owned(),
             principal: principal.map(str::to_owned),
             roles: roles.iter().map(|r| (*r).to_owned()).collect(),
+            admin: false,
+        }
+    }
+
+    #[test]
+    fn a_job_of_an_unverified_sender_is_for_administrators() {
+        let bob = voter("bob", None, &["admin"]);
+        let admin = Voter {
+            admin: true,
+            ..voter("root", None, &[])
+        };
+        let from = |by: &str, principal: Option<&str>, authors: &[&str]| Approval {
+            submitted_by: Some(by.to_owned()),
+            submitted_principal: principal.map(str::to_owned),
+            authors: authors.iter().map(|a| (*a).to_owned()).collect(),
+            ..approval()
+        };
+        for unverified in [
+            from("bus:x", Some("bus:x"), &[]),
+            from("bus:x", None, &[]),
+            from("bus:x", Some("signed:y"), &[]),
+            // A retry does not make it anybody else's.
+            from("carl", Some("carl"), &["bus:x"]),
+            from("carl", Some("carl"), &["bus:x", "bus:y", "signed:y"]),
+        ] {
+            let refused = Err(Refusal::UnverifiedSender);
+            assert_eq!(may_vote(&bob, &unverified), refused, "{unverified:?}");
+            assert_eq!(may_vote(&admin, &unverified), Ok(()), "{unverified:?}");
+        }
+        for verified in [
+            from("bus:x", Some("signed:x"), &[]),
+            from("carl", Some("carl"), &["bus:x", "signed:x"]),
+        ] {
+            assert_eq!(may_vote(&bob, &verified), Ok(()), "{verified:?}");
+            let x = voter("x", None, &[]);
+            assert_eq!(may_vote(&x, &verified), Err(Refusal::Own));
         }
     }
 

@@ -48,6 +48,8 @@ pub enum VoteOutcome {
     Expired(Box<Approval>),
     OwnJob,
     NotPermitted,
+    /// It came over the bus without a signature, and the voter is no administrator.
+    UnverifiedSender,
     /// No such job, or not this tenant's.
     NotFound,
 }
@@ -130,6 +132,7 @@ async fn judge(
         Ok(()) => {}
         Err(Refusal::Own) => return Ok(Some(VoteOutcome::OwnJob)),
         Err(Refusal::NotPermitted) => return Ok(Some(VoteOutcome::NotPermitted)),
+        Err(Refusal::UnverifiedSender) => return Ok(Some(VoteOutcome::UnverifiedSender)),
     }
     let name = vote.voter.name();
     let before = approval

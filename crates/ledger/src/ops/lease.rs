@@ -11,6 +11,7 @@ use sqlx::{Connection, PgConnection, Row};
 
 use crate::Ledger;
 use crate::error::{Doing, LedgerError};
+use crate::leader::fence::LeaderLedger;
 use crate::ts::Ts;
 
 /// Who leads a shard.
@@ -20,6 +21,15 @@ pub struct LeaderInfo {
     pub epoch: Epoch,
     pub since: Timestamp,
     pub renewed_at: Option<Timestamp>,
+}
+
+/// How a shard's leader is doing, by the ledger's own clock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaderHealth {
+    /// Since it renewed its lease.
+    pub renewed_ago: Duration,
+    /// Since its last good round, or since its term began when it had none yet.
+    pub round_ago: Duration,
 }
 
 /// A session that may hold the lock.
@@ -88,6 +98,29 @@ impl Ledger {
         .doing("reading who leads")
     }
 
+    /// How the leader of `shard` is doing; `None` when nobody ever led.
+    pub async fn leader_health(&self, shard: Shard) -> Result<Option<LeaderHealth>, LedgerError> {
+        let row: Option<(f64, f64)> = self
+            .bounded("reading how the leader is doing", async {
+                sqlx::query_as(
+                    "SELECT extract(epoch FROM clock_timestamp() - r.renewed_at)::float8,
+                            extract(epoch FROM clock_timestamp()
+                                    - coalesce(r.round_at, l.since))::float8
+                     FROM leadership l JOIN leader_renewal r USING (shard)
+                     WHERE l.shard = $1",
+                )
+                .bind(shard.0 as i16)
+                .fetch_optional(&self.pool)
+                .await
+            })
+            .await?;
+        let ago = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        Ok(row.map(|(renewed, round)| LeaderHealth {
+            renewed_ago: ago(renewed),
+            round_ago: ago(round),
+        }))
+    }
+
     /// The number of shards is a fact of the ledger: the first to ask settles it, and a
     /// replica configured otherwise learns so.
     pub async fn settle_shards(&self, wanted: u16) -> Result<u16, LedgerError> {
@@ -108,6 +141,27 @@ impl Ledger {
         stored
             .parse()
             .map_err(|_| LedgerError::Corrupt(format!("setting shards = {stored:?}")))
+    }
+}
+
+impl LeaderLedger {
+    /// Writes down how long ago this leader's last good round was. Of a term that is over
+    /// there is nothing to write to.
+    pub async fn record_round(&self, ago: Duration) -> Result<(), LedgerError> {
+        self.bounded("recording the last good round", async {
+            sqlx::query(
+                "UPDATE leader_renewal
+                 SET round_at = clock_timestamp() - make_interval(secs => $3)
+                 WHERE shard = $1 AND epoch = $2",
+            )
+            .bind(self.shard.0 as i16)
+            .bind(self.epoch.0 as i64)
+            .bind(ago.as_secs_f64())
+            .execute(&self.pool)
+            .await
+        })
+        .await?;
+        Ok(())
     }
 }
 
@@ -159,7 +213,8 @@ impl LeaseConnection {
                     INSERT INTO leader_renewal (shard, epoch, renewed_at)
                     SELECT $1, epoch, clock_timestamp() FROM raised
                     ON CONFLICT (shard) DO UPDATE
-                    SET epoch = excluded.epoch, renewed_at = excluded.renewed_at
+                    SET epoch = excluded.epoch, renewed_at = excluded.renewed_at,
+                        round_at = NULL
                  )
                  SELECT epoch FROM raised",
             )

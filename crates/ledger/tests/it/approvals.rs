@@ -17,6 +17,7 @@ fn voter(name: &str) -> Voter {
         key: name.to_owned(),
         principal: None,
         roles: Vec::new(),
+        admin: false,
     }
 }
 
@@ -205,6 +206,7 @@ async fn two_voices_are_two_people() -> anyhow::Result<()> {
         key: key.to_owned(),
         principal: Some(principal.to_owned()),
         roles: vec!["treasury".to_owned()],
+        admin: false,
     };
     // The submitter's key is `ann`.
     let own = say(&bed, "j", &person("ann", "ann"), true).await?;

@@ -149,6 +149,7 @@ async fn past_decisions_say_what_the_policy_said() -> anyhow::Result<()> {
         key: "bob".to_owned(),
         principal: None,
         roles: Vec::new(),
+        admin: false,
     };
     let vote = airlock_ledger::NewVote {
         job_id: &id("approved"),

@@ -8,7 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use super::{Effect, Engine, RunId};
+use super::{Effect, Engine, RunId, Step};
 use crate::ids::{DispatchId, JobId};
 use crate::state::JobState;
 use crate::time::ListenTime;
@@ -51,10 +51,10 @@ impl Cancels {
 impl Engine {
     pub(super) fn cancel_at_worker(
         &mut self,
+        step: &mut Step<'_>,
         job: JobId,
         run: RunId,
         reason: String,
-        out: &mut Vec<Effect>,
     ) {
         self.cancels.keep(Sent {
             job: job.clone(),
@@ -62,28 +62,29 @@ impl Engine {
             reason: reason.clone(),
             at: self.listening.now(),
         });
-        out.push(Effect::CancelAtWorker { job, run, reason });
+        step.effects
+            .push(Effect::CancelAtWorker { job, run, reason });
     }
 
     /// A job ended by another hand, perhaps while another process led: its run is
     /// cancelled unless that was done, or its result was taken.
     pub(super) fn ended_run(
         &mut self,
+        step: &mut Step<'_>,
         job: JobId,
         run: RunId,
         state: JobState,
-        out: &mut Vec<Effect>,
     ) {
         let known = self.cancels.sent.contains_key(&run.dispatch)
             || self.taken.set.contains(&run.dispatch)
             || self.in_flight.job(&run.worker, &run.dispatch).is_some();
         if !known {
-            self.cancel_at_worker(job, run, format!("the job is {state}"), out);
+            self.cancel_at_worker(step, job, run, format!("the job is {state}"));
         }
     }
 
     /// What a heartbeat lists although it was cancelled is cancelled again.
-    pub(super) fn resend_cancels(&mut self, active: &[DispatchId], out: &mut Vec<Effect>) {
+    pub(super) fn resend_cancels(&mut self, step: &mut Step<'_>, active: &[DispatchId]) {
         if self.cancels.sent.is_empty() {
             return;
         }
@@ -93,7 +94,7 @@ impl Engine {
                 && sent.at + RESEND_AFTER <= heard
             {
                 sent.at = heard;
-                out.push(Effect::CancelAtWorker {
+                step.effects.push(Effect::CancelAtWorker {
                     job: sent.job.clone(),
                     run: sent.run.clone(),
                     reason: sent.reason.clone(),

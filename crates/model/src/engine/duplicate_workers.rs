@@ -9,9 +9,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Effect, Engine, Heartbeat, Random};
+use super::{Effect, Engine, Heartbeat, Step};
 use crate::ids::{Incarnation, WorkerId};
-use crate::time::{ListenTime, Timestamp};
+use crate::time::ListenTime;
 
 /// How long a process that may have been replaced has to answer.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -106,38 +106,29 @@ impl Engine {
     /// under its id from now on. A process that was replaced and speaks again is not.
     pub(super) fn register_process(
         &mut self,
-        now: Timestamp,
+        step: &mut Step<'_>,
         id: &WorkerId,
         incarnation: &Incarnation,
-        random: Random<'_>,
-        out: &mut Vec<Effect>,
     ) -> bool {
         let registered = self.workers.get(id).map(|w| &w.incarnation);
         if registered == Some(incarnation) {
             return true;
         }
         if registered.is_some() && self.duplicates.contains(id, incarnation) {
-            self.note_duplicate_alive(id, incarnation, out);
+            self.note_duplicate_alive(step, id, incarnation);
             return false;
         }
         self.duplicates.remove(id, incarnation);
-        self.replace_process(now, id, incarnation, random, out);
+        self.replace_process(step, id, incarnation);
         true
     }
 
     /// Whoever else went by this id may be gone. A process of our SDK is asked before its
     /// jobs are lost; no other could answer.
-    pub(super) fn replace_process(
-        &mut self,
-        now: Timestamp,
-        id: &WorkerId,
-        by: &Incarnation,
-        random: Random<'_>,
-        out: &mut Vec<Effect>,
-    ) {
+    pub(super) fn replace_process(&mut self, step: &mut Step<'_>, id: &WorkerId, by: &Incarnation) {
         let reason = "its worker was replaced by a new process";
         let mute = self.jobs_at_worker(id, |a| a.incarnation != *by && !a.sdk);
-        self.requeue_lost(now, mute, id, reason, random, out);
+        self.requeue_lost(step, mute, id, reason);
         let registered = self.workers.get(id).filter(|w| w.sdk);
         let mut before: Vec<Incarnation> = registered
             .map(|w| w.incarnation.clone())
@@ -162,16 +153,17 @@ impl Engine {
             }
         }
         if asked {
-            out.push(Effect::RequestInventory { worker: id.clone() });
+            step.effects
+                .push(Effect::RequestInventory { worker: id.clone() });
         }
     }
 
     /// A process beside the registered one shows that it lives.
     pub(super) fn note_duplicate_alive(
         &mut self,
+        step: &mut Step<'_>,
         id: &WorkerId,
         incarnation: &Incarnation,
-        out: &mut Vec<Effect>,
     ) {
         let heard = self.listening.now();
         let Some(other) = self.duplicates.get_mut(id, incarnation) else {
@@ -181,14 +173,15 @@ impl Engine {
         other.heard = heard;
         if other.signs < ALIVE {
             other.lost_at = other.lost_at.map(|_| heard + ANSWER_WITHIN);
-            out.push(Effect::RequestInventory { worker: id.clone() });
+            step.effects
+                .push(Effect::RequestInventory { worker: id.clone() });
             return;
         }
         other.lost_at = None;
         if let Some(registered) = self.workers.get(id)
             && !std::mem::replace(&mut other.reported, true)
         {
-            out.push(Effect::DuplicateWorker {
+            step.effects.push(Effect::DuplicateWorker {
                 worker: id.clone(),
                 processes: [registered.incarnation.clone(), incarnation.clone()],
             });
@@ -198,22 +191,20 @@ impl Engine {
     /// A heartbeat of another process than the one registered under the id, if any is.
     pub(super) fn duplicate_heartbeat(
         &mut self,
-        now: Timestamp,
+        step: &mut Step<'_>,
         beat: &Heartbeat,
         incarnation: &Incarnation,
-        random: Random<'_>,
-        out: &mut Vec<Effect>,
     ) {
         let id = &beat.worker;
         if self.duplicates.contains(id, incarnation) {
-            self.note_duplicate_alive(id, incarnation, out);
+            self.note_duplicate_alive(step, id, incarnation);
             self.note_heartbeats(id, beat.active.iter());
             if self.workers.contains_key(id) {
                 return;
             }
         } else if self.workers.contains_key(id) {
             // Its introduction was lost.
-            self.replace_process(now, id, incarnation, random, out);
+            self.replace_process(step, id, incarnation);
             self.workers.remove(id);
             let newcomer = DuplicateProcess {
                 signs: 1,
@@ -223,23 +214,20 @@ impl Engine {
             };
             self.duplicates.insert(id, incarnation.clone(), newcomer);
         }
-        out.push(Effect::RequestRegister { worker: id.clone() });
+        step.effects
+            .push(Effect::RequestRegister { worker: id.clone() });
     }
 
     /// The registered process of an id is gone: another one that lives takes its place.
-    pub(super) fn promote_duplicate(&self, id: &WorkerId, out: &mut Vec<Effect>) {
+    pub(super) fn promote_duplicate(&self, step: &mut Step<'_>, id: &WorkerId) {
         if self.duplicates.any_alive(id) {
-            out.push(Effect::RequestRegister { worker: id.clone() });
+            step.effects
+                .push(Effect::RequestRegister { worker: id.clone() });
         }
     }
 
     /// Processes that did not answer, or have been silent for longer than their time.
-    pub(super) fn sweep_duplicates(
-        &mut self,
-        now: Timestamp,
-        random: Random<'_>,
-        out: &mut Vec<Effect>,
-    ) {
+    pub(super) fn sweep_duplicates(&mut self, step: &mut Step<'_>) {
         let ttl = self.settings.worker_ttl;
         let (listening, heard) = (&self.listening, self.listening.now());
         let mut lost = Vec::new();
@@ -252,7 +240,8 @@ impl Engine {
                     true
                 }
                 Some(_) => {
-                    out.push(Effect::RequestInventory { worker: id.clone() });
+                    step.effects
+                        .push(Effect::RequestInventory { worker: id.clone() });
                     true
                 }
                 None if listening.silence(other.heard) > ttl => {
@@ -265,7 +254,7 @@ impl Engine {
         self.duplicates.0.retain(|_, others| !others.is_empty());
         for (id, incarnation, reason) in lost {
             let held = self.jobs_at_worker(&id, |a| a.incarnation == incarnation);
-            self.requeue_lost(now, held, &id, reason, random, out);
+            self.requeue_lost(step, held, &id, reason);
         }
     }
 }

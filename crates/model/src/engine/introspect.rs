@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Engine, Phase};
+use super::{Engine, Phase, QueuedJob};
 use crate::explain::{Lane, WaitStatus};
 use crate::ids::{JobId, PoolName, TenantId};
+use crate::job::Verdict;
 use crate::routing::{PoolStatus, WaitReason};
 use crate::time::Timestamp;
 
@@ -43,58 +44,9 @@ impl Engine {
                 let class = job.place.map_or(0, |p| p.class);
                 let tenant = &job.queued.tenant;
                 let pools = self.ready.pools(class).cloned().unwrap_or_default();
-                // DuplicateProcesses of its kind are before it.
+                // Without a reason of its own, other jobs of its kind are before it.
                 let reason = reason.unwrap_or(WaitReason::PoolOverloaded);
-                let topic = job.queued.spec.topic.as_str();
-                let detail = match reason {
-                    _ if !self.listening.is_on() => "the message bus cannot be reached".to_owned(),
-                    WaitReason::PoolInactive => format!(
-                        "every pool of topic {topic} is inactive (no_pool_mapping){}",
-                        narrowed(&job.queued.spec)
-                    ),
-                    WaitReason::NoPoolMapping => format!(
-                        "no pool is configured for topic {topic} (no_pool_mapping){}",
-                        narrowed(&job.queued.spec)
-                    ),
-                    WaitReason::NoWorkers | WaitReason::PoolDraining => format!(
-                        "no worker {} can take a job of topic {topic} (no_workers){}{}",
-                        in_pools(&pools),
-                        self.draining(&pools),
-                        narrowed(&job.queued.spec)
-                    ),
-                    WaitReason::TenantLimit => {
-                        let configured = self.rules.tenants.get(tenant).max_concurrent;
-                        let limit = configured
-                            .into_iter()
-                            .chain(verdict.tenant_concurrency)
-                            .min();
-                        let by_rule = verdict.constraints.as_ref();
-                        match by_rule.and_then(|c| c.max_concurrent_jobs()) {
-                            Some(n) if self.in_flight.of_rule(tenant, &verdict.rule_id) >= n => {
-                                format!(
-                                    "rule {} lets tenant {tenant} have {n} jobs in flight, and \
-                                     it has (tenant_limit)",
-                                    verdict.rule_id
-                                )
-                            }
-                            _ => format!(
-                                "tenant {tenant} has {} jobs in flight and may have {} \
-                                 (tenant_limit)",
-                                self.in_flight.of_tenant(tenant),
-                                limit.map_or_else(|| "no more".to_owned(), |n| n.to_string())
-                            ),
-                        }
-                    }
-                    WaitReason::PoolOverloaded
-                    | WaitReason::DispatchFailed
-                    | WaitReason::SafetyUnavailable
-                    | WaitReason::Throttled
-                    | WaitReason::Backoff => format!(
-                        "every worker {} that can take it is full or overloaded \
-                         (pool_overloaded)",
-                        in_pools(&pools)
-                    ),
-                };
+                let detail = self.wait_detail(&job.queued, verdict, reason, &pools);
                 WaitStatus::Waiting {
                     reason: reason.code().to_owned(),
                     detail,
@@ -107,6 +59,55 @@ impl Engine {
                     lane: self.ready.lane_len(class, tenant) as u64,
                 }
             }
+        }
+    }
+
+    /// What a job waits for, in words.
+    fn wait_detail(
+        &self,
+        job: &QueuedJob,
+        verdict: &Verdict,
+        reason: WaitReason,
+        pools: &[PoolName],
+    ) -> String {
+        let (tenant, topic) = (&job.tenant, job.spec.topic.as_str());
+        match reason {
+            _ if !self.listening.is_on() => "the message bus cannot be reached".to_owned(),
+            WaitReason::PoolInactive => format!(
+                "every pool of topic {topic} is inactive (no_pool_mapping){}",
+                narrowed(&job.spec)
+            ),
+            WaitReason::NoPoolMapping => format!(
+                "no pool is configured for topic {topic} (no_pool_mapping){}",
+                narrowed(&job.spec)
+            ),
+            WaitReason::NoWorkers | WaitReason::PoolDraining => format!(
+                "no worker {} can take a job of topic {topic} (no_workers){}{}",
+                in_pools(pools),
+                self.draining(pools),
+                narrowed(&job.spec)
+            ),
+            WaitReason::TenantLimit => match self.reached_rule_limit(tenant, verdict) {
+                Some(n) => format!(
+                    "rule {} lets tenant {tenant} have {n} jobs in flight, and it has \
+                     (tenant_limit)",
+                    verdict.rule_id
+                ),
+                None => format!(
+                    "tenant {tenant} has {} jobs in flight and may have {} (tenant_limit)",
+                    self.in_flight.of_tenant(tenant),
+                    self.tenant_limit(tenant, verdict)
+                        .map_or_else(|| "no more".to_owned(), |n| n.to_string())
+                ),
+            },
+            WaitReason::PoolOverloaded
+            | WaitReason::DispatchFailed
+            | WaitReason::SafetyUnavailable
+            | WaitReason::Throttled
+            | WaitReason::Backoff => format!(
+                "every worker {} that can take it is full or overloaded (pool_overloaded)",
+                in_pools(pools)
+            ),
         }
     }
 
@@ -160,20 +161,12 @@ fn in_pools(pools: &[PoolName]) -> String {
 
 /// What the job asks for that not every worker has.
 fn narrowed(spec: &crate::job::JobSpec) -> String {
-    let mut wants: Vec<String> = spec
-        .requires
-        .iter()
-        .map(|r| format!("requires {r}"))
-        .collect();
-    for (key, value) in &spec.labels {
-        if key == "preferred_pool"
-            || ["placement.", "constraint.", "node."]
-                .iter()
-                .any(|p| key.starts_with(p))
-        {
-            wants.push(format!("{key}={value}"));
-        }
-    }
+    let placement = spec.placement();
+    let requires = placement.requires.iter().map(|r| format!("requires {r}"));
+    let labels = placement
+        .narrowing_labels()
+        .map(|(key, value)| format!("{key}={value}"));
+    let wants: Vec<String> = requires.chain(labels).collect();
     if wants.is_empty() {
         String::new()
     } else {

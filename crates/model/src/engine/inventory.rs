@@ -4,36 +4,31 @@
 use std::collections::HashSet;
 
 use super::workers::ANSWER_GRACE;
-use super::{Effect, Engine, Job, Random};
+use super::{Effect, Engine, Job, Step};
 use crate::ids::{DispatchId, Incarnation, WorkerId};
 use crate::run_end::RunEnd;
-use crate::time::Timestamp;
 
 impl Engine {
-    #[expect(clippy::too_many_arguments, reason = "the parts of one message")]
     pub(super) fn inventory(
         &mut self,
-        now: Timestamp,
+        step: &mut Step<'_>,
         worker: &WorkerId,
         incarnation: &Incarnation,
         running: &HashSet<DispatchId>,
         finished: &HashSet<DispatchId>,
-        random: Random<'_>,
-        out: &mut Vec<Effect>,
     ) {
         let known = self.workers.get(worker).map(|w| &w.incarnation);
         if self.duplicates.contains(worker, incarnation) {
-            self.note_duplicate_alive(worker, incarnation, out);
+            self.note_duplicate_alive(step, worker, incarnation);
         } else if known.is_some_and(|i| i != incarnation) {
             // From a process that is gone already.
             return;
         } else {
             // Taken over from an earlier leader, who gave it to an earlier process.
-            self.replace_process(now, worker, incarnation, random, out);
+            self.replace_process(step, worker, incarnation);
         }
         self.note_heartbeats(worker, running.iter().chain(finished));
         let heard = self.listening.now();
-        let accept_within = self.settings.accept_within;
         let absent = self.jobs_at_worker(worker, |a| {
             a.incarnation == *incarnation
                 && !running.contains(&a.dispatch)
@@ -41,24 +36,14 @@ impl Engine {
                 && (a.recovered || a.liveness.accept_by + ANSWER_GRACE <= heard)
         });
         for id in absent {
-            let Some(job) = self.jobs.get_mut(&id) else {
-                continue;
-            };
-            let known = job.queued.clone();
-            let Some(a) = job.assignment_mut() else {
+            let Some(a) = self.jobs.get(&id).and_then(Job::assignment) else {
                 continue;
             };
             if a.recovered && !a.accepted && a.sdk {
                 // The leader before us may have died before it was on the wire; the
                 // worker drops it if it has seen it.
-                a.recovered = false;
-                a.offer(now, heard, accept_within);
-                let assignment = a.clone();
-                self.arm(Some(now + accept_within), &id);
-                out.push(Effect::Republish {
-                    job: known,
-                    assignment,
-                });
+                self.arm(Some(step.now + self.settings.accept_within), &id);
+                self.republish(step, &id);
             } else {
                 let (end, reason) = if a.accepted {
                     (RunEnd::RunLost, "its worker no longer has it")
@@ -66,7 +51,7 @@ impl Engine {
                     self.count_missed_accept(&id);
                     (RunEnd::NotAccepted, "its worker never took it")
                 };
-                self.retry_or_fail(now, &id, end, reason.to_owned(), random, out);
+                self.retry_or_fail(step, &id, end, reason.to_owned());
             }
         }
     }
@@ -75,9 +60,9 @@ impl Engine {
     /// what it has is asked again, because the first question or its answer may be lost.
     pub(super) fn request_inventory_if_missing(
         &mut self,
+        step: &mut Step<'_>,
         worker: &WorkerId,
         active: &[DispatchId],
-        out: &mut Vec<Effect>,
     ) {
         let recovered = self.jobs_at_worker(worker, |a| a.recovered && a.accepted);
         if recovered.is_empty() {
@@ -90,7 +75,7 @@ impl Engine {
         };
         if recovered.iter().any(missing) {
             let worker = worker.clone();
-            out.push(Effect::RequestInventory { worker });
+            step.effects.push(Effect::RequestInventory { worker });
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::ready::{Entry, Place, SavedTurn};
-use super::{Effect, Engine, Random, RunId};
+use super::{Effect, Engine, RunId, Step};
 use crate::constraints::Constraints;
 use crate::ids::{Attempt, DispatchId, Incarnation, JobId, TenantId, WorkerId};
 use crate::job::{Decision, JobSpec, Verdict};
@@ -95,6 +95,11 @@ impl Assignment {
         }
     }
 
+    /// Whether its job may have no run after this one.
+    pub(super) fn is_last_attempt(&self) -> bool {
+        self.attempt.is_last_of(self.limits.max_attempts)
+    }
+
     /// It is offered to its worker from now on.
     pub(super) fn offer(&mut self, now: Timestamp, heard: ListenTime, accept_within: Duration) {
         self.accept_by = now + accept_within;
@@ -157,7 +162,7 @@ pub(super) struct Job {
     /// Scheduled tries, counted or not: they become rarer.
     pub rounds: u32,
     /// The turn it had when it left the ready queue to be asked about again.
-    pub kept: Option<SavedTurn>,
+    pub saved_turn: Option<SavedTurn>,
     /// It is on its last attempt after it lost a worker.
     pub crash_suspect: bool,
 }
@@ -173,7 +178,7 @@ impl Job {
             armed: None,
             tries: 0,
             rounds: 0,
-            kept: None,
+            saved_turn: None,
             crash_suspect: false,
         }
     }
@@ -197,33 +202,16 @@ impl Engine {
     /// The kernel has spoken about a job that was PENDING when it was asked. One that is
     /// in flight or waiting by now (its submission came twice) is left as it is; one that
     /// was held has been approved.
-    pub(super) fn decided(
-        &mut self,
-        now: Timestamp,
-        mut queued: QueuedJob,
-        verdict: Verdict,
-        out: &mut Vec<Effect>,
-    ) {
-        // Every verdict names the snapshot it was made with: that is a confirmation.
-        let told = self.confirmed.as_ref().map(|(_, at)| *at);
-        if verdict.decision != Decision::FailOpen
-            && told.is_none_or(|at| at <= verdict.confirmed_at)
-        {
-            self.confirmed = Some((verdict.snapshot.clone(), verdict.confirmed_at));
-        }
-        if let Some(job) = self.jobs.get(&queued.id) {
-            match &job.phase {
-                Phase::Assigned(_) | Phase::Waiting { .. } => return,
-                Phase::Checking | Phase::Sleeping { .. } | Phase::Held => {
-                    keep_engine_progress(&mut queued, &job.queued);
-                }
-            }
+    pub(super) fn decided(&mut self, step: &mut Step<'_>, mut queued: QueuedJob, verdict: Verdict) {
+        self.note_snapshot(&verdict);
+        if !self.bring_up_to_date(&mut queued) {
+            return;
         }
         let id = queued.id.clone();
         let queued = Arc::new(queued);
-        if queued.deadline_at.is_some_and(|at| at <= now) {
+        if queued.deadline_at.is_some_and(|at| at <= step.now) {
             self.jobs.remove(&id);
-            out.push(Effect::Close {
+            step.effects.push(Effect::Close {
                 job: queued,
                 to: JobState::Timeout,
                 verdict: None,
@@ -234,23 +222,23 @@ impl Engine {
         }
         match verdict.decision {
             Decision::Allow | Decision::AllowWithConstraints | Decision::FailOpen => {
-                if let Some(until) = queued.not_before.filter(|at| *at > now) {
-                    self.sleep(now, (*queued).clone(), until, WaitReason::Backoff);
+                if let Some(until) = queued.not_before.filter(|at| *at > step.now) {
+                    self.sleep(step.now, (*queued).clone(), until, WaitReason::Backoff);
                     return;
                 }
-                self.make_ready(now, queued, verdict, out);
+                self.make_ready(step, queued, verdict);
             }
             // What is not let through leaves its slot to others that wait.
             Decision::Throttle => {
                 self.capacity_changed = true;
-                let until = now + self.settings.throttle_delay;
-                self.sleep(now, (*queued).clone(), until, WaitReason::Throttled);
+                let until = step.now + self.settings.throttle_delay;
+                self.sleep(step.now, (*queued).clone(), until, WaitReason::Throttled);
             }
             Decision::RequireApproval => {
                 self.capacity_changed = true;
-                self.set_phase(now, queued.clone(), Phase::Held);
+                self.set_phase(step.now, queued.clone(), Phase::Held);
                 self.arm(None, &id);
-                out.push(Effect::Hold {
+                step.effects.push(Effect::Hold {
                     job: queued,
                     verdict,
                 });
@@ -259,13 +247,40 @@ impl Engine {
                 self.capacity_changed = true;
                 self.jobs.remove(&id);
                 let reason = verdict.reason.clone();
-                out.push(Effect::Close {
+                step.effects.push(Effect::Close {
                     job: queued,
                     to: JobState::Denied,
                     verdict: Some(verdict),
                     code: "safety_denied",
                     reason,
                 });
+            }
+        }
+    }
+
+    /// Every verdict names the snapshot it was made with: that confirms the snapshot.
+    fn note_snapshot(&mut self, verdict: &Verdict) {
+        let last = self.confirmed.as_ref().map(|(_, at)| *at);
+        if verdict.decision != Decision::FailOpen
+            && last.is_none_or(|at| at <= verdict.confirmed_at)
+        {
+            self.confirmed = Some((verdict.snapshot.clone(), verdict.confirmed_at));
+        }
+    }
+
+    /// An answer about a job carries the job as it was when the question was put. What we
+    /// did to it since then counts: its attempts never fall back, nor its backoff away.
+    /// False when the job is past waiting for an answer.
+    fn bring_up_to_date(&self, queued: &mut QueuedJob) -> bool {
+        let Some(job) = self.jobs.get(&queued.id) else {
+            return true;
+        };
+        match &job.phase {
+            Phase::Assigned(_) | Phase::Waiting { .. } => false,
+            Phase::Checking | Phase::Sleeping { .. } | Phase::Held => {
+                queued.attempt = job.queued.attempt;
+                queued.not_before = job.queued.not_before;
+                true
             }
         }
     }
@@ -291,15 +306,14 @@ impl Engine {
     /// settings may allow fewer than before.
     pub(super) fn make_ready(
         &mut self,
-        now: Timestamp,
+        step: &mut Step<'_>,
         queued: Arc<QueuedJob>,
         verdict: Verdict,
-        out: &mut Vec<Effect>,
     ) {
         let max = self.max_attempts(&queued, verdict.constraints.as_deref());
-        if queued.attempt.0 >= max {
+        if queued.attempt.is_last_of(max) {
             self.jobs.remove(&queued.id);
-            out.push(Effect::Close {
+            step.effects.push(Effect::Close {
                 job: queued,
                 to: JobState::Failed,
                 verdict: Some(verdict),
@@ -308,9 +322,9 @@ impl Engine {
             });
         } else {
             let id = queued.id.clone();
-            let crash_suspect = queued.lost && queued.attempt.next().0 >= max;
-            let retry_at = now;
-            self.set_phase(now, queued, Phase::Waiting { verdict, retry_at });
+            let crash_suspect = queued.lost && queued.attempt.next().is_last_of(max);
+            let retry_at = step.now;
+            self.set_phase(step.now, queued, Phase::Waiting { verdict, retry_at });
             if let Some(job) = self.jobs.get_mut(&id) {
                 job.crash_suspect = crash_suspect;
             }
@@ -319,7 +333,7 @@ impl Engine {
     }
 
     /// Into the ready queue. A first try follows at once, and others on the schedule.
-    pub(super) fn enqueue(&mut self, now: Timestamp, id: &JobId, random: Random<'_>) {
+    pub(super) fn enqueue(&mut self, step: &mut Step<'_>, id: &JobId) {
         let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
@@ -327,7 +341,7 @@ impl Engine {
         let (Phase::Waiting { verdict, retry_at }, None) = (&mut job.phase, job.place) else {
             return;
         };
-        let at = grid(now + self.settings.backoff.delay(job.rounds, random()));
+        let at = grid(step.now + self.settings.backoff.delay(job.rounds, step.random()));
         *retry_at = at;
         let limit = verdict
             .constraints
@@ -345,7 +359,7 @@ impl Engine {
             crash_suspect: job.crash_suspect,
             rule: limit.map(|n| (verdict.rule_id.as_str(), n)),
             weight: self.rules.tenants.get(&job.queued.tenant).weight,
-            kept: job.kept.take(),
+            saved_turn: job.saved_turn.take(),
         });
         job.place = Some(place);
         self.arm(Some(at), id);
@@ -371,13 +385,8 @@ impl Engine {
         detail: Option<Arc<str>>,
     ) {
         let id = queued.id.clone();
-        if let Some(job) = self.jobs.get(&id) {
-            match &job.phase {
-                Phase::Assigned(_) | Phase::Waiting { .. } => return,
-                Phase::Checking | Phase::Sleeping { .. } | Phase::Held => {
-                    keep_engine_progress(&mut queued, &job.queued);
-                }
-            }
+        if !self.bring_up_to_date(&mut queued) {
+            return;
         }
         let phase = Phase::Sleeping {
             until,
@@ -391,28 +400,28 @@ impl Engine {
     /// The ledger's word replaces ours. Nothing but a question to the kernel comes of it
     /// in the same moment, not even from a deadline that has passed: on take-over nothing
     /// can be committed yet.
-    pub(super) fn recover(&mut self, now: Timestamp, job: RecoveredJob, out: &mut Vec<Effect>) {
+    pub(super) fn recover(&mut self, step: &mut Step<'_>, job: RecoveredJob) {
         let id = job.queued.id.clone();
         self.forget(&id);
         let queued = Arc::new(job.queued);
         let heard = self.listening.now();
-        let soonest = now + Duration::from_millis(1);
+        let soonest = step.now + Duration::from_millis(1);
         match (job.state, job.assignment) {
             (JobState::Pending, _) => {
-                let until = queued.not_before.filter(|at| *at > now);
-                let expired = queued.deadline_at.is_some_and(|at| at <= now);
+                let until = queued.not_before.filter(|at| *at > step.now);
+                let expired = queued.deadline_at.is_some_and(|at| at <= step.now);
                 if let Some(until) = until.filter(|_| !expired) {
-                    self.sleep(now, (*queued).clone(), until, WaitReason::Backoff);
+                    self.sleep(step.now, (*queued).clone(), until, WaitReason::Backoff);
                 } else {
-                    self.set_phase(now, queued.clone(), Phase::Checking);
-                    out.push(Effect::Recheck(queued));
+                    self.set_phase(step.now, queued.clone(), Phase::Checking);
+                    step.effects.push(Effect::Recheck(queued));
                 }
                 if let Some(job) = self.jobs.get_mut(&id) {
-                    job.taken_over = Some(now);
+                    job.taken_over = Some(step.now);
                 }
             }
             (JobState::ApprovalRequired, _) => {
-                self.set_phase(now, queued, Phase::Held);
+                self.set_phase(step.now, queued, Phase::Held);
                 self.arm_after(soonest, None, &id);
             }
             (JobState::Scheduled | JobState::Dispatched | JobState::Running, Some(assignment)) => {
@@ -420,15 +429,14 @@ impl Engine {
                 let constraints = assignment.constraints.as_deref();
                 assignment.limits.run_limit = self.run_limit(&queued, constraints);
                 assignment.limits.max_attempts = self.max_attempts(&queued, constraints);
-                assignment.offer(now, heard, self.settings.accept_within);
+                assignment.offer(step.now, heard, self.settings.accept_within);
                 assignment.liveness.last_heartbeat = heard - job.silent_for;
                 let began = assignment.began_at();
-                assignment.liveness.began = began.map(|at| self.listening.moment(now, at));
+                assignment.liveness.began = began.map(|at| self.listening.moment(step.now, at));
                 let accept_by = assignment.accept_by;
-                let max = assignment.limits.max_attempts;
-                let crash_suspect = queued.lost && assignment.attempt.0 >= max;
+                let crash_suspect = queued.lost && assignment.is_last_attempt();
                 self.take_slot(&queued.tenant, &id, &assignment, crash_suspect);
-                let mut job = Job::new(now, queued, Phase::Assigned(assignment));
+                let mut job = Job::new(step.now, queued, Phase::Assigned(assignment));
                 job.crash_suspect = crash_suspect;
                 self.jobs.insert(id.clone(), job);
                 self.arm_after(soonest, Some(accept_by), &id);
@@ -448,32 +456,25 @@ impl Engine {
     }
 
     /// It is not ours any more, and whoever may have it is told.
-    pub(super) fn gone(&mut self, id: &JobId, out: &mut Vec<Effect>) {
+    pub(super) fn gone(&mut self, step: &mut Step<'_>, id: &JobId) {
         if let Some(job) = self.forget(id)
             && let Phase::Assigned(assignment) = job.phase
             && (assignment.recovered || assignment.accepted || assignment.dispatched_at.is_some())
         {
             let reason = "the ledger does not have the job".to_owned();
-            self.cancel_at_worker(id.clone(), assignment.run(), reason, out);
+            self.cancel_at_worker(step, id.clone(), assignment.run(), reason);
         }
     }
 
     /// Someone else ended it: a cancel, most often. The worker is told.
-    pub(super) fn ended(&mut self, id: &JobId, state: JobState, out: &mut Vec<Effect>) {
+    pub(super) fn ended(&mut self, step: &mut Step<'_>, id: &JobId, state: JobState) {
         if let Some(job) = self.forget(id)
             && let Phase::Assigned(assignment) = job.phase
         {
             let reason = format!("the job is {state}");
-            self.cancel_at_worker(id.clone(), assignment.run(), reason, out);
+            self.cancel_at_worker(step, id.clone(), assignment.run(), reason);
         }
     }
-}
-
-/// An answer about a job carries the job as it was when the question was put. What we
-/// did to it since then counts: its attempts never fall back, nor its backoff away.
-fn keep_engine_progress(said: &mut QueuedJob, ours: &QueuedJob) {
-    said.attempt = ours.attempt;
-    said.not_before = ours.not_before;
 }
 
 /// Tries of waiting jobs fall on a grid, so that a hundred thousand of them do not wake

@@ -116,6 +116,20 @@ impl<T: Clone + Eq + Hash> RecentIds<T> {
 /// Random words from the operating system, handed in by the shell.
 pub type Random<'a> = &'a mut dyn FnMut() -> u64;
 
+/// One call of [`Engine::handle`]: when it is, and what is to be done so far.
+struct Step<'a> {
+    /// By the ledger's clock.
+    now: Timestamp,
+    random: Random<'a>,
+    effects: Vec<Effect>,
+}
+
+impl Step<'_> {
+    fn random(&mut self) -> u64 {
+        (self.random)()
+    }
+}
+
 impl Engine {
     pub fn new(settings: Settings, rules: Arc<Rules>) -> Self {
         Self {
@@ -151,66 +165,70 @@ impl Engine {
         random: Random<'_>,
         inputs: impl IntoIterator<Item = Input>,
     ) -> Vec<Effect> {
-        let mut out = Vec::new();
+        let mut step = Step {
+            now,
+            random,
+            effects: Vec::new(),
+        };
         self.now = now;
         self.listening.advance(uptime, self.settings.max_gap);
         self.behind = false;
         for input in inputs {
-            self.one(now, random, input, &mut out);
+            self.apply(&mut step, input);
         }
-        self.run_timers(now, random, &mut out);
-        self.place_ready(now, random, &mut out);
-        out
+        self.run_timers(&mut step);
+        self.place_ready(&mut step);
+        step.effects
     }
 
-    fn one(&mut self, now: Timestamp, random: Random<'_>, input: Input, out: &mut Vec<Effect>) {
+    fn apply(&mut self, step: &mut Step<'_>, input: Input) {
         match input {
-            Input::Decided { job, verdict } => self.decided(now, *job, verdict, out),
+            Input::Decided { job, verdict } => self.decided(step, *job, verdict),
             Input::Undecided {
                 job,
                 delay,
                 reason,
                 detail,
-            } => self.sleep_with_detail(now, *job, now + delay, reason, Some(detail)),
-            Input::Recovered(job) => self.recover(now, *job, out),
-            Input::Ended { job, state } => self.ended(&job, state, out),
-            Input::EndedRun { job, run, state } => self.ended_run(job, run, state, out),
-            Input::Gone(job) => self.gone(&job, out),
-            Input::Register(worker) => self.register_worker(now, *worker, random, out),
-            Input::Heartbeat(beat) => self.beat(now, beat, random, out),
+            } => self.sleep_with_detail(step.now, *job, step.now + delay, reason, Some(detail)),
+            Input::Recovered(job) => self.recover(step, *job),
+            Input::Ended { job, state } => self.ended(step, &job, state),
+            Input::EndedRun { job, run, state } => self.ended_run(step, job, run, state),
+            Input::Gone(job) => self.gone(step, &job),
+            Input::Register(worker) => self.register_worker(step, *worker),
+            Input::Heartbeat(heartbeat) => self.heartbeat(step, &heartbeat),
             Input::Deregister {
                 worker,
                 incarnation,
             } => {
-                self.deregister_worker(now, &worker, incarnation.as_ref(), random, out);
+                self.deregister_worker(step, &worker, incarnation.as_ref());
             }
             Input::Inventory {
                 worker,
                 incarnation,
                 running,
                 finished,
-            } => self.inventory(now, &worker, &incarnation, &running, &finished, random, out),
-            Input::Published { job, run, at } => self.published(now, job, run, at, out),
+            } => self.inventory(step, &worker, &incarnation, &running, &finished),
+            Input::Published { job, run, at } => self.published(step, job, run, at),
             Input::PublishFailed { job, run, sure } => {
-                self.publish_failed(now, job, run, sure, random, out);
+                self.publish_failed(step, job, run, sure);
             }
             Input::Started {
                 job,
                 dispatch,
                 worker,
                 at,
-            } => self.started(now, &job, &dispatch, &worker, at),
-            Input::Result(report) => self.result(now, report, random, out),
+            } => self.started(step.now, &job, &dispatch, &worker, at),
+            Input::Result(report) => self.result(step, report),
             Input::PolicyConfirmed { snapshot } => {
                 if self.confirmed.as_ref().is_none_or(|(s, _)| *s != snapshot) {
                     self.capacity_changed = true;
                     self.ready.unpark_all();
                 }
-                self.confirmed = Some((snapshot, now));
+                self.confirmed = Some((snapshot, step.now));
             }
             Input::BusDown => self.listening.end(),
             Input::BusUp => self.bus_up(),
-            Input::Rules(rules) => self.reconfigure(now, rules, out),
+            Input::Rules(rules) => self.reconfigure(step, rules),
         }
     }
 
@@ -272,7 +290,7 @@ impl Engine {
     }
 
     /// New rules: every waiting job is queued anew by them, in the order of its turn.
-    fn reconfigure(&mut self, now: Timestamp, rules: Arc<Rules>, out: &mut Vec<Effect>) {
+    fn reconfigure(&mut self, step: &mut Step<'_>, rules: Arc<Rules>) {
         if *self.rules == *rules {
             return;
         }
@@ -290,11 +308,11 @@ impl Engine {
                 continue;
             };
             job.place = None;
-            job.kept = None;
+            job.saved_turn = None;
             let phase = std::mem::replace(&mut job.phase, Phase::Checking);
             let known = job.queued.clone();
             match phase {
-                Phase::Waiting { verdict, .. } => self.make_ready(now, known, verdict, out),
+                Phase::Waiting { verdict, .. } => self.make_ready(step, known, verdict),
                 other @ (Phase::Checking
                 | Phase::Sleeping { .. }
                 | Phase::Held

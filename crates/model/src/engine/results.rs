@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Assignment, Effect, Engine, Job, Outcome, Phase, Random, ResultReport, RunId};
+use super::{Assignment, Effect, Engine, Job, Outcome, Phase, ResultReport, RunId, Step};
 use crate::ids::{DispatchId, JobId, WorkerId};
 use crate::routing::{Addressing, WaitReason};
 use crate::rules::RetryOn;
@@ -10,35 +10,28 @@ use crate::run_end::RunEnd;
 use crate::time::Timestamp;
 
 impl Engine {
-    pub(super) fn published(
-        &mut self,
-        now: Timestamp,
-        id: JobId,
-        run: RunId,
-        at: Timestamp,
-        out: &mut Vec<Effect>,
-    ) {
-        let flush_at = now + self.settings.flush_after;
+    pub(super) fn published(&mut self, step: &mut Step<'_>, id: JobId, run: RunId, at: Timestamp) {
+        let flush_at = step.now + self.settings.flush_after;
         match self.jobs.get_mut(&id).and_then(Job::assignment_mut) {
             Some(a) if a.dispatch == run.dispatch => {
                 if a.dispatched_at.is_none() {
                     // What began was on the wire before, whatever the worker's clock says.
                     a.dispatched_at = Some(a.started_at.unwrap_or(at).min(at));
-                    let began = a.began_at().map(|at| self.listening.moment(now, at));
+                    let began = a.began_at().map(|at| self.listening.moment(step.now, at));
                     a.liveness.began = a.liveness.began.or(began);
                     self.unflushed_times.push_back((flush_at, id, run.dispatch));
                 }
             }
-            Some(_) | None => self.cancel_again(id, run, out),
+            Some(_) | None => self.cancel_again(step, id, run),
         }
     }
 
     /// A run went out after it had ended for us: the cancel that was sent then may have
     /// come before it. One whose result was taken needs none.
-    fn cancel_again(&mut self, job: JobId, run: RunId, out: &mut Vec<Effect>) {
+    fn cancel_again(&mut self, step: &mut Step<'_>, job: JobId, run: RunId) {
         if !self.taken.set.contains(&run.dispatch) {
             let reason = "the run had ended before it went out".to_owned();
-            self.cancel_at_worker(job, run, reason, out);
+            self.cancel_at_worker(step, job, run, reason);
         }
     }
 
@@ -49,27 +42,25 @@ impl Engine {
     /// What surely never left goes back to waiting, and counts as a try to place it.
     pub(super) fn publish_failed(
         &mut self,
-        now: Timestamp,
+        step: &mut Step<'_>,
         id: JobId,
         given: RunId,
         sure: bool,
-        random: Random<'_>,
-        out: &mut Vec<Effect>,
     ) {
-        let again = now + self.settings.retry_delay_publish;
+        let again = step.now + self.settings.retry_delay_publish;
         let heard = self.listening.now();
         let mut rearm = false;
         let run = self.jobs.get_mut(&id).and_then(Job::assignment_mut);
         let Some(run) = run.filter(|a| a.dispatch == given.dispatch) else {
             if !sure {
-                self.cancel_again(id, given, out);
+                self.cancel_again(step, id, given);
             }
             return;
         };
         let run = Some(run).filter(|a| !a.accepted);
         if sure && run.as_ref().is_some_and(|a| a.dispatched_at.is_none()) {
             let reason = "it could not be put on the wire".to_owned();
-            self.retry_or_fail(now, &id, RunEnd::DispatchFailed, reason, random, out);
+            self.retry_or_fail(step, &id, RunEnd::DispatchFailed, reason);
             return;
         }
         if let Some(a) = run
@@ -121,13 +112,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn result(
-        &mut self,
-        now: Timestamp,
-        report: ResultReport,
-        random: Random<'_>,
-        out: &mut Vec<Effect>,
-    ) {
+    pub(super) fn result(&mut self, step: &mut Step<'_>, report: ResultReport) {
         let job = self.jobs.get_mut(&report.job);
         let known = job.as_ref().map(|job| job.queued.clone());
         let (known, a) = match (known, job.and_then(Job::assignment_mut)) {
@@ -137,17 +122,18 @@ impl Engine {
                 (known, a)
             }
             _ => {
-                self.unmatched(report, out);
+                self.unmatched(step, report);
                 return;
             }
         };
-        out.push(receipt(&report));
+        step.effects.push(receipt(&report));
         // A result implies that it was dispatched and ran.
         a.accepted = true;
         if report.outcome != Outcome::NotStarted && a.started_at.is_none() {
-            a.started_at = Some(within(a, report.started_at, now));
+            a.started_at = Some(within(a, report.started_at, step.now));
         }
-        a.dispatched_at.get_or_insert(a.started_at.unwrap_or(now));
+        a.dispatched_at
+            .get_or_insert(a.started_at.unwrap_or(step.now));
         let assignment = a.clone();
         self.taken
             .insert(assignment.dispatch, self.settings.remember_results);
@@ -164,17 +150,17 @@ impl Engine {
                 w.draining = true;
             }
             let reason = "handed back by a draining worker".to_owned();
-            self.retry_or_fail(now, &report.job, end, reason, random, out);
+            self.retry_or_fail(step, &report.job, end, reason);
             return;
         }
         let again = self.retry_on(&known).follows(end);
-        if again && assignment.attempt.0 < assignment.limits.max_attempts {
-            self.retry_or_fail(now, &report.job, end, detail, random, out);
+        if again && !assignment.is_last_attempt() {
+            self.retry_or_fail(step, &report.job, end, detail);
             return;
         }
         let (code, reason) = final_report(&report, &assignment, again, detail);
         self.forget(&report.job);
-        out.push(Effect::Finish {
+        step.effects.push(Effect::Finish {
             job: known,
             assignment,
             end,
@@ -188,12 +174,12 @@ impl Engine {
 
     /// A result of a run that is not held. Its worker keeps it until the ledger has told
     /// that it is no run under way: we may be the ones who are wrong.
-    fn unmatched(&self, report: ResultReport, out: &mut Vec<Effect>) {
+    fn unmatched(&self, step: &mut Step<'_>, report: ResultReport) {
         let dispatch: Option<DispatchId> = report.dispatch.parse().ok();
         if dispatch.is_some_and(|d| self.taken.set.contains(&d)) {
-            out.push(receipt(&report));
+            step.effects.push(receipt(&report));
         } else if dispatch.is_some() && !report.looked_up {
-            out.push(Effect::LookUp(report));
+            step.effects.push(Effect::LookUp(report));
         } else {
             let job = self.jobs.get(&report.job);
             let why = match job.and_then(Job::assignment) {
@@ -203,20 +189,18 @@ impl Engine {
                 ),
                 None => "the job is not in flight".to_owned(),
             };
-            out.push(receipt(&report));
-            out.push(Effect::UnmatchedResult { report, why });
+            step.effects.push(receipt(&report));
+            step.effects.push(Effect::UnmatchedResult { report, why });
         }
     }
 
     /// Another run if attempts are left, or the end.
     pub(super) fn retry_or_fail(
         &mut self,
-        now: Timestamp,
+        step: &mut Step<'_>,
         id: &JobId,
         end: RunEnd,
         reason: String,
-        random: Random<'_>,
-        out: &mut Vec<Effect>,
     ) {
         let Some(mut job) = self.forget(id) else {
             return;
@@ -227,7 +211,7 @@ impl Engine {
         let counted = end == RunEnd::DispatchFailed;
         job.tries = if counted { job.tries + 1 } else { job.tries };
         if let Some(reason) = self.why_final(&job, &assignment, end, &reason) {
-            out.push(Effect::Finish {
+            step.effects.push(Effect::Finish {
                 job: job.queued,
                 assignment,
                 end,
@@ -240,15 +224,15 @@ impl Engine {
             return;
         }
         let not_before = self
-            .delay_after(&job, &assignment, end, random)
-            .map(|d| now + d);
+            .delay_after(step, &job, &assignment, end)
+            .map(|d| step.now + d);
         let ran = end.may_have_begun();
         let mut known = (*job.queued).clone();
         known.attempt = assignment.attempt.after_requeue(end);
         known.not_before = not_before;
-        known.since = Some(now);
+        known.since = Some(step.now);
         known.lost = end.is_lost() || (known.lost && !ran);
-        out.push(Effect::Requeue {
+        step.effects.push(Effect::Requeue {
             job: id.clone(),
             assignment,
             end,
@@ -261,12 +245,12 @@ impl Engine {
                     true => WaitReason::DispatchFailed,
                     false => WaitReason::Backoff,
                 };
-                self.sleep(now, known, until, reason);
+                self.sleep(step.now, known, until, reason);
             }
             None => {
                 let known = std::sync::Arc::new(known);
-                self.set_phase(now, known.clone(), Phase::Checking);
-                out.push(Effect::Recheck(known));
+                self.set_phase(step.now, known.clone(), Phase::Checking);
+                step.effects.push(Effect::Recheck(known));
             }
         }
         if let Some(waiting) = self.jobs.get_mut(id) {
@@ -276,7 +260,7 @@ impl Engine {
 
     /// Why no other run follows one that ended like this; `None` if one does.
     fn why_final(&self, job: &Job, a: &Assignment, end: RunEnd, reason: &str) -> Option<String> {
-        if end.may_have_begun() && a.attempt.0 >= a.limits.max_attempts {
+        if end.may_have_begun() && a.is_last_attempt() {
             Some(format!("attempt {} was the last: {reason}", a.attempt))
         } else if !self.retry_on(&job.queued).follows(end) {
             Some(reason.to_owned())
@@ -290,23 +274,23 @@ impl Engine {
     /// How long the next run waits after one that ended like this.
     fn delay_after(
         &self,
+        step: &mut Step<'_>,
         job: &Job,
         a: &Assignment,
         end: RunEnd,
-        random: Random<'_>,
     ) -> Option<Duration> {
-        let backoff = |n: u32, random: Random<'_>| self.settings.backoff.delay(n, random());
-        let nth = a.attempt.0.saturating_sub(1);
+        let mut backoff = |n: u32| self.settings.backoff.delay(n, step.random());
+        let nth = a.attempt.before_this_run().0;
         match end {
             RunEnd::DispatchFailed => {
                 let floor = self.settings.retry_delay_publish;
-                Some(backoff(job.tries.saturating_sub(1), random).max(floor))
+                Some(backoff(job.tries.saturating_sub(1)).max(floor))
             }
             // A run that never began costs nothing and waits for nothing.
             RunEnd::NotStarted | RunEnd::NotAccepted => None,
             // A lost worker is not the job's fault: the first retry after one is
             // immediate. The second may be the job's fault.
-            RunEnd::WorkerLost | RunEnd::RunLost => job.queued.lost.then(|| backoff(nth, random)),
+            RunEnd::WorkerLost | RunEnd::RunLost => job.queued.lost.then(|| backoff(nth)),
             RunEnd::Succeeded
             | RunEnd::Failed
             | RunEnd::FailedRetryable
@@ -319,8 +303,8 @@ impl Engine {
             | RunEnd::DeadlineExceeded
             | RunEnd::Abandoned => {
                 let plan = job.queued.spec.retry.as_ref();
-                let planned = plan.and_then(|p| p.delay(a.attempt.0));
-                Some(planned.unwrap_or_else(|| backoff(nth, random)))
+                let planned = plan.and_then(|p| p.delay(a.attempt));
+                Some(planned.unwrap_or_else(|| backoff(nth)))
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Effect, Engine, Heartbeat, Job, Random, WorkerChange, WorkerChangeKind};
+use super::{Engine, Heartbeat, Job, Step, WorkerChange, WorkerChangeKind};
 use crate::ids::{DispatchId, Incarnation, JobId, WorkerId};
 use crate::routing::{Addressing, Worker, WorkerHealth};
 use crate::run_end::RunEnd;
@@ -27,20 +27,14 @@ impl Engine {
     /// that the old process is gone, and its jobs with it: it is asked, and known soon, not
     /// after the TTL. Under a name that several processes share, nobody is gone because
     /// another came.
-    pub(super) fn register_worker(
-        &mut self,
-        now: Timestamp,
-        mut worker: Worker,
-        random: Random<'_>,
-        out: &mut Vec<Effect>,
-    ) {
+    pub(super) fn register_worker(&mut self, step: &mut Step<'_>, mut worker: Worker) {
         worker.last_seen = self.listening.now();
         worker.health = WorkerHealth::default();
         let known = self.workers.get(&worker.id);
         match worker.addressing {
             Addressing::Direct if worker.sdk => {
                 let (id, incarnation) = (&worker.id, &worker.incarnation);
-                if !self.register_process(now, id, incarnation, random, out) {
+                if !self.register_process(step, id, incarnation) {
                     return;
                 }
             }
@@ -48,7 +42,7 @@ impl Engine {
                 if known.map(|w| &w.incarnation) != Some(&worker.incarnation) {
                     let reason = "its worker was replaced by a new process";
                     let except = Some(&worker.incarnation);
-                    self.requeue_worker(now, &worker.id, except, reason, random, out);
+                    self.requeue_worker(step, &worker.id, except, reason);
                 }
             }
             Addressing::Shared | Addressing::Unregistered => {
@@ -61,26 +55,55 @@ impl Engine {
         self.register(worker);
     }
 
-    pub(super) fn beat(
-        &mut self,
-        now: Timestamp,
-        beat: Heartbeat,
-        random: Random<'_>,
-        out: &mut Vec<Effect>,
-    ) {
-        self.resend_cancels(&beat.active, out);
+    pub(super) fn heartbeat(&mut self, step: &mut Step<'_>, beat: &Heartbeat) {
+        self.resend_cancels(step, &beat.active);
         let registered = self.workers.get(&beat.worker).map(|w| &w.incarnation);
         if let Some(incarnation) = &beat.incarnation
             && registered != Some(incarnation)
         {
-            self.duplicate_heartbeat(now, &beat, incarnation, random, out);
+            self.duplicate_heartbeat(step, beat, incarnation);
             return;
         }
         if registered.is_none() {
             // A worker that knows only CAP introduces itself once in its life, perhaps
             // to an earlier leader: its heartbeat must do.
-            self.register_worker(now, worker_of_heartbeat(now, &beat), random, out);
+            self.register_worker(step, worker_of_heartbeat(step.now, beat));
         }
+        let Some(w) = self.workers.get_mut(&beat.worker) else {
+            return;
+        };
+        let (sdk, held, idle_before) = (w.sdk, w.in_flight, w.health.idle_at);
+        self.update_worker(beat);
+        if sdk {
+            if held > 0 {
+                self.request_inventory_if_missing(step, &beat.worker, &beat.active);
+            }
+            self.note_heartbeats(&beat.worker, beat.active.iter());
+        } else if held > 0 && beat.active_jobs >= held {
+            // It cannot say which, but it has as many as we gave it.
+            let all: Vec<DispatchId> = self
+                .in_flight
+                .of_worker(&beat.worker)
+                .map(|(d, _)| *d)
+                .collect();
+            self.note_heartbeats(&beat.worker, all.iter());
+        } else if held > 0
+            && beat.active_jobs == 0
+            && let Some(before) = idle_before
+        {
+            // What was sent while it was not connected is gone; it had time to begin, and
+            // has said twice that it has nothing.
+            let reason = "its worker does not have it";
+            let gone = self.jobs_at_worker(&beat.worker, |a| a.liveness.accept_by <= before);
+            for id in gone {
+                self.note_declined_topic(&beat.worker, &id);
+                self.retry_or_fail(step, &id, RunEnd::WorkerLost, reason.into());
+            }
+        }
+    }
+
+    /// What a heartbeat says of the worker itself.
+    fn update_worker(&mut self, beat: &Heartbeat) {
         let heard = self.listening.now();
         let Some(w) = self.workers.get_mut(&beat.worker) else {
             return;
@@ -108,38 +131,9 @@ impl Engine {
             w.in_flight.saturating_add(u32::from(ended))
         };
         w.reported_active = beat.active_jobs.saturating_sub(ours);
-        let idle_before = w.health.idle_at;
         w.health.idle_at = (beat.active_jobs == 0).then_some(heard);
-        let (sdk, held) = (w.sdk, w.in_flight);
         if !was_open && w.is_open() {
             self.capacity_changed = true;
-        }
-        if sdk && held > 0 {
-            self.request_inventory_if_missing(&beat.worker, &beat.active, out);
-        }
-        if sdk {
-            self.note_heartbeats(&beat.worker, beat.active.iter());
-        } else if held > 0 && beat.active_jobs >= held {
-            // It cannot say which, but it has as many as we gave it.
-            let all: Vec<DispatchId> = self
-                .in_flight
-                .of_worker(&beat.worker)
-                .map(|(d, _)| *d)
-                .collect();
-            self.note_heartbeats(&beat.worker, all.iter());
-        } else if held > 0
-            && beat.active_jobs == 0
-            && let Some(before) = idle_before
-        {
-            // What was sent while it was not connected is gone; it had time to begin, and
-            // has said twice that it has nothing.
-            let reason = "its worker does not have it";
-            let gone = self.jobs_at_worker(&beat.worker, |a| a.liveness.accept_by <= before);
-            for id in gone {
-                self.note_declined_topic(&beat.worker, &id);
-                let end = RunEnd::WorkerLost;
-                self.retry_or_fail(now, &id, end, reason.into(), random, out);
-            }
         }
     }
 
@@ -205,11 +199,9 @@ impl Engine {
     /// worker itself: it may have introduced itself to an earlier leader.
     pub(super) fn deregister_worker(
         &mut self,
-        now: Timestamp,
+        step: &mut Step<'_>,
         worker: &WorkerId,
         incarnation: Option<&Incarnation>,
-        random: Random<'_>,
-        out: &mut Vec<Effect>,
     ) {
         if let Some(incarnation) = incarnation {
             self.duplicates.remove(worker, incarnation);
@@ -217,40 +209,36 @@ impl Engine {
         let known = self.workers.get(worker);
         if known.is_some_and(|w| incarnation.is_none_or(|i| *i == w.incarnation)) {
             self.depart(worker, WorkerChangeKind::Left);
-            self.promote_duplicate(worker, out);
+            self.promote_duplicate(step, worker);
         } else if known.is_some() && incarnation.is_none() {
             return;
         }
         let gone = self.jobs_at_worker(worker, |a| incarnation.is_none_or(|i| *i == a.incarnation));
-        self.requeue_lost(now, gone, worker, "its worker left", random, out);
+        self.requeue_lost(step, gone, worker, "its worker left");
     }
 
     /// Everything this worker held (under any other incarnation than `except`) is lost.
     pub(super) fn requeue_worker(
         &mut self,
-        now: Timestamp,
+        step: &mut Step<'_>,
         worker: &WorkerId,
         except: Option<&Incarnation>,
         reason: &str,
-        random: Random<'_>,
-        out: &mut Vec<Effect>,
     ) {
         let lost = self.jobs_at_worker(worker, |a| except.is_none_or(|e| a.incarnation != *e));
-        self.requeue_lost(now, lost, worker, reason, random, out);
+        self.requeue_lost(step, lost, worker, reason);
     }
 
     pub(super) fn requeue_lost(
         &mut self,
-        now: Timestamp,
+        step: &mut Step<'_>,
         lost: Vec<JobId>,
         worker: &WorkerId,
         reason: &str,
-        random: Random<'_>,
-        out: &mut Vec<Effect>,
     ) {
         for id in lost {
             let reason = format!("{reason} ({worker})");
-            self.retry_or_fail(now, &id, RunEnd::WorkerLost, reason, random, out);
+            self.retry_or_fail(step, &id, RunEnd::WorkerLost, reason);
         }
     }
 
@@ -288,16 +276,11 @@ impl Engine {
     }
 
     /// Workers that have been silent for longer than their time, while we listened.
-    pub(super) fn sweep_workers(
-        &mut self,
-        now: Timestamp,
-        random: Random<'_>,
-        out: &mut Vec<Effect>,
-    ) {
-        if now < self.next_worker_sweep || !self.listening.is_on() {
+    pub(super) fn sweep_workers(&mut self, step: &mut Step<'_>) {
+        if step.now < self.next_worker_sweep || !self.listening.is_on() {
             return;
         }
-        self.next_worker_sweep = now + std::time::Duration::from_secs(1);
+        self.next_worker_sweep = step.now + std::time::Duration::from_secs(1);
         let ttl = self.settings.worker_ttl;
         let silent: Vec<(WorkerId, Incarnation)> = self
             .workers
@@ -311,10 +294,10 @@ impl Engine {
         for (id, incarnation) in silent {
             self.depart(&id, WorkerChangeKind::Lost("no heartbeat"));
             let held = self.jobs_at_worker(&id, |a| a.incarnation == incarnation);
-            self.requeue_lost(now, held, &id, "its worker fell silent", random, out);
-            self.promote_duplicate(&id, out);
+            self.requeue_lost(step, held, &id, "its worker fell silent");
+            self.promote_duplicate(step, &id);
         }
-        self.sweep_duplicates(now, random, out);
+        self.sweep_duplicates(step);
         let heard = self.listening.now();
         for w in self.workers.values_mut() {
             if w.health.unresponsive_until.is_some_and(|at| at <= heard) {
@@ -336,7 +319,7 @@ impl Engine {
                 !served && !anybody && self.listening.silence(a.liveness.last_heartbeat) > ttl
             });
             let reason = "its worker did not come back";
-            self.requeue_lost(now, orphaned, &worker, reason, random, out);
+            self.requeue_lost(step, orphaned, &worker, reason);
         }
     }
 }

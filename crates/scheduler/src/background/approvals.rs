@@ -1,10 +1,9 @@
-//! Looks after held jobs: denies those nobody approved in time, and puts those that were
-//! held under another policy to the one in force.
+//! Held jobs: denies those nobody approved in time, and evaluates those that were held
+//! under another policy by the active one.
 //!
-//! Like all upkeep it takes no input: it looks at the ledger and does what is missing.
-//! It decides nothing itself. Time decides about expiry, the kernel about the rest, and
-//! the ledger lets every held job be moved once, by whoever is first, and by this leader
-//! only while it leads.
+//! It takes no input: it reads the ledger and does what is missing. It decides nothing
+//! itself. Time decides about expiry, the kernel about the rest, and the ledger lets every
+//! held job be moved once, by whoever is first, and by this leader only while it leads.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,74 +15,78 @@ use airlock_model::{JobId, JobState};
 
 use crate::inbound::submissions;
 use crate::metrics::ByOutcome;
-use crate::term::{Term, random};
+use crate::term::{Stores, Term, TermContext, random};
 
 const POLL: Duration = Duration::from_millis(500);
 /// Held jobs in one batch.
 const PAGE: u32 = 200;
-/// How many polls pass between looks for requests whose jobs ended otherwise.
+/// How many polls pass before requests whose jobs ended otherwise are closed.
 const WITHDRAW_EVERY: u32 = 20;
 /// How many polls pass between counts of what is pending.
 const COUNT_EVERY: u32 = 4;
-/// How many polls pass between questions to the kernel which policy is in force.
-const ASK_EVERY: u32 = 2;
+/// How many polls pass before it is checked whether the policy has changed.
+const CHECK_EVERY: u32 = 2;
 
 /// Runs until the term is over.
-pub async fn look_after(term: Arc<Term>) -> anyhow::Result<()> {
-    // The policy all held jobs have been put to.
-    let mut judged_by = String::new();
+pub async fn run(term: Arc<Term>) -> anyhow::Result<()> {
+    let (ctx, stores) = (&*term.ctx, &*term.stores);
+    // The policy that all held jobs were evaluated by.
+    let mut evaluated_by = String::new();
     let mut polls: u32 = 0;
     loop {
-        tokio::select! {
-            () = term.over.cancelled() => return Ok(()),
-            () = tokio::time::sleep(POLL) => {}
+        if !ctx.sleep_unless_over(POLL).await {
+            return Ok(());
         }
         polls = polls.wrapping_add(1);
-        if let Err(error) = expire(&term).await {
-            tracing::warn!(%error, "looking for expired approvals");
+        if let Err(error) = expire(ctx, stores).await {
+            tracing::warn!(%error, "expiring approvals failed, retrying");
         }
         if polls.is_multiple_of(WITHDRAW_EVERY) {
-            match term.ledger.withdraw_approvals().await {
-                Ok(closed) => ended(&term, "withdrawn", closed),
-                Err(error) => tracing::warn!(%error, "closing approvals of jobs that ended"),
+            match stores.ledger.withdraw_approvals().await {
+                Ok(closed) => count_ended(ctx, "withdrawn", closed),
+                Err(error) => {
+                    tracing::warn!(%error, "closing approvals of ended jobs failed, retrying");
+                }
             }
         }
         if polls.is_multiple_of(COUNT_EVERY) {
-            match term.ledger.pending_approvals(term.shard).await {
+            match stores.ledger.pending_approvals(ctx.shard).await {
                 Ok(pending) => {
                     let pending = i64::try_from(pending).unwrap_or(i64::MAX);
-                    term.metrics.approvals_pending.set(pending);
+                    ctx.metrics.approvals_pending.set(pending);
                 }
-                Err(error) => tracing::warn!(%error, "counting approvals"),
+                Err(error) => tracing::warn!(%error, "counting approvals failed, retrying"),
             }
         }
-        if polls.is_multiple_of(ASK_EVERY)
-            && let Some(snapshot) = term.kernel.snapshot().await
-            && snapshot != judged_by
+        if polls.is_multiple_of(CHECK_EVERY)
+            && let Some(snapshot) = term.active_policy.snapshot()
+            && snapshot != evaluated_by
         {
-            match rejudge(&term, &snapshot).await {
-                Ok(true) => judged_by = snapshot,
+            match reevaluate(&term, &snapshot).await {
+                Ok(true) => evaluated_by = snapshot,
                 Ok(false) => {}
-                Err(error) => tracing::warn!(%error, "judging held jobs by the new policy"),
+                Err(error) => {
+                    tracing::warn!(%error, snapshot, "evaluating held jobs failed, retrying");
+                }
             }
         }
     }
 }
 
 /// Counts requests that ended without a vote.
-fn ended(term: &Term, outcome: &'static str, count: u64) {
+fn count_ended(ctx: &TermContext, outcome: &'static str, count: u64) {
     if count > 0 {
         let by = ByOutcome { outcome };
-        term.metrics.approvals.get_or_create(&by).inc_by(count);
+        ctx.metrics.approvals.get_or_create(&by).inc_by(count);
     }
 }
 
-async fn expire(term: &Term) -> Result<(), LedgerError> {
+async fn expire(ctx: &TermContext, stores: &Stores) -> Result<(), LedgerError> {
     loop {
-        let expired = term.ledger.expire_approvals(PAGE).await?;
-        ended(term, "expired", expired.len() as u64);
+        let expired = stores.ledger.expire_approvals(PAGE).await?;
+        count_ended(ctx, "expired", expired.len() as u64);
         for job in &expired {
-            tracing::info!(%job, "nobody approved it in time; denied");
+            tracing::info!(%job, "approval expired, job denied");
         }
         if expired.len() < PAGE as usize {
             return Ok(());
@@ -91,29 +94,30 @@ async fn expire(term: &Term) -> Result<(), LedgerError> {
     }
 }
 
-/// Puts every job that is held under another policy to the kernel. Whether all of them
+/// Asks the kernel about every job that is held under another policy. Whether all of them
 /// have an answer now.
-async fn rejudge(term: &Term, snapshot: &str) -> Result<bool, LedgerError> {
+async fn reevaluate(term: &Term, snapshot: &str) -> Result<bool, LedgerError> {
     let mut after: Option<JobId> = None;
-    let mut whole = true;
+    let mut complete = true;
     loop {
         let page = term
+            .stores
             .ledger
-            .held_under_other(term.shard, snapshot, after.as_ref(), PAGE)
+            .held_under_other(term.ctx.shard, snapshot, after.as_ref(), PAGE)
             .await?;
         let Some(last) = page.last().map(|h| h.job_id.clone()) else {
-            return Ok(whole);
+            return Ok(complete);
         };
         let more = page.len() == PAGE as usize;
-        whole &= rejudge_page(term, page, snapshot).await?;
-        if !more || term.over.is_cancelled() {
-            return Ok(whole);
+        complete &= reevaluate_page(term, page, snapshot).await?;
+        if !more || term.ctx.over.is_cancelled() {
+            return Ok(complete);
         }
         after = Some(last);
     }
 }
 
-async fn rejudge_page(
+async fn reevaluate_page(
     term: &Term,
     page: Vec<HeldJob>,
     snapshot: &str,
@@ -121,18 +125,19 @@ async fn rejudge_page(
     let ids: Vec<JobId> = page.iter().map(|h| h.job_id.clone()).collect();
     let held: HashMap<JobId, HeldJob> = page.into_iter().map(|h| (h.job_id.clone(), h)).collect();
     let jobs: Vec<_> = term
+        .stores
         .ledger
         .load(&ids, 0)
         .await?
         .into_iter()
         .filter(|job| job.state == JobState::ApprovalRequired)
-        .map(submissions::known)
+        .map(submissions::queued_job)
         .collect();
-    let mut whole = true;
+    let mut complete = true;
     for answer in term.kernel.decide(jobs, random()).await {
         // Anything but a verdict means that the kernel could not be asked.
         let Input::Decided { job, verdict } = answer else {
-            whole = false;
+            complete = false;
             continue;
         };
         let Some(held) = held.get(&job.id) else {
@@ -140,27 +145,27 @@ async fn rejudge_page(
         };
         // An answer of the policy before, from the cache or from a kernel that lags.
         if verdict.snapshot != snapshot {
-            whole = false;
+            complete = false;
             continue;
         }
-        match term.ledger.rejudge(held, &verdict).await? {
+        match term.stores.ledger.rejudge(held, &verdict).await? {
             Reevaluated::Kept => {}
-            // Looked at again: if it is still held, it has no answer yet.
-            Reevaluated::Nothing => whole = false,
+            // It is read again: if it is still held, it has no answer yet.
+            Reevaluated::Nothing => complete = false,
             Reevaluated::Denied => {
-                ended(term, "denied", 1);
-                tracing::info!(job = %job.id, "held; the new policy denies it");
+                count_ended(&term.ctx, "denied", 1);
+                tracing::info!(job = %job.id, "held job denied by the new policy");
             }
             Reevaluated::AskedAnew => {
-                ended(term, "superseded", 1);
-                tracing::info!(job = %job.id, rule = %verdict.rule_id, "held; asked anew");
+                count_ended(&term.ctx, "superseded", 1);
+                tracing::info!(job = %job.id, rule = %verdict.rule_id, "held job needs a new approval");
             }
             Reevaluated::Released => {
-                ended(term, "released", 1);
-                tracing::info!(job = %job.id, "held; the new policy asks nobody");
-                submissions::take_up(term, std::slice::from_ref(&job.id)).await?;
+                count_ended(&term.ctx, "released", 1);
+                tracing::info!(job = %job.id, "held job released by the new policy");
+                submissions::load_and_enqueue(term, std::slice::from_ref(&job.id)).await?;
             }
         }
     }
-    Ok(whole)
+    Ok(complete)
 }

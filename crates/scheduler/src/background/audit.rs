@@ -1,10 +1,10 @@
-//! Tells the audit trail on `sys.audit.<kind>`, behind its writers.
+//! Publishes the audit trail on `sys.audit.<kind>`, behind its writers.
 //!
 //! The trail is written in the transaction of the deed, by the scheduler and by every
-//! gateway. One of all leaders (the first shard's) reads it after the commit and tells
-//! it on, so what must stay true holds whoever wrote it: an entry is told at least once,
+//! gateway. One of all leaders (the first shard's) reads it after the commit and publishes
+//! it, so what must stay true holds whoever wrote it: an entry is published at least once,
 //! in the order of the trail, and never before it is committed. The cursor is durable;
-//! an entry told again after a take-over has the same message id.
+//! an entry published again after a take-over has the same message id.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,61 +18,64 @@ use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::cap::{AlertSeverity, SystemAlert};
 use airlock_proto::packet;
 
-use crate::background::upkeep::pause;
-use crate::term::Term;
+use crate::term::{Stores, TermContext};
 
 const POLL: Duration = Duration::from_millis(500);
-/// Entries told at once.
+/// Entries published at once.
 const PAGE: u32 = 200;
 
 /// Runs until the term is over. On other shards than the first it only waits for that.
-pub async fn tell(term: Arc<Term>) -> anyhow::Result<()> {
-    if term.shard != Shard(0) {
-        term.over.cancelled().await;
+pub async fn run(ctx: Arc<TermContext>, stores: Arc<Stores>) -> anyhow::Result<()> {
+    if ctx.shard != Shard(0) {
+        ctx.over.cancelled().await;
         return Ok(());
     }
     let mut at = None;
     loop {
         if let Some(at) = at {
-            match term.ledger.audit_lag(at).await {
-                Ok(lag) => term.metrics.lags("audit", lag),
-                Err(error) => tracing::warn!(%error, "asking for the lag of the audit trail"),
+            match stores.ledger.audit_lag(at).await {
+                Ok(lag) => ctx.metrics.lags("audit", lag),
+                Err(error) => tracing::warn!(%error, "reading the audit lag failed, retrying"),
             }
         }
-        let more = match page(&term, &mut at).await {
+        let more = match publish_page(&ctx, &stores, &mut at).await {
             Ok(more) => more,
             Err(error) => {
-                tracing::warn!(%error, "telling the audit trail; it is tried again");
+                tracing::warn!(%error, "publishing the audit trail failed, retrying");
                 false
             }
         };
-        if term.over.is_cancelled() || (!more && !pause(&term, POLL).await) {
+        if ctx.over.is_cancelled() || (!more && !ctx.sleep_unless_over(POLL).await) {
             return Ok(());
         }
     }
 }
 
-/// Tells one page; whether there is more.
-async fn page(term: &Term, at: &mut Option<AuditPosition>) -> anyhow::Result<bool> {
+/// Whether there is more.
+async fn publish_page(
+    ctx: &TermContext,
+    stores: &Stores,
+    at: &mut Option<AuditPosition>,
+) -> anyhow::Result<bool> {
     let from = match *at {
         Some(from) => from,
-        None => *at.insert(term.ledger.audit_cursor().await?),
+        None => *at.insert(stores.ledger.audit_cursor().await?),
     };
-    let entries = term.ledger.audit_after(from, PAGE).await?;
+    let entries = stores.ledger.audit_after(from, PAGE).await?;
     let Some((last, _)) = entries.last() else {
         return Ok(false);
     };
     let (last, more) = (*last, entries.len() == PAGE as usize);
-    let messages = entries.into_iter().map(|(_, e)| message(term, e)).collect();
-    for sent in term.bus.publish_all(messages).await {
+    let messages = entries.into_iter().map(|(_, e)| message(ctx, e)).collect();
+    for sent in stores.bus.publish_all(messages).await {
         sent?;
     }
-    term.ledger.advance_audit_cursor(last).await?;
+    stores.ledger.advance_audit_cursor(last).await?;
     *at = Some(last);
     Ok(more)
 }
 
-fn message(term: &Term, entry: AuditEntry) -> Outgoing {
+fn message(ctx: &TermContext, entry: AuditEntry) -> Outgoing {
     let msg_id = format!("audit-{}", entry.id);
     // An entry about a job is found by the job's id, one about the policy stands alone.
     let trace_id = entry.job_id.clone().unwrap_or_else(|| msg_id.clone());
@@ -85,14 +88,14 @@ fn message(term: &Term, entry: AuditEntry) -> Outgoing {
     };
     Outgoing {
         subject: Subject::Audit(entry.kind).to_string(),
-        payload: packet::seal(&term.sender, &trace_id, entry.at, Payload::Alert(alert)),
+        payload: packet::seal(&ctx.sender, &trace_id, entry.at, Payload::Alert(alert)),
         msg_id: Some(msg_id),
         traceparent: None,
     }
 }
 
-/// The entry's own words, and who, when and what about. The latter cannot be hidden by
-/// the former.
+/// The entry's own fields, and who, when and what about. The former cannot replace the
+/// latter.
 fn details(entry: &AuditEntry) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     if let Some(fields) = entry.detail.as_object() {
@@ -131,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_entry_says_cannot_pose_as_who_said_it() {
+    fn an_entrys_detail_cannot_replace_its_actor() {
         let entry = AuditEntry {
             id: 7,
             at: Timestamp(0),
@@ -143,8 +146,8 @@ mod tests {
                 "actor": "root", "reason": "fine", "round": 2, "constraints": null,
             }),
         };
-        let told = details(&entry);
-        let get = |name: &str| told.get(name).map(String::as_str);
+        let details = details(&entry);
+        let get = |name: &str| details.get(name).map(String::as_str);
         assert_eq!(get("actor"), Some("bob"));
         assert_eq!(get("audit_id"), Some("7"));
         assert_eq!(get("reason"), Some("fine"));

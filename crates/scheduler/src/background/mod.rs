@@ -3,6 +3,7 @@
 
 pub(crate) mod approvals;
 pub(crate) mod audit;
+pub(crate) mod policy_poll;
 pub(crate) mod reconciler;
 pub(crate) mod replayer;
 pub(crate) mod retention;

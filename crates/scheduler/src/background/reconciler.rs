@@ -1,13 +1,13 @@
-//! The reconciler: finds in the ledger what should have moved on and is in nobody's
-//! hands.
+//! The reconciler: finds jobs in the ledger that should have moved on and that nobody
+//! tracks.
 //!
-//! The engine watches every run and deadline it holds, from the last sign of life, and
-//! acts at once. This is the net below it. What it finds goes back to the engine, as
+//! The engine watches every run and deadline it tracks, from the last heartbeat, and acts
+//! at once. This is the net below it. What it finds goes back to the engine, as
 //! after a take-over, so that a timeout found here is no different from one found there:
-//! the worker is told, the letter written, the event published.
+//! the worker gets its cancel, the dead letter is written, the event published.
 //!
-//! What must stay true: nothing is timed out by age alone. A run that the engine holds
-//! is left to it, however old; one that nobody holds gets the time in which its worker
+//! What must stay true: nothing is timed out by age alone. A run that the engine tracks
+//! is left to it, however old; one that nobody tracks gets the time in which its worker
 //! would have shown it.
 
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use airlock_model::engine::RecoveredJob;
 use airlock_service::config::duration;
 use serde::{Deserialize, Serialize};
 
-use crate::background::retry_budget::{Strikes, give_up};
-use crate::background::upkeep::pause;
+use crate::background::retry_budget::{RetryBudget, force_fail};
+use crate::commit::handle::CommitHandle;
 use crate::config::SchedulerConfig;
-use crate::term::{Term, ToCore};
+use crate::term::{Stores, TermContext};
 
 /// How it looks for stale jobs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -68,87 +68,92 @@ impl ReconcilerConfig {
     }
 }
 
-pub async fn reconcile(term: Arc<Term>) -> anyhow::Result<()> {
-    let config = &term.config.reconciler;
-    let key = term.guard.keys().reconciler();
+/// Runs until the term is over.
+pub async fn run(
+    ctx: Arc<TermContext>,
+    stores: Arc<Stores>,
+    commit: CommitHandle,
+) -> anyhow::Result<()> {
+    let config = &ctx.config.reconciler;
+    let key = stores.guard.keys().reconciler();
     let ttl = keys::periodic_ttl(config.interval);
-    let lock = term.guard.periodic_lock(key, ttl, term.epoch);
-    let mut strikes = Strikes::default();
+    let lock = stores.guard.periodic_lock(key, ttl, ctx.epoch);
+    let mut budget = RetryBudget::default();
     let mut from = None;
-    while pause(&term, config.interval).await {
+    while ctx.sleep_unless_over(config.interval).await {
         if !lock.tick().await {
             continue;
         }
         // A ledger that is away is asked again in the next tick: nothing is half done.
-        if let Err(error) = tick(&term, &mut from, &mut strikes).await {
-            tracing::warn!(%error, "looking for stale jobs");
+        if let Err(error) = tick((&ctx, &stores, &commit), &mut from, &mut budget).await {
+            tracing::warn!(%error, "scan of stale jobs failed, retrying");
         }
     }
     lock.release().await;
     Ok(())
 }
 
-/// Looks at so many jobs as one tick may. What is beyond that is the next tick's: it goes
+/// Reads as many jobs as one tick may. What is beyond that is the next tick's: it goes
 /// on where this one stopped, so that whatever stands still is reached in its turn.
 async fn tick(
-    term: &Term,
+    (ctx, stores, commit): (&TermContext, &Stores, &CommitHandle),
     from: &mut Option<JobId>,
-    strikes: &mut Strikes,
+    budget: &mut RetryBudget,
 ) -> Result<(), LedgerError> {
-    let config = &term.config.reconciler;
-    let s = &term.config.scheduler;
+    let config = &ctx.config.reconciler;
+    let s = &ctx.config.scheduler;
     let after = StaleAfter {
         dispatch_ms: millis(s.dispatch_timeout),
         running_ms: millis(s.running_timeout),
     };
     if from.is_none() {
-        strikes.round();
+        budget.next_round();
     }
     let mut found = Vec::new();
     for _ in 0..config.iterations {
-        let ids = term
+        let ids = stores
             .ledger
-            .stale(term.shard, after, from.as_ref(), config.batch)
+            .stale(ctx.shard, after, from.as_ref(), config.batch)
             .await?;
         let last = ids.last().cloned();
-        let whole = ids.len() < config.batch as usize;
-        let loose = term.loose(ids).await;
-        let (again, enough) = strikes.divide(loose, config.tries);
-        give_up(
-            term,
-            &enough,
+        let last_page = ids.len() < config.batch as usize;
+        let untracked = commit.untracked(ids).await;
+        let (again, exhausted) = budget.spend(untracked, config.tries);
+        force_fail(
+            &stores.ledger,
+            &exhausted,
             "reconcile_failed",
             "it stood still, and nothing that was tried moved it",
         )
         .await;
         if !again.is_empty() {
-            term.ledger.forget_due(&again).await?;
-            // Rows that cannot be read are missing here, and have one strike more.
-            let jobs = term.ledger.load(&again, 0).await?;
+            stores.ledger.forget_due(&again).await?;
+            // Rows that cannot be read are missing here; their try is counted.
+            let jobs = stores.ledger.load(&again, 0).await?;
             found.extend(jobs.iter().map(|job| job.state));
             tracing::warn!(
                 jobs = again.len(),
                 readable = jobs.len(),
-                "stale jobs that nobody holds"
+                "stale jobs found that nobody tracks"
             );
             let open = jobs.into_iter().filter(|j| !j.state.is_final()).collect();
-            if term.to_core.send(ToCore::Adopt(open)).await.is_err() {
+            if !commit.recover(open).await {
                 return Ok(());
             }
         }
-        if whole {
+        if last_page {
             *from = None;
             break;
         }
         *from = last;
     }
-    term.metrics.found_stale(found);
+    ctx.metrics.found_stale(found);
     Ok(())
 }
 
 /// Makes a run as old as the ledger says, but for the time in which its worker, if it
 /// lives and has it, will say so.
-pub fn age(job: &mut RecoveredJob, s: &SchedulerConfig) {
+pub fn set_silence(job: &mut RecoveredJob, s: &SchedulerConfig) {
     if let Some(a) = &job.assignment {
         let limit = if a.accepted {
             s.running_timeout

@@ -1,12 +1,12 @@
 //! The pending replayer: takes up PENDING jobs that nobody holds, because their wake-up
 //! was lost.
 //!
-//! It ticks, and it looks at once when the bus came back or a stream was lost. A job
+//! It scans at intervals, and at once when the bus came back or a stream was lost. A job
 //! goes through the normal way again, under its stored trace id; no attempt is used up.
 //! What waits for its due time, backs off or stands in the ready queue is left alone.
 //! Approved jobs are PENDING in the ledger from the approval on, so they are found too.
 //!
-//! What must stay true: every look comes to its end, in as many ticks as it takes, and a
+//! What must stay true: every scan comes to its end, in as many ticks as it takes, and a
 //! lock that is busy or a ledger that is away delays it and nothing else.
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use airlock_guard::{NamedLock, keys};
 use airlock_ledger::LedgerError;
 use airlock_model::JobId;
 
-use crate::background::retry_budget::{Strikes, give_up};
+use crate::background::retry_budget::{RetryBudget, force_fail};
 use crate::inbound::submissions;
 use crate::metrics::by_topic;
 use crate::term::Term;
@@ -24,11 +24,11 @@ use crate::term::Term;
 /// Jobs read at once; a tick reads at most as many pages as the reconciler.
 const PAGE: u32 = 1000;
 
-/// When an urgent look could not be finished, it goes on after this.
+/// When an urgent scan could not be finished, it goes on after this.
 const SOON: Duration = Duration::from_secs(1);
 
-/// A look at everything that is PENDING for so long.
-struct Look {
+/// A scan of everything that is PENDING for so long.
+struct Scan {
     age: Duration,
     /// It does not wait for the next tick.
     urgent: bool,
@@ -36,8 +36,8 @@ struct Look {
     after: Option<JobId>,
 }
 
-impl Look {
-    fn usual(age: Duration) -> Self {
+impl Scan {
+    fn regular(age: Duration) -> Self {
         Self {
             age,
             urgent: false,
@@ -45,7 +45,7 @@ impl Look {
         }
     }
 
-    fn at_once() -> Self {
+    fn urgent() -> Self {
         Self {
             age: Duration::ZERO,
             urgent: true,
@@ -54,94 +54,96 @@ impl Look {
     }
 }
 
-pub async fn replay(term: Arc<Term>) -> anyhow::Result<()> {
-    let ttl = keys::periodic_ttl(term.config.scheduler.replay_interval);
-    let key = term.guard.keys().replayer();
-    let lock = term.guard.periodic_lock(key, ttl, term.epoch);
-    let ended = look_again_and_again(&term, &lock).await;
+pub async fn run(term: Arc<Term>) -> anyhow::Result<()> {
+    let ttl = keys::periodic_ttl(term.ctx.config.scheduler.replay_interval);
+    let key = term.stores.guard.keys().replayer();
+    let lock = term.stores.guard.periodic_lock(key, ttl, term.ctx.epoch);
+    let ended = scan_repeatedly(&term, &lock).await;
     lock.release().await;
     ended
 }
 
-async fn look_again_and_again(term: &Term, lock: &NamedLock) -> anyhow::Result<()> {
-    let s = &term.config.scheduler;
-    let mut lost = term.bus.stream_lost();
-    let mut connected = term.bus.connected();
-    let mut strikes = Strikes::default();
-    let mut look = Look::usual(s.pending_age);
+async fn scan_repeatedly(term: &Term, lock: &NamedLock) -> anyhow::Result<()> {
+    let s = &term.ctx.config.scheduler;
+    let mut lost = term.stores.bus.stream_lost();
+    let mut connected = term.stores.bus.connected();
+    let mut budget = RetryBudget::default();
+    let mut scan = Scan::regular(s.pending_age);
     loop {
-        let pause = match look.urgent {
+        let wait = match scan.urgent {
             true => SOON.min(s.replay_interval),
             false => s.replay_interval,
         };
         tokio::select! {
-            () = term.over.cancelled() => return Ok(()),
-            () = tokio::time::sleep(pause) => {}
+            () = term.ctx.over.cancelled() => return Ok(()),
+            () = tokio::time::sleep(wait) => {}
             changed = lost.changed() => {
                 changed?;
-                tracing::warn!("a stream was lost; looking for jobs whose wake-up was in it");
-                look = Look::at_once();
+                tracing::warn!("stream lost, scanning for jobs whose wake-up was in it");
+                scan = Scan::urgent();
             }
             changed = connected.changed() => {
                 changed?;
                 if !*connected.borrow_and_update() {
                     continue;
                 }
-                look = Look::at_once();
+                scan = Scan::urgent();
             }
         }
         if !lock.tick().await {
             continue;
         }
-        match tick(term, &mut look, &mut strikes).await {
-            Ok(true) => look = Look::usual(s.pending_age),
-            Ok(false) => tracing::info!("more jobs to look at than one tick allows; going on"),
-            Err(error) => tracing::warn!(%error, "looking for forgotten jobs"),
+        match tick(term, &mut scan, &mut budget).await {
+            Ok(true) => scan = Scan::regular(s.pending_age),
+            Ok(false) => tracing::info!("scan of PENDING jobs continues in the next tick"),
+            Err(error) => tracing::warn!(%error, "scan of PENDING jobs failed, retrying"),
         }
     }
 }
 
-/// Goes on with the look; whether it has come to its end.
-async fn tick(term: &Term, look: &mut Look, strikes: &mut Strikes) -> Result<bool, LedgerError> {
-    let age_ms = u64::try_from(look.age.as_millis()).unwrap_or(u64::MAX);
-    if look.after.is_none() {
-        strikes.round();
+/// Continues the scan; whether it has come to its end.
+async fn tick(term: &Term, scan: &mut Scan, budget: &mut RetryBudget) -> Result<bool, LedgerError> {
+    let age_ms = u64::try_from(scan.age.as_millis()).unwrap_or(u64::MAX);
+    if scan.after.is_none() {
+        budget.next_round();
     }
-    for _ in 0..term.config.reconciler.iterations {
+    for _ in 0..term.ctx.config.reconciler.iterations {
         let ids = term
+            .stores
             .ledger
-            .old_pending(term.shard, age_ms, look.after.as_ref(), PAGE)
+            .old_pending(term.ctx.shard, age_ms, scan.after.as_ref(), PAGE)
             .await?;
         let last = ids.last().cloned();
-        let whole = ids.len() < PAGE as usize;
-        let loose = term.loose(ids).await;
-        if !loose.is_empty() {
-            take_up(term, loose, strikes).await?;
+        let last_page = ids.len() < PAGE as usize;
+        let untracked = term.commit.untracked(ids).await;
+        if !untracked.is_empty() {
+            replay(term, untracked, budget).await?;
         }
-        if whole {
+        if last_page {
             return Ok(true);
         }
-        look.after = last;
+        scan.after = last;
     }
     Ok(false)
 }
 
-async fn take_up(term: &Term, ids: Vec<JobId>, strikes: &mut Strikes) -> Result<(), LedgerError> {
-    let inline = term.config.scheduler.inline_bytes;
-    for chunk in ids.chunks(term.config.scheduler.batch) {
-        let jobs = term.ledger.load(chunk, inline).await?;
-        tracing::info!(jobs = jobs.len(), "taking up jobs that nobody holds");
-        // What could not be read is tried again in the next look, a few times.
+async fn replay(term: &Term, ids: Vec<JobId>, budget: &mut RetryBudget) -> Result<(), LedgerError> {
+    let inline = term.ctx.config.scheduler.inline_bytes;
+    for chunk in ids.chunks(term.ctx.config.scheduler.batch) {
+        let jobs = term.stores.ledger.load(chunk, inline).await?;
+        tracing::info!(jobs = jobs.len(), "replaying untracked PENDING jobs");
+        // What could not be read is tried again in the next scan, a few times.
         let missing = chunk
             .iter()
             .filter(|id| jobs.iter().all(|job| job.job_id != **id));
-        let tries = term.config.reconciler.tries;
-        let (_, enough) = strikes.divide(missing.cloned().collect(), tries);
-        give_up(term, &enough, "unreadable", "its row cannot be read").await;
+        let tries = term.ctx.config.reconciler.tries;
+        let (_, exhausted) = budget.spend(missing.cloned().collect(), tries);
+        let ledger = &term.stores.ledger;
+        force_fail(ledger, &exhausted, "unreadable", "its row cannot be read").await;
         for job in &jobs {
-            by_topic(&term.metrics.orphan_replayed, job.spec.topic.as_str());
+            by_topic(&term.ctx.metrics.orphan_replayed, job.spec.topic.as_str());
         }
-        submissions::decide(term, jobs).await;
+        submissions::evaluate_and_enqueue(term, jobs).await;
     }
     Ok(())
 }

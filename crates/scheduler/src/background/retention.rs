@@ -7,22 +7,21 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use airlock_ledger::{ChangePosition, LedgerError, Sweep, Swept, id_floor};
+use airlock_ledger::{ChangePosition, LeaderLedger, LedgerError, Sweep, Swept, id_floor};
 use airlock_model::Timestamp;
 use airlock_service::config::duration;
 use serde::{Deserialize, Serialize};
 
-use crate::background::upkeep::pause;
-use crate::term::Term;
+use crate::term::{Stores, TermContext};
 
 /// Ids that Airlock makes sort below that of tomorrow; what is above, clients chose.
 const TOMORROW: Duration = Duration::from_secs(24 * 3600);
-/// Steps through those in one round: they lie in no order of time, so all are looked at
+/// Steps through those in one round: they lie in no order of time, so all are examined
 /// in turn, young and old.
-const FOREIGN_STEPS: u32 = 20;
-/// Jobs end some time after they came, so a walk passes some that are a little too young
-/// still; they are found when it begins anew, after this long at the latest.
-const ANEW: Duration = Duration::from_secs(3600);
+const CLIENT_ID_STEPS: u32 = 20;
+/// Jobs end some time after they came, so a scan passes some that are a little too young
+/// still; they are found when it starts over, after this long at the latest.
+const RESTART_AFTER: Duration = Duration::from_secs(3600);
 
 /// How long things are kept. 0 keeps them for ever.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -39,7 +38,7 @@ pub struct RetentionConfig {
     pub history: Duration,
     #[serde(with = "duration")]
     pub dead_letters: Duration,
-    /// What the others have been told of.
+    /// Entries of the change log that were published.
     #[serde(with = "duration")]
     pub changes: Duration,
     /// How often it begins.
@@ -81,125 +80,146 @@ impl RetentionConfig {
     }
 }
 
-/// What a walk through the jobs removes.
+/// What a scan of the jobs removes.
 #[derive(Debug, Clone, Copy)]
-enum What {
+enum Target {
     Jobs,
     Payloads,
     History,
 }
 
-/// How far a walk has come, among our ids and among those of others.
+/// What is removed by its own age, without a scan of the jobs.
+#[derive(Debug, Clone, Copy)]
+enum Records {
+    DeadLetters,
+    /// Results that changed nothing.
+    UnmatchedResults,
+    Changes,
+}
+
+/// How far a scan has come, among the ids that Airlock makes and among the clients' own.
 #[derive(Debug, Default)]
-struct Walk {
+struct Cursor {
     ours: String,
-    theirs: Option<String>,
-    begun: Option<Instant>,
+    clients: Option<String>,
+    started: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
-struct Walks {
-    jobs: Walk,
-    payloads: Walk,
-    history: Walk,
+struct Cursors {
+    jobs: Cursor,
+    payloads: Cursor,
+    history: Cursor,
     changes: ChangePosition,
 }
 
-pub async fn retain(term: Arc<Term>) -> anyhow::Result<()> {
-    let mut walks = Walks::default();
-    while pause(&term, term.config.retention.interval).await {
-        if let Err(error) = round(&term, &mut walks).await {
-            tracing::warn!(%error, "removing what is old");
+/// Runs until the term is over.
+pub async fn run(ctx: Arc<TermContext>, stores: Arc<Stores>) -> anyhow::Result<()> {
+    let mut cursors = Cursors::default();
+    while ctx.sleep_unless_over(ctx.config.retention.interval).await {
+        if let Err(error) = round(&ctx, &stores, &mut cursors).await {
+            tracing::warn!(%error, "retention round failed, retrying");
         }
     }
     Ok(())
 }
 
-async fn round(term: &Term, walks: &mut Walks) -> Result<(), LedgerError> {
-    let c = &term.config.retention;
+async fn round(
+    ctx: &TermContext,
+    stores: &Stores,
+    cursors: &mut Cursors,
+) -> Result<(), LedgerError> {
+    let (c, ledger) = (&ctx.config.retention, &stores.ledger);
     let kept = |time: Duration| if time.is_zero() { Duration::MAX } else { time };
-    walk(term, What::Jobs, c.jobs, &mut walks.jobs).await?;
-    // What goes with the job needs no walk of its own.
+    scan(ctx, stores, (Target::Jobs, c.jobs), &mut cursors.jobs).await?;
+    // What goes with the job needs no scan of its own.
     if kept(c.payloads) < kept(c.jobs) {
-        walk(term, What::Payloads, c.payloads, &mut walks.payloads).await?;
+        let what = (Target::Payloads, c.payloads);
+        scan(ctx, stores, what, &mut cursors.payloads).await?;
     }
     if kept(c.history) < kept(c.jobs) {
-        walk(term, What::History, c.history, &mut walks.history).await?;
+        let what = (Target::History, c.history);
+        scan(ctx, stores, what, &mut cursors.history).await?;
     }
-    let full = u64::from(c.batch);
-    if !c.dead_letters.is_zero() {
-        loop {
-            let began = Instant::now();
-            let keep = millis(c.dead_letters);
-            let n = term.ledger.sweep_letters(keep, c.batch).await?;
-            term.metrics.removed("dead_letters", n);
-            if n < full || !breathe(term, began).await {
-                break;
-            }
-        }
-    }
-    if !c.history.is_zero() {
-        loop {
-            let began = Instant::now();
-            let keep = millis(c.history);
-            let n = term.ledger.sweep_strays(keep, c.batch).await?;
-            term.metrics.removed("history", n);
-            if n < full || !breathe(term, began).await {
-                break;
-            }
-        }
-    }
-    if !c.changes.is_zero() {
-        loop {
-            let began = Instant::now();
-            let (n, at) = term
-                .ledger
-                .sweep_changes(millis(c.changes), walks.changes, c.batch)
-                .await?;
-            walks.changes = at;
-            term.metrics.removed("changes", n);
-            if n < full || !breathe(term, began).await {
-                break;
-            }
+    for (records, keep) in [
+        (Records::DeadLetters, c.dead_letters),
+        (Records::UnmatchedResults, c.history),
+        (Records::Changes, c.changes),
+    ] {
+        if !keep.is_zero() {
+            remove_old(ctx, ledger, (records, keep), &mut cursors.changes).await?;
         }
     }
     Ok(())
 }
 
-/// Our own ids up to those too young, then a stretch of the others'.
-async fn walk(term: &Term, what: What, keep: Duration, walk: &mut Walk) -> Result<(), LedgerError> {
+/// Removes a batch after the other until it finds less than a whole one.
+async fn remove_old(
+    ctx: &TermContext,
+    ledger: &LeaderLedger,
+    (records, keep): (Records, Duration),
+    changes: &mut ChangePosition,
+) -> Result<(), LedgerError> {
+    let (keep, batch) = (millis(keep), ctx.config.retention.batch);
+    loop {
+        let began = Instant::now();
+        let (name, removed) = match records {
+            Records::DeadLetters => ("dead_letters", ledger.sweep_letters(keep, batch).await?),
+            Records::UnmatchedResults => ("history", ledger.sweep_strays(keep, batch).await?),
+            Records::Changes => {
+                let (removed, at) = ledger.sweep_changes(keep, *changes, batch).await?;
+                *changes = at;
+                ("changes", removed)
+            }
+        };
+        ctx.metrics.removed(name, removed);
+        if removed < u64::from(batch) || !rest(ctx, began).await {
+            return Ok(());
+        }
+    }
+}
+
+/// The ids that Airlock makes up to those too young, then a stretch of the clients' own.
+async fn scan(
+    ctx: &TermContext,
+    stores: &Stores,
+    (target, keep): (Target, Duration),
+    cursor: &mut Cursor,
+) -> Result<(), LedgerError> {
     if keep.is_zero() {
         return Ok(());
     }
-    let now = term.clock.now();
-    let anew = (keep / 24).max(term.config.retention.interval).min(ANEW);
-    if walk.begun.is_none_or(|at| at.elapsed() >= anew) {
-        walk.ours = String::new();
-        walk.begun = Some(Instant::now());
+    let now = ctx.clock.now();
+    let restart = (keep / 24)
+        .max(ctx.config.retention.interval)
+        .min(RESTART_AFTER);
+    if cursor.started.is_none_or(|at| at.elapsed() >= restart) {
+        cursor.ours = String::new();
+        cursor.started = Some(Instant::now());
     }
     let below = id_floor(Timestamp(now.0.saturating_sub_unsigned(micros(keep))));
     loop {
         let began = Instant::now();
-        let swept = step(term, what, keep, &walk.ours, Some(&below)).await?;
-        let more = swept.examined >= u64::from(term.config.retention.batch);
+        let swept = step(ctx, stores, (target, keep), (&cursor.ours, Some(&below))).await?;
+        let more = swept.examined >= u64::from(ctx.config.retention.batch);
         if let Some(last) = swept.last {
-            walk.ours = last;
+            cursor.ours = last;
         }
         if !more {
             break;
         }
-        if !breathe(term, began).await {
+        if !rest(ctx, began).await {
             return Ok(());
         }
     }
     let above = id_floor(now + TOMORROW);
-    for _ in 0..FOREIGN_STEPS {
+    for _ in 0..CLIENT_ID_STEPS {
         let began = Instant::now();
-        let after = walk.theirs.as_deref().unwrap_or(&above);
-        let swept = step(term, what, keep, after, None).await?;
-        let more = swept.examined >= u64::from(term.config.retention.batch);
-        walk.theirs = swept.last.filter(|_| more);
-        if !more || !breathe(term, began).await {
+        let after = cursor.clients.as_deref().unwrap_or(&above);
+        let swept = step(ctx, stores, (target, keep), (after, None)).await?;
+        let more = swept.examined >= u64::from(ctx.config.retention.batch);
+        cursor.clients = swept.last.filter(|_| more);
+        if !more || !rest(ctx, began).await {
             break;
         }
     }
@@ -207,31 +227,30 @@ async fn walk(term: &Term, what: What, keep: Duration, walk: &mut Walk) -> Resul
 }
 
 async fn step(
-    term: &Term,
-    what: What,
-    keep: Duration,
-    after: &str,
-    below: Option<&str>,
+    ctx: &TermContext,
+    stores: &Stores,
+    (target, keep): (Target, Duration),
+    (after, below): (&str, Option<&str>),
 ) -> Result<Swept, LedgerError> {
     let sweep = Sweep {
         after,
         below,
         older_than_ms: millis(keep),
-        limit: term.config.retention.batch,
+        limit: ctx.config.retention.batch,
     };
-    let (word, swept) = match what {
-        What::Jobs => ("jobs", term.ledger.sweep_jobs(sweep).await?),
-        What::Payloads => ("payloads", term.ledger.sweep_payloads(sweep).await?),
-        What::History => ("history", term.ledger.sweep_history(sweep).await?),
+    let (name, swept) = match target {
+        Target::Jobs => ("jobs", stores.ledger.sweep_jobs(sweep).await?),
+        Target::Payloads => ("payloads", stores.ledger.sweep_payloads(sweep).await?),
+        Target::History => ("history", stores.ledger.sweep_history(sweep).await?),
     };
-    term.metrics.removed(word, swept.removed);
+    ctx.metrics.removed(name, swept.removed);
     Ok(swept)
 }
 
 /// As long as the step took, and no less than was asked for; `false` at the term's end.
-async fn breathe(term: &Term, began: Instant) -> bool {
-    let rest = began.elapsed().max(term.config.retention.pause);
-    pause(term, rest).await
+async fn rest(ctx: &TermContext, began: Instant) -> bool {
+    let time = began.elapsed().max(ctx.config.retention.pause);
+    ctx.sleep_unless_over(time).await
 }
 
 fn micros(time: Duration) -> u64 {

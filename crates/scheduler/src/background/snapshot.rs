@@ -2,6 +2,7 @@
 //! place jobs before the first heartbeats come.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use airlock_model::engine::{Engine, Input};
 use airlock_model::routing::{Addressing, Worker, WorkerHealth};
@@ -9,7 +10,7 @@ use airlock_model::{Incarnation, LedgerId, ListenTime, PoolName, WorkerId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::term::Term;
+use crate::term::{Stores, TermContext};
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Snapshot {
@@ -36,9 +37,9 @@ struct Entry {
 }
 
 /// Writes the snapshot in the background; the next one comes soon.
-pub fn write(term: &std::sync::Arc<Term>, engine: &Engine) {
+pub fn write(ctx: &TermContext, stores: &Arc<Stores>, engine: &Engine) {
     let snapshot = Snapshot {
-        ledger_id: Some(term.ledger_id.clone()),
+        ledger_id: Some(ctx.ledger_id.clone()),
         workers: engine
             .workers()
             // Configuration says who those are, not the past.
@@ -62,26 +63,26 @@ pub fn write(term: &std::sync::Arc<Term>, engine: &Engine) {
     let Ok(bytes) = serde_json::to_vec(&snapshot) else {
         return;
     };
-    let term_ = term.clone();
-    term.tasks.spawn(async move {
-        match term_.guard.write_snapshot(Bytes::from(bytes)).await {
+    let stores = stores.clone();
+    ctx.tasks.spawn("worker snapshot", async move {
+        match stores.guard.write_snapshot(Bytes::from(bytes)).await {
             Ok(true) => {}
-            Ok(false) => tracing::debug!("another replica writes the worker snapshot"),
-            Err(error) => tracing::debug!(%error, "writing the worker snapshot"),
+            Ok(false) => tracing::debug!("worker snapshot belongs to another replica"),
+            Err(error) => tracing::debug!(%error, "writing the worker snapshot failed"),
         }
     });
 }
 
 /// The workers of the last snapshot. Missing, unreadable or no Redis: a cold start.
-pub async fn read(term: &Term) -> Vec<Input> {
-    let bytes = match term.guard.read_snapshot().await {
+pub async fn read(ledger_id: &LedgerId, stores: &Stores) -> Vec<Input> {
+    let bytes = match stores.guard.read_snapshot().await {
         Ok(Some(bytes)) => bytes,
         Ok(None) => {
-            tracing::warn!("no worker snapshot: workers are learned from their heartbeats");
+            tracing::warn!("no worker snapshot, waiting for heartbeats");
             return Vec::new();
         }
         Err(error) => {
-            tracing::warn!(%error, "the worker snapshot cannot be read: workers are learned from their heartbeats");
+            tracing::warn!(%error, "reading the worker snapshot failed, waiting for heartbeats");
             return Vec::new();
         }
     };
@@ -89,8 +90,8 @@ pub async fn read(term: &Term) -> Vec<Input> {
         Ok(Snapshot {
             ledger_id: Some(other),
             ..
-        }) if other != term.ledger_id => {
-            tracing::warn!(ledger = %other, "the worker snapshot is another ledger's: workers are learned from their heartbeats");
+        }) if other != *ledger_id => {
+            tracing::warn!(ledger = %other, "worker snapshot of another ledger, waiting for heartbeats");
             Vec::new()
         }
         Ok(snapshot) => snapshot
@@ -108,7 +109,7 @@ pub async fn read(term: &Term) -> Vec<Input> {
                     capabilities: e.capabilities,
                     labels: e.labels,
                     max_parallel: e.max_parallel_jobs,
-                    // Load is a matter of the moment: heartbeats tell it.
+                    // Load is a matter of the moment: heartbeats bring it.
                     reported_active: 0,
                     cpu_load: 0.0,
                     gpu_utilization: 0.0,
@@ -120,7 +121,7 @@ pub async fn read(term: &Term) -> Vec<Input> {
             })
             .collect(),
         Err(error) => {
-            tracing::warn!(%error, "the worker snapshot is corrupt: workers are learned from their heartbeats");
+            tracing::warn!(%error, "worker snapshot corrupt, waiting for heartbeats");
             Vec::new()
         }
     }

@@ -1,5 +1,5 @@
 //! What the leader does without being asked: due jobs, the change log, the clock, the
-//! policy's snapshot. Forgotten, stale and old jobs have modules of their own.
+//! workers' snapshot. Forgotten, stale and old jobs have modules of their own.
 //!
 //! None of these takes input: each looks at the ledger and does what is missing, so a
 //! restart is the normal path.
@@ -10,16 +10,19 @@ use std::time::Duration;
 use airlock_ledger::LoadedJob;
 use airlock_model::JobState;
 use airlock_model::engine::{Input, RunId};
+use airlock_settings::Backoff;
 use tokio::sync::Semaphore;
 
+use crate::commit::handle::InputBatch;
 use crate::inbound::submissions;
 use crate::outbound::announce::{self, Announcement};
-use crate::term::{Batch, Term, ToCore};
+use crate::term::Term;
 
 /// Without anything due, the next due time is asked for this often.
 const DUE_POLL: Duration = Duration::from_millis(500);
 const TAIL_POLL: Duration = Duration::from_millis(500);
-const CONFIRM_POLL: Duration = Duration::from_millis(500);
+/// The first pause when the change cursor cannot be read.
+const TAIL_RETRY: Duration = Duration::from_millis(50);
 const CLOCK_POLL: Duration = Duration::from_secs(10);
 const DUE_BATCH: u32 = 500;
 /// When what is due is in somebody else's hands.
@@ -33,40 +36,32 @@ const DUE_GATHER: Duration = Duration::from_millis(20);
 const DUE_AT_ONCE: usize = 4;
 const TAIL_BATCH: u32 = 200;
 
-/// Sleeps, unless the term ends: `false` then.
-pub async fn pause(term: &Term, for_: Duration) -> bool {
-    tokio::select! {
-        () = term.over.cancelled() => false,
-        () = tokio::time::sleep(for_) => true,
-    }
-}
-
 /// Claims delayed jobs when their time comes, never before. While a batch is decided,
 /// the next is claimed.
 pub async fn due(term: Arc<Term>) -> anyhow::Result<()> {
     let slots = Arc::new(Semaphore::new(DUE_AT_ONCE));
-    let inline = term.config.scheduler.inline_bytes;
+    let inline = term.ctx.config.scheduler.inline_bytes;
     loop {
-        let wait = match term.ledger.next_due(term.shard).await {
+        let wait = match term.stores.ledger.next_due(term.ctx.shard).await {
             Ok((Some(at), now)) if at <= now => {
                 let slot = tokio::select! {
-                    () = term.over.cancelled() => return Ok(()),
+                    () = term.ctx.over.cancelled() => return Ok(()),
                     slot = slots.clone().acquire_owned() => slot?,
                 };
-                match term.ledger.claim_due(DUE_BATCH, inline).await {
+                match term.stores.ledger.claim_due(DUE_BATCH, inline).await {
                     // Somebody else has them in hand.
                     Ok(jobs) if jobs.is_empty() => DUE_BUSY,
                     Ok(jobs) => {
                         let wait = pace(jobs.len());
                         let claimer = term.clone();
-                        term.tasks.spawn(async move {
+                        term.ctx.tasks.spawn("due jobs", async move {
                             claimed(&claimer, jobs).await;
                             drop(slot);
                         });
                         wait
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "claiming due jobs");
+                        tracing::warn!(%error, "claiming due jobs failed, retrying");
                         DUE_POLL
                     }
                 }
@@ -75,11 +70,11 @@ pub async fn due(term: Arc<Term>) -> anyhow::Result<()> {
             Ok((Some(at), now)) => (at.since(now) + Duration::from_millis(1)).min(DUE_POLL),
             Ok((None, _)) => DUE_POLL,
             Err(error) => {
-                tracing::warn!(%error, "asking for due jobs");
+                tracing::warn!(%error, "reading the next due time failed, retrying");
                 DUE_POLL
             }
         };
-        if !pause(&term, wait).await {
+        if !term.ctx.sleep_unless_over(wait).await {
             return Ok(());
         }
     }
@@ -101,67 +96,73 @@ async fn claimed(term: &Term, jobs: Vec<LoadedJob>) {
     // Due by the database's clock; ours follows it at a small distance. A short wait spares
     // the engine a timer and the kernel a second question; for more the engine waits.
     let latest = jobs.iter().filter_map(|j| j.due_at).max();
-    let early = latest.map_or(Duration::ZERO, |at| at.since(term.clock.now()));
-    if !early.is_zero() && !pause(term, early.min(DUE_EARLY)).await {
+    let early = latest.map_or(Duration::ZERO, |at| at.since(term.ctx.clock.now()));
+    if !early.is_zero() && !term.ctx.sleep_unless_over(early.min(DUE_EARLY)).await {
         return;
     }
-    submissions::decide(term, jobs).await;
+    submissions::evaluate_and_enqueue(term, jobs).await;
 }
 
 /// Reads the change log behind its writers: tells the bus what its writer did not, and
 /// the engine what others did to its jobs.
 pub async fn tail(term: Arc<Term>) -> anyhow::Result<()> {
+    let mut backoff = Backoff::new(TAIL_RETRY, TAIL_POLL);
     let mut at = loop {
-        match term.ledger.change_cursor(term.shard).await {
+        match term.stores.ledger.change_cursor(term.ctx.shard).await {
             Ok(at) => break at,
             Err(error) => {
-                tracing::warn!(%error, "reading the change cursor");
-                if !pause(&term, TAIL_POLL).await {
+                tracing::warn!(%error, "reading the change cursor failed, retrying");
+                if !term.ctx.sleep_unless_over(backoff.pause()).await {
                     return Ok(());
                 }
             }
         }
     };
     loop {
-        let changes = match term.ledger.changes(term.shard, at, TAIL_BATCH).await {
+        let changes = match term
+            .stores
+            .ledger
+            .changes(term.ctx.shard, at, TAIL_BATCH)
+            .await
+        {
             Ok(changes) => changes,
             Err(error) => {
-                tracing::warn!(%error, "reading the change log");
+                tracing::warn!(%error, "reading the change log failed, retrying");
                 Vec::new()
             }
         };
         let more = changes.len() == TAIL_BATCH as usize;
         let mut reached = at;
         for change in changes {
-            if !term.was_told(change.position)
+            if !term.published.remove(change.position)
                 && let Err(error) = retell(&term, &change.job_ids).await
             {
-                tracing::warn!(%error, "telling of a change");
+                tracing::warn!(%error, "publishing a change failed, retrying");
                 break;
             }
             reached = change.position;
         }
         if reached != at {
-            match term.ledger.advance_cursor(reached).await {
+            match term.stores.ledger.advance_cursor(reached).await {
                 Ok(()) => at = reached,
-                Err(error) => tracing::warn!(%error, "moving the change cursor"),
+                Err(error) => tracing::warn!(%error, "moving the change cursor failed, retrying"),
             }
         }
-        match term.ledger.change_lag(term.shard, at).await {
-            Ok(lag) => term.metrics.lags("changes", lag),
-            Err(error) => tracing::warn!(%error, "asking for the lag of the change log"),
+        match term.stores.ledger.change_lag(term.ctx.shard, at).await {
+            Ok(lag) => term.ctx.metrics.lags("changes", lag),
+            Err(error) => tracing::warn!(%error, "reading the change log lag failed, retrying"),
         }
-        if !more && !pause(&term, TAIL_POLL).await {
+        if !more && !term.ctx.sleep_unless_over(TAIL_POLL).await {
             return Ok(());
         }
-        if term.over.is_cancelled() {
+        if term.ctx.over.is_cancelled() {
             return Ok(());
         }
     }
 }
 
 async fn retell(term: &Term, ids: &[airlock_model::JobId]) -> anyhow::Result<()> {
-    let jobs = term.ledger.load(ids, 0).await?;
+    let jobs = term.stores.ledger.load(ids, 0).await?;
     let mut inputs = Vec::new();
     for job in jobs.iter().filter(|j| j.state.is_final()) {
         inputs.push(Input::Ended {
@@ -170,14 +171,14 @@ async fn retell(term: &Term, ids: &[airlock_model::JobId]) -> anyhow::Result<()>
         });
         inputs.extend(ended_run(job));
     }
-    term.hand_in(Batch::of(inputs)).await;
+    term.commit.enqueue(InputBatch::of(inputs)).await;
     // Approved meanwhile: it enters anew, also when its wake-up was lost.
     let pending: Vec<_> = jobs
         .iter()
         .filter(|j| j.state == JobState::Pending)
         .map(|j| j.job_id.clone())
         .collect();
-    submissions::take_up(term, &pending).await?;
+    submissions::load_and_enqueue(term, &pending).await?;
     let list: Vec<_> = jobs.iter().map(Announcement::of).collect();
     announce::publish(term, &list).await
 }
@@ -198,32 +199,22 @@ fn ended_run(job: &LoadedJob) -> Option<Input> {
     })
 }
 
-/// Keeps the engine told which policy is in force, so that verdicts on waiting jobs may
-/// be used without asking again; and keeps the clock and the snapshot fresh.
-pub async fn confirm(term: Arc<Term>) -> anyhow::Result<()> {
-    loop {
-        if let Some(snapshot) = term.kernel.snapshot().await {
-            term.hand_in(Batch::of(vec![Input::PolicyConfirmed { snapshot }]))
-                .await;
-        }
-        if !pause(&term, CONFIRM_POLL).await {
-            return Ok(());
-        }
-    }
-}
-
 pub async fn clock(term: Arc<Term>) -> anyhow::Result<()> {
-    while pause(&term, CLOCK_POLL).await {
-        if let Err(error) = term.clock.sync(&term.ledger).await {
-            tracing::warn!(%error, "asking the ledger for its time");
+    while term.ctx.sleep_unless_over(CLOCK_POLL).await {
+        if let Err(error) = term.ctx.clock.sync(&term.stores.ledger).await {
+            tracing::warn!(%error, "reading the ledger clock failed, retrying");
         }
     }
     Ok(())
 }
 
 pub async fn snapshots(term: Arc<Term>) -> anyhow::Result<()> {
-    while pause(&term, term.config.scheduler.snapshot_interval).await {
-        if term.to_core.send(ToCore::Snapshot).await.is_err() {
+    while term
+        .ctx
+        .sleep_unless_over(term.ctx.config.scheduler.snapshot_interval)
+        .await
+    {
+        if !term.commit.write_snapshot().await {
             break;
         }
     }

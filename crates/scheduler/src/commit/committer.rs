@@ -21,20 +21,22 @@ use tokio::sync::mpsc;
 
 use crate::background::reconciler;
 use crate::background::snapshot;
+use crate::commit::handle::{
+    CommitRequest, InputBatch, PendingAck, ResultContent, SpeculativeSubmit,
+};
 use crate::commit::locked_rows::Aside;
 use crate::commit::on_error::Next;
 use crate::commit::payload_cache::PayloadCache;
 use crate::commit::plan::Plan;
 use crate::commit::reload::reloaded;
 use crate::commit::result_gate::{Order, ROUND};
-use crate::inbound::speculation;
-use crate::metrics::{Begun, by_topic};
+use crate::metrics::{StartLatency, by_topic};
 use crate::outbound::announce;
 use crate::outbound::control;
 use crate::outbound::dispatch::{self, Dispatch, Sending};
 use crate::outbound::duplicate_workers;
 use crate::outbound::worker_log::WorkerLog;
-use crate::term::{Batch, Content, Done, Term, ToCore, Told, random};
+use crate::term::{Term, random};
 
 /// How long a failed commit waits before it is tried again, at first and at most.
 const COMMIT_RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -60,13 +62,13 @@ pub struct Core {
     pub engine: Engine,
     pub writer: LeaderWriter,
     pub inbox: String,
-    pub contents: HashMap<u64, Content>,
+    pub contents: HashMap<u64, ResultContent>,
     pub payloads: PayloadCache,
     /// Results that came too late to change anything, to be recorded with the next round.
     pub late: Vec<UnmatchedResult>,
-    pub begun: Begun,
+    pub starts: StartLatency,
     /// Transactions of gateways that the next round's waits for.
-    pub told: Vec<Told>,
+    pub told: Vec<SpeculativeSubmit>,
     pub worker_log: WorkerLog,
     /// Moves of jobs whose rows somebody else holds.
     pub aside: Aside,
@@ -76,8 +78,8 @@ impl Core {
     /// Runs until the term is over or lost. An error means that we may not lead.
     pub async fn run(
         mut self,
-        mut inputs: mpsc::Receiver<ToCore>,
-        mut results: mpsc::Receiver<Batch>,
+        mut inputs: mpsc::Receiver<CommitRequest>,
+        mut results: mpsc::Receiver<InputBatch>,
     ) -> anyhow::Result<()> {
         let mut order = Order::new(Instant::now());
         let mut noted = self.engine.counts().workers;
@@ -86,7 +88,7 @@ impl Core {
             let held = order.holds_results(now, self.engine.counts().waiting);
             let wake = self.engine.next_deadline().map(|at| {
                 let wait = at
-                    .since(self.term.clock.now())
+                    .since(self.term.ctx.clock.now())
                     .max(Duration::from_millis(1));
                 wait.min(Duration::from_secs(1))
             });
@@ -96,7 +98,7 @@ impl Core {
             let mut dones = Vec::new();
             tokio::select! {
                 biased;
-                () = self.term.over.cancelled() => return Ok(()),
+                () = self.term.ctx.over.cancelled() => return Ok(()),
                 message = inputs.recv() => match message {
                     Some(message) => self.hear(message, &mut batch, &mut dones),
                     None => return Ok(()),
@@ -121,44 +123,51 @@ impl Core {
             {
                 self.take_in(result, &mut batch, &mut dones);
             }
-            self.term.ahead.busy(true);
+            self.term.speculation.set_busy(true);
             self.round(batch, dones).await?;
             if self.aside.due_in(Instant::now()) == Some(Duration::ZERO) {
                 self.take_up_again().await?;
             }
-            self.term.rounds.good();
-            self.term.ahead.busy(false);
+            self.term.last_round.mark();
+            self.term.speculation.set_busy(false);
             // Who is not in the snapshot is unknown to the next leader until heard of, so
             // newcomers are noted at once: in steps of a tenth, for a crowd of them.
             let workers = self.engine.counts().workers;
             if workers > noted + noted / 10 {
-                snapshot::write(&self.term, &self.engine);
+                snapshot::write(&self.term.ctx, &self.term.stores, &self.engine);
                 noted = workers;
             }
             noted = noted.min(workers);
         }
     }
 
-    fn hear(&mut self, message: ToCore, inputs: &mut Vec<Input>, dones: &mut Vec<Done>) {
+    fn hear(
+        &mut self,
+        message: CommitRequest,
+        inputs: &mut Vec<Input>,
+        dones: &mut Vec<PendingAck>,
+    ) {
         match message {
-            ToCore::Batch(b) => self.take_in(b, inputs, dones),
-            ToCore::Loose { mut ids, answer } => {
+            CommitRequest::Enqueue(b) => self.take_in(b, inputs, dones),
+            CommitRequest::Untracked { mut ids, answer } => {
                 ids.retain(|id| !self.engine.is_tracking(id) && !self.aside.contains(id));
                 let _ = answer.send(ids);
             }
-            ToCore::Adopt(jobs) => inputs.extend(self.adopt(jobs)),
-            ToCore::Snapshot => snapshot::write(&self.term, &self.engine),
+            CommitRequest::Recover(jobs) => inputs.extend(self.adopt(jobs)),
+            CommitRequest::WriteSnapshot => {
+                snapshot::write(&self.term.ctx, &self.term.stores, &self.engine)
+            }
             // Whoever asked may be gone.
-            ToCore::Explain { job, answer } => {
+            CommitRequest::Explain { job, answer } => {
                 let _ = answer.send(self.engine.explain(&job));
             }
-            ToCore::Lanes(answer) => {
+            CommitRequest::Lanes(answer) => {
                 let _ = answer.send(self.engine.lanes());
             }
         }
     }
 
-    fn take_in(&mut self, b: Batch, inputs: &mut Vec<Input>, dones: &mut Vec<Done>) {
+    fn take_in(&mut self, b: InputBatch, inputs: &mut Vec<Input>, dones: &mut Vec<PendingAck>) {
         inputs.extend(b.inputs);
         self.contents.extend(b.contents);
         for (job, payload) in b.payloads {
@@ -170,29 +179,29 @@ impl Core {
 
     /// Jobs that should have moved on, unless they came into our hands meanwhile.
     fn adopt(&self, jobs: Vec<LoadedJob>) -> Vec<Input> {
-        let now = self.term.clock.now();
+        let now = self.term.ctx.clock.now();
         jobs.into_iter()
             .filter(|job| {
                 !self.engine.is_tracking(&job.job_id) && !self.aside.contains(&job.job_id)
             })
             .map(|job| {
                 let mut job = reloaded(job, now, true);
-                reconciler::age(&mut job, &self.term.config.scheduler);
+                reconciler::set_silence(&mut job, &self.term.ctx.config.scheduler);
                 Input::Recovered(Box::new(job))
             })
             .collect()
     }
 
     /// One round: decide, commit, hand on.
-    async fn round(&mut self, inputs: Vec<Input>, dones: Vec<Done>) -> anyhow::Result<()> {
-        let now = self.term.clock.now();
+    async fn round(&mut self, inputs: Vec<Input>, dones: Vec<PendingAck>) -> anyhow::Result<()> {
+        let now = self.term.ctx.clock.now();
         let mut told = std::mem::take(&mut self.told);
         for told in &mut told {
             // What came to us by another way is in the ledger.
             told.jobs.retain(|id| !self.engine.is_tracking(id));
         }
         self.payloads.drop_ended(&inputs);
-        let uptime = self.term.clock.uptime();
+        let uptime = self.term.ctx.clock.uptime();
         let effects = self.engine.handle(now, uptime, &mut random, inputs);
         self.worker_log.write(self.engine.take_worker_changes());
         let mut plan = Plan::new(effects, &mut self.contents, now);
@@ -208,7 +217,7 @@ impl Core {
         }
         for told in told {
             let known = told.jobs.iter().all(|id| self.engine.is_tracking(id));
-            speculation::settle(&self.term, &told, known);
+            self.term.speculation.finish(&told, known);
         }
         Ok(())
     }
@@ -218,9 +227,9 @@ impl Core {
     async fn carry_out(
         &mut self,
         mut plan: Plan,
-        told: &mut [Told],
-        mut dones: Vec<Done>,
-    ) -> anyhow::Result<(Vec<Input>, Vec<Done>)> {
+        told: &mut [SpeculativeSubmit],
+        mut dones: Vec<PendingAck>,
+    ) -> anyhow::Result<(Vec<Input>, Vec<PendingAck>)> {
         let mut followup = Vec::new();
         if !self.aside.is_empty() {
             let ids = plan.commit.job_ids();
@@ -261,7 +270,7 @@ impl Core {
         };
         self.count(&plan, &written);
         for job in plan.recheck.drain(..) {
-            let _ = self.term.to_decide.send(job);
+            self.term.commit.evaluate_again(job);
         }
         // A message is acknowledged when what it says is in the ledger, or is known to
         // change nothing there.
@@ -283,7 +292,7 @@ impl Core {
         &mut self,
         plan: &mut Plan,
         jobs: HashSet<JobId>,
-        dones: &mut Vec<Done>,
+        dones: &mut Vec<PendingAck>,
         followup: &mut Vec<Input>,
     ) {
         for job in jobs {
@@ -342,7 +351,7 @@ impl Core {
                     state: row.state,
                 }
             } else {
-                let now = self.term.clock.now();
+                let now = self.term.ctx.clock.now();
                 Input::Recovered(Box::new(reloaded(row, now, false)))
             });
         }
@@ -364,8 +373,12 @@ impl Core {
             };
             let error = match done {
                 Ok((written, locked)) => {
-                    self.term.metrics.commits.inc();
-                    self.term.metrics.committed.inc_by(plan.commit.len() as u64);
+                    self.term.ctx.metrics.commits.inc();
+                    self.term
+                        .ctx
+                        .metrics
+                        .committed
+                        .inc_by(plan.commit.len() as u64);
                     plan.locked = locked;
                     return Ok(written);
                 }
@@ -375,7 +388,7 @@ impl Core {
                 Next::StepDown => return Err(error.into()),
                 Next::Unwait => {
                     // What is not there now is let go of; the stream will bring it.
-                    self.term.ahead.pause();
+                    self.term.speculation.pause();
                     plan.commit.after.clear();
                 }
                 Next::Divide => {
@@ -390,7 +403,7 @@ impl Core {
                     let (failure, wait) = (error.failure(), backoff.pause());
                     tracing::warn!(%error, ?failure, retry_ms = wait.as_millis() as u64, "a commit failed");
                     tokio::select! {
-                        () = self.term.over.cancelled() => anyhow::bail!("the term ended during a commit"),
+                        () = self.term.ctx.over.cancelled() => anyhow::bail!("the term ended during a commit"),
                         () = tokio::time::sleep(wait) => {}
                     }
                 }
@@ -454,7 +467,7 @@ impl Core {
                     let why = GiveUp {
                         code: REFUSED,
                         reason: REFUSED_WHY,
-                        at: self.term.clock.now(),
+                        at: self.term.ctx.clock.now(),
                     };
                     match attempt.give_up(&why) {
                         Some(instead) => end = Some(instead),
@@ -467,7 +480,7 @@ impl Core {
                     let wait = backoff.pause();
                     tracing::warn!(%error, retry_ms = wait.as_millis() as u64, "commit failed, retrying");
                     tokio::select! {
-                        () = self.term.over.cancelled() => anyhow::bail!("the term ended during a commit"),
+                        () = self.term.ctx.over.cancelled() => anyhow::bail!("the term ended during a commit"),
                         () = tokio::time::sleep(wait) => {}
                     }
                 }
@@ -485,7 +498,7 @@ impl Core {
                 reason: REFUSED_WHY.to_owned(),
                 ..NewDeadLetter::default()
             };
-            if let Err(error) = self.term.ledger.put_letter_once(letter).await {
+            if let Err(error) = self.term.stores.ledger.put_letter_once(letter).await {
                 tracing::error!(job = %id, %error, "the dead letter of a refused row was not written");
             }
         }
@@ -497,13 +510,13 @@ impl Core {
             return Ok(Vec::new());
         }
         loop {
-            match self.term.ledger.load(ids, 0).await {
+            match self.term.stores.ledger.load(ids, 0).await {
                 Ok(rows) => return Ok(rows),
                 Err(error) if Next::of(&error) == Next::StepDown => return Err(error.into()),
                 Err(error) => {
                     tracing::warn!(%error, jobs = ids.len(), "reading jobs again");
                     tokio::select! {
-                        () = self.term.over.cancelled() => anyhow::bail!("the term ended"),
+                        () = self.term.ctx.over.cancelled() => anyhow::bail!("the term ended"),
                         () = tokio::time::sleep(COMMIT_RETRY.1) => {}
                     }
                 }
@@ -518,7 +531,7 @@ impl Core {
         let ids: Vec<JobId> = ids.into_iter().cloned().collect();
         let rows = self.rows(&ids).await?.into_iter();
         let mut rows: HashMap<JobId, LoadedJob> = rows.map(|r| (r.job_id.clone(), r)).collect();
-        let now = self.term.clock.now();
+        let now = self.term.ctx.clock.now();
         let mut inputs = Vec::with_capacity(reports.len());
         for mut report in reports {
             let dispatch = report.dispatch.parse().ok();
@@ -582,7 +595,7 @@ impl Core {
                     state: row.state,
                 });
             } else {
-                let now = self.term.clock.now();
+                let now = self.term.ctx.clock.now();
                 followup.push(Input::Recovered(Box::new(reloaded(row, now, false))));
             }
         }
@@ -590,13 +603,13 @@ impl Core {
     }
 
     fn count(&mut self, plan: &Plan, written: &Written) {
-        let metrics = &self.term.metrics;
+        let metrics = &self.term.ctx.metrics;
         for run in &plan.runs {
             let (id, scheduled, started) = (run.dispatch, run.scheduled_at, run.started_at);
             if run.over {
-                self.begun.over(metrics, id, scheduled, started);
+                self.starts.ended(metrics, id, scheduled, started);
             } else {
-                self.begun.going(metrics, id, scheduled, started);
+                self.starts.started(metrics, id, scheduled, started);
             }
         }
         for e in &plan.ended {
@@ -615,11 +628,11 @@ impl Core {
         metrics.waiting.set(census.waiting as i64);
         metrics.assigned.set(census.assigned as i64);
         metrics.workers.set(census.workers as i64);
-        duplicate_workers::show(&self.term, &self.engine);
+        duplicate_workers::show(&self.term.ctx, &self.engine);
     }
 
     /// Publishes and acknowledges, beside the next round.
-    fn follow_up(&mut self, mut plan: Plan, written: Written, dones: Vec<Done>) {
+    fn follow_up(&mut self, mut plan: Plan, written: Written, dones: Vec<PendingAck>) {
         let mut dispatches = std::mem::take(&mut plan.republish);
         let mut payloads = HashMap::new();
         for id in written.of(MoveKind::Assign) {
@@ -650,7 +663,7 @@ impl Core {
         }
         let term = self.term.clone();
         let inbox = self.inbox.clone();
-        self.term.tasks.spawn(async move {
+        self.term.ctx.tasks.spawn("follow-up", async move {
             let sending = dispatch::begin(&term, dispatches, payloads).await;
             let late = match sending.may_wait() {
                 true => Some(sending),
@@ -666,7 +679,7 @@ impl Core {
                 publish(&term, sending).await;
             }
             for done in dones {
-                term.settle(done).await;
+                term.acks.finish(done).await;
             }
         });
     }
@@ -676,13 +689,13 @@ impl Core {
 async fn publish(term: &Term, sending: Sending) {
     let told = sending.publish(term).await;
     if !told.is_empty() {
-        term.hand_in(Batch::of(told)).await;
+        term.commit.enqueue(InputBatch::of(told)).await;
     }
 }
 
 /// Announces what was written of this plan.
 async fn announce_written(term: &Term, plan: &Plan, written: &Written) {
-    let now = term.clock.now();
+    let now = term.ctx.clock.now();
     let ended = plan.ended.iter();
     let list: Vec<_> = ended
         .filter(|e| written.is_published(&e.job.id))
@@ -695,6 +708,6 @@ async fn announce_written(term: &Term, plan: &Plan, written: &Written) {
     if announce::publish(term, &list).await.is_ok()
         && let Some(position) = written.position
     {
-        term.tell(position);
+        term.published.insert(position);
     }
 }

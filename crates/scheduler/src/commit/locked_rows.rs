@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use airlock_model::JobId;
 use airlock_settings::Backoff;
 
+use crate::commit::handle::PendingAck;
 use crate::commit::plan::Plan;
-use crate::term::Done;
 
 /// How long until the rows are looked at again, at first and at most.
 const RETRY: Backoff = Backoff::millis(100, 1_000);
@@ -38,7 +38,7 @@ fn begin() -> (Instant, Backoff) {
 pub struct Aside {
     jobs: HashMap<JobId, Kept>,
     /// Messages whose facts are kept here, with the jobs they wait for.
-    dones: Vec<(HashSet<JobId>, Done)>,
+    dones: Vec<(HashSet<JobId>, PendingAck)>,
     retry: Option<(Instant, Backoff)>,
 }
 
@@ -86,7 +86,7 @@ impl Aside {
     }
 
     /// Keeps the messages that brought what is kept here.
-    pub fn hold(&mut self, dones: &mut Vec<Done>) {
+    pub fn hold(&mut self, dones: &mut Vec<PendingAck>) {
         for done in std::mem::take(dones) {
             let waits = self.facts_of(&done.jobs);
             if waits.is_empty() {
@@ -98,7 +98,7 @@ impl Aside {
     }
 
     /// The messages of which nothing is kept here any more.
-    pub fn settled(&mut self) -> Vec<Done> {
+    pub fn settled(&mut self) -> Vec<PendingAck> {
         let (jobs, all) = (&self.jobs, std::mem::take(&mut self.dones));
         let waits = |waiting: &HashSet<JobId>| {
             let facts = |job: &JobId| jobs.get(job).is_some_and(|kept| !kept.facts.is_empty());

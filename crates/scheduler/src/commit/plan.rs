@@ -10,9 +10,9 @@ use airlock_ledger::{
 use airlock_model::engine::{Assignment, Effect, QueuedJob, ResultReport, RunId};
 use airlock_model::{DispatchId, Incarnation, JobId, JobState, Released, Timestamp, WorkerId};
 
+use crate::commit::handle::ResultContent;
 use crate::outbound::announce::Announcement;
 use crate::outbound::dispatch::Dispatch;
-use crate::term::Content;
 
 /// What one round of the core does.
 #[derive(Default)]
@@ -94,7 +94,11 @@ impl Ended {
 }
 
 impl Plan {
-    pub fn new(effects: Vec<Effect>, contents: &mut HashMap<u64, Content>, now: Timestamp) -> Self {
+    pub fn new(
+        effects: Vec<Effect>,
+        contents: &mut HashMap<u64, ResultContent>,
+        now: Timestamp,
+    ) -> Self {
         let mut plan = Self::default();
         for effect in effects {
             plan.add(effect, contents, now);
@@ -111,7 +115,7 @@ impl Plan {
         });
     }
 
-    fn add(&mut self, effect: Effect, contents: &mut HashMap<u64, Content>, now: Timestamp) {
+    fn add(&mut self, effect: Effect, contents: &mut HashMap<u64, ResultContent>, now: Timestamp) {
         match effect {
             Effect::Assign {
                 job,

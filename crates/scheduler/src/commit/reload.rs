@@ -41,7 +41,7 @@ pub fn reloaded(row: LoadedJob, now: airlock_model::Timestamp, recovered: bool) 
         }),
         _ => None,
     };
-    let mut queued = submissions::known(row);
+    let mut queued = submissions::queued_job(row);
     queued.attempt = queued.attempt.without_run_under_way(state);
     RecoveredJob {
         queued,

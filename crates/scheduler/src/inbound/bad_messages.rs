@@ -21,13 +21,13 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 /// Dead messages go to the ledger.
 #[derive(Clone)]
-pub struct Letters {
+pub struct DeadLetterSink {
     ledger: LeaderLedger,
     metrics: Metrics,
     per_hour: Arc<PerHour>,
 }
 
-impl Letters {
+impl DeadLetterSink {
     pub fn new(ledger: LeaderLedger, metrics: Metrics, most: u32) -> Self {
         let per_hour = PerHour {
             most,
@@ -98,7 +98,7 @@ fn letter(message: DeadMessage) -> NewDeadLetter {
 }
 
 #[async_trait]
-impl DeadLetters for Letters {
+impl DeadLetters for DeadLetterSink {
     async fn put(&self, mut messages: Vec<DeadMessage>) -> Result<(), BoxError> {
         let all = messages.len();
         let kept = self.per_hour.take(all, Instant::now());
@@ -121,7 +121,7 @@ impl DeadLetters for Letters {
                 subject = %first.subject,
                 reason = %first.reason,
                 per_hour = self.per_hour.most,
-                "bad bus messages beyond the limit are dropped and only counted"
+                "bad bus messages above the hourly limit dropped"
             );
         }
         Ok(())

@@ -16,6 +16,7 @@ use airlock_model::{Credential, JobId};
 use airlock_proto::{cap, trace};
 use bytes::Bytes;
 
+use crate::inbound::signatures::Proof;
 use crate::term::Term;
 use words::{compensation, idempotency_key, spec, tenant, traceparent};
 
@@ -51,7 +52,11 @@ pub struct Offer {
 pub async fn accept(term: &Term, offers: &[&Offer]) -> (Vec<Result<(), Refused>>, Vec<LoadedJob>) {
     let drafts: Vec<_> = offers.iter().map(|offer| draft(term, offer)).collect();
     let contents = contents(term, &drafts).await;
-    if let Err(error) = term.open_jobs.keep_counted(&term.ledger, COUNT_EVERY).await {
+    if let Err(error) = term
+        .open_jobs
+        .keep_counted(&term.stores.ledger, COUNT_EVERY)
+        .await
+    {
         tracing::warn!(%error, "counting open jobs failed");
     }
     let mut jobs = Vec::with_capacity(drafts.len());
@@ -88,7 +93,7 @@ async fn commit(term: &Term, jobs: &[NewJob]) -> (Vec<Result<(), Refused>>, Vec<
     if jobs.is_empty() {
         return (Vec::new(), Vec::new());
     }
-    let submitted = match term.ledger.submit(jobs).await {
+    let submitted = match term.stores.ledger.submit(jobs).await {
         Ok(submitted) => submitted,
         Err(e) => match (e.failure(), jobs) {
             // One of them is refused: which, the ledger says when it is asked singly.
@@ -128,8 +133,8 @@ async fn commit(term: &Term, jobs: &[NewJob]) -> (Vec<Result<(), Refused>>, Vec<
             } => Err(conflict(&job.job_id, job_id.as_ref())),
         });
     }
-    let inline = term.config.scheduler.inline_bytes;
-    match term.ledger.load(&new, inline).await {
+    let inline = term.ctx.config.scheduler.inline_bytes;
+    match term.stores.ledger.load(&new, inline).await {
         Ok(loaded) => (outcomes, loaded),
         // They are committed; when their packets come again they are known.
         Err(e) => {
@@ -163,7 +168,8 @@ fn draft(term: &Term, offer: &Offer) -> Result<Draft, Refused> {
     if sender.len() > limits::NAME || sender.chars().any(char::is_control) {
         return Err(invalid("sender_id is too long or has control characters"));
     }
-    term.signatures
+    let proof = term
+        .signatures
         .check(sender, &offer.raw)
         .map_err(Refused::Invalid)?;
     // What a sender may claim is for its configuration to say; without any, nothing.
@@ -191,12 +197,21 @@ fn draft(term: &Term, offer: &Offer) -> Result<Draft, Refused> {
             payload: None,
             idempotency_key: idempotency_key(request)?,
             submitted_by: Some(by.name.clone()),
-            submitted_principal: Some(by.principal.clone()),
-            shard: term.shard,
+            submitted_principal: Some(submitted_principal(sender, proof)),
+            shard: term.ctx.shard,
             trace_id: trace::trace_id(&traceparent).unwrap_or_default().to_owned(),
             traceparent,
         },
     })
+}
+
+/// Who is recorded to have submitted the job. Approvals rely on it: without a signature
+/// the sender id is only what the packet says of itself.
+fn submitted_principal(sender: &str, proof: Proof) -> String {
+    match proof {
+        Proof::Signature => Credential::signed_sender(sender),
+        Proof::None => Credential::of_sender(sender).principal,
+    }
 }
 
 impl Draft {
@@ -208,7 +223,7 @@ impl Draft {
 
     /// The whole job, with its inputs copied: they are never looked at in Redis again.
     fn finish(self, term: &Term, contents: &HashMap<String, Bytes>) -> Result<NewJob, Refused> {
-        let limit = term.config.scheduler.max_context_bytes;
+        let limit = term.ctx.config.scheduler.max_context_bytes;
         let mut job = self.job;
         if let Some(key) = self.context {
             job.payload = Some(content("context_ptr", &key, contents, limit)?);
@@ -253,6 +268,7 @@ async fn contents(
         return Ok(HashMap::new());
     }
     let found = term
+        .stores
         .guard
         .get_many(&keys)
         .await

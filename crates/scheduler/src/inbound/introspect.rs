@@ -9,9 +9,8 @@ use airlock_bus::{Incoming, subjects};
 use airlock_model::Shard;
 use airlock_model::explain::{ExplainReply, ExplainRequest};
 use bytes::Bytes;
-use tokio::sync::oneshot;
 
-use crate::term::{Term, ToCore};
+use crate::term::Term;
 
 /// Questions longer than this are not ours.
 const MAX_QUESTION: usize = 4096;
@@ -20,12 +19,12 @@ const MAX_QUESTION: usize = 4096;
 const AT_ONCE: usize = 64;
 
 pub async fn answer(term: Arc<Term>) -> anyhow::Result<()> {
-    let mut questions = term.bus.subscribe(subjects::EXPLAIN, None).await?;
+    let mut questions = term.stores.bus.subscribe(subjects::EXPLAIN, None).await?;
     let mut incoming: Vec<Incoming> = Vec::new();
     loop {
         incoming.clear();
         let n = tokio::select! {
-            () = term.over.cancelled() => return Ok(()),
+            () = term.ctx.over.cancelled() => return Ok(()),
             n = questions.recv_many(&mut incoming, AT_ONCE) => n,
         };
         anyhow::ensure!(n > 0, "the subscription for questions ended");
@@ -44,29 +43,23 @@ async fn one(term: &Term, message: Incoming) {
         return;
     };
     // Another leader's job is another leader's to explain.
-    let shards = term.config.scheduler.shards;
-    if Shard::of(&request.job_id, shards) != term.shard {
+    let shards = term.ctx.config.scheduler.shards;
+    if Shard::of(&request.job_id, shards) != term.ctx.shard {
         return;
     }
-    let (to_us, status) = oneshot::channel();
-    let ask = ToCore::Explain {
-        job: request.job_id.clone(),
-        answer: to_us,
+    let Some(status) = term.commit.explain(request.job_id.clone()).await else {
+        return;
     };
-    if term.to_core.send(ask).await.is_err() {
-        return;
-    }
-    let Ok(status) = status.await else { return };
     let answer = ExplainReply {
         job_id: request.job_id,
-        leader: term.instance.clone(),
-        epoch: term.epoch.0,
-        at: term.clock.now(),
+        leader: term.ctx.instance.clone(),
+        epoch: term.ctx.epoch.0,
+        at: term.ctx.clock.now(),
         status,
     };
     if let Ok(bytes) = serde_json::to_vec(&answer)
-        && let Err(error) = term.bus.send(reply, Bytes::from(bytes), None).await
+        && let Err(error) = term.stores.bus.send(reply, Bytes::from(bytes), None).await
     {
-        tracing::debug!(%error, "an explanation was not sent");
+        tracing::debug!(%error, "sending an explanation failed");
     }
 }

@@ -2,6 +2,7 @@
 //! reports from workers, questions from the gateway. Each module turns messages into inputs
 //! for the [`commit`](crate::commit) loop and decides nothing itself.
 
+pub(crate) mod acks;
 pub(crate) mod bad_messages;
 pub(crate) mod bus_submission;
 pub(crate) mod introspect;

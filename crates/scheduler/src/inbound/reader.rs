@@ -34,10 +34,10 @@ where
     loop {
         let permit = permits.clone().acquire_owned().await?;
         let deliveries = tokio::select! {
-            () = term.over.cancelled() => return Ok(()),
-            batch = consumer.next_batch(term.config.scheduler.batch) => batch?,
+            () = term.ctx.over.cancelled() => return Ok(()),
+            batch = consumer.next_batch(term.ctx.config.scheduler.batch) => batch?,
         };
-        let limit = term.bus.config().max_deliver;
+        let limit = term.stores.bus.config().max_deliver;
         let (worn, fresh): (Vec<_>, Vec<_>) = deliveries
             .into_iter()
             .partition(|delivery| delivery.is_exhausted(limit));
@@ -46,10 +46,10 @@ where
                 let reason = format!("delivered {} times without success", delivery.deliveries);
                 (delivery, Outcome::Poison { reason })
             });
-            settler.settle(poison.collect(), &term.letters).await;
+            term.acks.settle(&settler, poison.collect()).await;
         }
         let taken = take(term.clone(), settler.clone(), fresh);
-        term.tasks.spawn(async move {
+        term.ctx.tasks.spawn("follow-up", async move {
             taken.await;
             drop(permit);
         });

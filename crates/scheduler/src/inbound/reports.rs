@@ -21,7 +21,6 @@ use airlock_model::JobId;
 use airlock_proto::cap;
 use tokio::sync::Notify;
 
-use crate::background::upkeep::pause;
 use crate::term::Term;
 pub use words::{of_result, run_of};
 
@@ -36,14 +35,14 @@ const PARTIALS_AT_ONCE: usize = 64;
 
 /// What was said and is not written yet: one entry for each job.
 #[derive(Debug, Default)]
-pub struct Reports {
+pub struct ReportBuffer {
     waiting: Mutex<HashMap<JobId, NewReport>>,
     /// Looked at without the lock by every batch of results.
     count: AtomicUsize,
     news: Notify,
 }
 
-impl Reports {
+impl ReportBuffer {
     /// Takes a worker's word down, if there is anything in it. False: there is no room.
     pub fn hear(&self, said: NewReport) -> bool {
         let mut waiting = self.lock();
@@ -90,11 +89,11 @@ impl Reports {
 
 /// A worker's word on a run that goes on.
 pub fn hear(term: &Term, envelope: &cap::BusPacket, progress: &cap::JobProgress) {
-    let Some(said) = words::of_progress(envelope, progress, term.clock.now()) else {
+    let Some(said) = words::of_progress(envelope, progress, term.ctx.clock.now()) else {
         return;
     };
     if !term.reports.hear(said) {
-        term.metrics.reports("dropped", 1);
+        term.ctx.metrics.reports("dropped", 1);
     }
 }
 
@@ -102,10 +101,10 @@ pub fn hear(term: &Term, envelope: &cap::BusPacket, progress: &cap::JobProgress)
 pub async fn keep(term: Arc<Term>) -> anyhow::Result<()> {
     loop {
         tokio::select! {
-            () = term.over.cancelled() => break,
+            () = term.ctx.over.cancelled() => break,
             () = term.reports.news.notified() => {}
         }
-        let goes_on = pause(&term, GATHER).await;
+        let goes_on = term.ctx.sleep_unless_over(GATHER).await;
         flush(&term).await;
         if !goes_on {
             break;
@@ -123,8 +122,8 @@ async fn flush(term: &Term) {
         let count = said.len();
         if let Err(error) = write(term, said).await {
             // Progress is worth no second try: newer words come, and results bring theirs.
-            tracing::warn!(%error, jobs = count, "what workers said is not kept");
-            term.metrics.reports("dropped", count as u64);
+            tracing::warn!(%error, jobs = count, "writing worker reports failed, dropped");
+            term.ctx.metrics.reports("dropped", count as u64);
         }
     }
 }
@@ -144,8 +143,8 @@ pub async fn with_results<'a>(
     match write(term, said).await {
         Err(error) if error.is_data_error() => {
             // The same words would be refused again, and the results are good.
-            tracing::error!(%error, "what workers said is refused by the ledger");
-            term.metrics.reports("dropped", 1);
+            tracing::error!(%error, "worker reports refused by the ledger, dropped");
+            term.ctx.metrics.reports("dropped", 1);
             Ok(())
         }
         done => done,
@@ -156,10 +155,10 @@ async fn write(term: &Term, mut said: Vec<NewReport>) -> Result<(), LedgerError>
     while !said.is_empty() {
         let rest = said.split_off(a_handful(&said));
         fetch(term, &mut said).await;
-        let kept = term.ledger.record_reports(&said).await?;
-        term.metrics.reports("kept", kept as u64);
+        let kept = term.stores.ledger.record_reports(&said).await?;
+        term.ctx.metrics.reports("kept", kept as u64);
         let others = said.len().saturating_sub(kept) as u64;
-        term.metrics.reports("not_believed", others);
+        term.ctx.metrics.reports("not_believed", others);
         said = rest;
     }
     Ok(())
@@ -180,7 +179,7 @@ fn a_handful<'a>(said: impl IntoIterator<Item = &'a NewReport>) -> usize {
 
 /// Copies partial results that are small enough from where their workers left them.
 async fn fetch(term: &Term, said: &mut [NewReport]) {
-    let most = term.config.scheduler.partial_bytes;
+    let most = term.ctx.config.scheduler.partial_bytes;
     let mut wanted = Vec::new();
     let mut places = Vec::new();
     for (i, report) in said.iter().enumerate() {
@@ -201,7 +200,7 @@ async fn fetch(term: &Term, said: &mut [NewReport]) {
     if wanted.is_empty() {
         return;
     }
-    match term.guard.heads(&wanted, most.max(1)).await {
+    match term.stores.guard.heads(&wanted, most.max(1)).await {
         Ok(heads) => {
             for ((i, j), head) in places.into_iter().zip(heads) {
                 if let Some((size, content)) = head {
@@ -213,6 +212,6 @@ async fn fetch(term: &Term, said: &mut [NewReport]) {
             }
         }
         // That there was one is known all the same.
-        Err(error) => tracing::debug!(%error, "partial results cannot be read"),
+        Err(error) => tracing::debug!(%error, "reading partial results failed"),
     }
 }

@@ -14,9 +14,10 @@ use airlock_proto::{cap, packet};
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
+use crate::commit::handle::{InputBatch, PendingAck, ResultContent};
 use crate::inbound::reader::{each_batch, store_delay};
 use crate::inbound::reports;
-use crate::term::{Batch, Content, Done, Term};
+use crate::term::Term;
 
 /// A copied `res:` key is kept a little for whoever still looks at it.
 const STAGING_TTL: Duration = Duration::from_secs(600);
@@ -38,7 +39,7 @@ pub async fn results(term: Arc<Term>, consumer: Consumer) -> anyhow::Result<()> 
 /// A result with where its content is.
 struct Opened {
     report: ResultReport,
-    content: Content,
+    content: ResultContent,
     /// The key it was left at.
     staged: Option<String>,
     /// What was left there, by digest and length.
@@ -61,17 +62,15 @@ async fn take_results(term: &Term, settler: Settler, deliveries: Vec<Delivery>) 
             Err(reason) => bad.push((delivery, Settle::Poison { reason })),
         }
     }
-    if !bad.is_empty() {
-        settler.settle(bad, &term.letters).await;
-    }
+    term.acks.settle(&settler, bad).await;
     if good.is_empty() {
         return;
     }
     let message_keys: Vec<_> = good.iter().map(Delivery::key).collect();
     let jobs: Vec<JobId> = opened.iter().map(|o| o.report.job.clone()).collect();
-    let seen = term.begin(&message_keys, &jobs).await;
-    let mut batch = Batch::default();
-    let mut done = Done {
+    let seen = term.acks.claim(&message_keys, &jobs).await;
+    let mut batch = InputBatch::default();
+    let mut done = PendingAck {
         settler: settler.clone(),
         deliveries: Vec::with_capacity(good.len()),
         keys: Vec::with_capacity(good.len()),
@@ -87,7 +86,7 @@ async fn take_results(term: &Term, settler: Settler, deliveries: Vec<Delivery>) 
         if !seen && (unread || (!reported && result.with_report)) {
             // Its content is where nobody can read it now; it is not gone. Or what came
             // with it cannot be written now.
-            let base = term.config.scheduler.retry_delay_store;
+            let base = term.ctx.config.scheduler.retry_delay_store;
             let delay = store_delay(base, delivery.deliveries);
             later.push((delivery, Settle::Retry(delay)));
             continue;
@@ -99,12 +98,10 @@ async fn take_results(term: &Term, settler: Settler, deliveries: Vec<Delivery>) 
         done.deliveries.push(delivery);
         done.keys.push(key);
     }
-    if !later.is_empty() {
-        settler.settle(later, &term.letters).await;
-    }
+    term.acks.settle(&settler, later).await;
     batch.done = Some(done);
     // It fails only when the term is over, and then they come again.
-    let _ = term.to_finish.send(batch).await;
+    term.commit.enqueue_results(batch).await;
 }
 
 /// Writes what results brought along before they are taken. False when the ledger could
@@ -118,7 +115,7 @@ async fn report(term: &Term, opened: &mut [Opened], seen: &[bool]) -> bool {
     match reports::with_results(term, jobs, brought).await {
         Ok(()) => true,
         Err(error) => {
-            tracing::warn!(%error, "what came with results cannot be written yet");
+            tracing::warn!(%error, "writing reports of results failed, results retried later");
             false
         }
     }
@@ -156,7 +153,9 @@ fn open(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
         | Outcome::FailedRetryable
         | Outcome::FailedFatal
         | Outcome::Cancelled
-        | Outcome::TimedOut => reports::of_result(&r, &job, &worker, &dispatch, term.clock.now()),
+        | Outcome::TimedOut => {
+            reports::of_result(&r, &job, &worker, &dispatch, term.ctx.clock.now())
+        }
     };
     let mut report = ResultReport {
         key: NEXT_KEY.fetch_add(1, Ordering::Relaxed),
@@ -177,37 +176,39 @@ fn open(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
         .map(|d| (d.payload_sha256.clone(), d.payload_size));
     let bytes = r.airlock.and_then(|d| d.payload);
     let pointer = (!r.result_ptr.is_empty() && bytes.is_none()).then_some(r.result_ptr);
-    let pointer = pointer.and_then(|pointer| {
-        let of_run = |key: &&str| keys::is_of_run(&report.job, &report.dispatch, key);
-        let key = keys::parse_pointer(&pointer).filter(of_run);
-        if key.is_none() {
-            // Anything else is another job's, or nobody's: not ours to read, and least of
-            // all to let expire.
-            tracing::warn!(job = %report.job, worker = %report.worker, %pointer, "a result is not where results are left");
-            report.missing = true;
-        }
-        key.map(str::to_owned)
-    });
+    let staged = pointer.as_deref().and_then(|p| staged_key(&report, p));
+    report.missing = pointer.is_some() && staged.is_none();
     if report.started_at.is_none() && r.execution_ms > 0 {
-        let now = term.clock.now();
         let ran = Duration::from_millis(u64::try_from(r.execution_ms).unwrap_or(0));
-        report.started_at = Some(now - ran);
+        report.started_at = Some(term.ctx.clock.now() - ran);
     }
     Ok(Opened {
         report,
-        content: Content { bytes },
-        staged: pointer,
+        content: ResultContent { bytes },
+        staged,
         promised,
         with_report: brought.is_some(),
         brought,
     })
 }
 
+/// The key that a result's pointer names, if it is one of its run. Anything else is another
+/// job's, or nobody's: not ours to read, and least of all to let expire.
+fn staged_key(report: &ResultReport, pointer: &str) -> Option<String> {
+    let of_run = |key: &&str| keys::is_of_run(&report.job, &report.dispatch, key);
+    let key = keys::parse_pointer(pointer).filter(of_run);
+    if key.is_none() {
+        let (job, worker) = (&report.job, &report.worker);
+        tracing::warn!(%job, %worker, pointer, "result pointer refused, not a key of its run");
+    }
+    key.map(str::to_owned)
+}
+
 /// Fetches what came by pointer, in one round trip, and lets the staging place expire.
 /// False when the store could not be asked.
 async fn fetch(term: &Term, opened: &mut [Opened]) -> bool {
     let mut asked = true;
-    let limit = term.config.scheduler.max_result_bytes;
+    let limit = term.ctx.config.scheduler.max_result_bytes;
     let wanted: Vec<(usize, String)> = opened
         .iter()
         .enumerate()
@@ -218,14 +219,14 @@ async fn fetch(term: &Term, opened: &mut [Opened]) -> bool {
         .collect();
     if !wanted.is_empty() {
         let mut names: Vec<String> = wanted.iter().map(|(_, key)| key.clone()).collect();
-        match term.guard.get_many(&names).await {
+        match term.stores.guard.get_many(&names).await {
             Ok(found) => {
                 for ((i, key), bytes) in wanted.iter().zip(found) {
                     let o = &mut opened[*i];
                     let bytes = bytes.filter(|bytes| {
                         let same = is_promised(o.promised.as_ref(), bytes);
                         if !same {
-                            tracing::error!(job_id = %o.report.job, worker = %o.report.worker, key, "a staged result is not what its worker left there");
+                            tracing::error!(job_id = %o.report.job, worker = %o.report.worker, key, "staged result does not match its digest");
                         }
                         same
                     });
@@ -233,12 +234,12 @@ async fn fetch(term: &Term, opened: &mut [Opened]) -> bool {
                     o.content.bytes = bytes;
                 }
                 names.retain(|key| !keys::is_artifact(key));
-                if let Err(error) = term.guard.expire(&names, STAGING_TTL).await {
-                    tracing::debug!(%error, "letting staged results expire");
+                if let Err(error) = term.stores.guard.expire(&names, STAGING_TTL).await {
+                    tracing::debug!(%error, "expiring staged results failed");
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, results = names.len(), "staged results cannot be read yet");
+                tracing::warn!(%error, results = names.len(), "reading staged results failed, results retried later");
                 asked = false;
             }
         }

@@ -80,6 +80,14 @@ impl SignatureConfig {
     }
 }
 
+/// What proves that a packet is from the sender it names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Proof {
+    Signature,
+    /// Nothing: signatures are not required of this sender.
+    None,
+}
+
 struct Sender {
     key: VerifyingKey,
     enforce: Option<Enforce>,
@@ -127,39 +135,44 @@ impl Signatures {
         })
     }
 
-    /// Whether a packet's word may be taken, and why not.
-    pub fn check(&self, sender: &str, raw: &[u8]) -> Result<(), String> {
+    /// Whether a packet is accepted, and if so, whether its sender is proven.
+    pub fn check(&self, sender: &str, raw: &[u8]) -> Result<Proof, String> {
         let known = self.senders.get(sender);
         let enforce = known.and_then(|s| s.enforce).unwrap_or(self.enforce);
         if enforce == Enforce::Off {
-            return Ok(());
+            return Ok(Proof::None);
         }
         let bad = match known {
             None => format!("no key is known of sender {sender:?}"),
             Some(known) => match known.key.verify(raw) {
-                Ok(()) => return Ok(()),
+                Ok(()) => return Ok(Proof::Signature),
                 Err(error) => format!("{error} (sender {sender:?})"),
             },
         };
         match enforce {
-            Enforce::Off => Ok(()),
+            Enforce::Off => Ok(Proof::None),
             Enforce::Warn => {
                 self.metrics.signatures_doubtful.inc();
-                self.log_once(sender, &bad, "taken all the same: bus.signatures is warn");
-                Ok(())
+                self.log_once(sender, &bad, false);
+                Ok(Proof::None)
             }
             Enforce::Require => {
                 self.metrics.signatures_refused.inc();
-                self.log_once(sender, &bad, "refused");
+                self.log_once(sender, &bad, true);
                 Err(bad)
             }
         }
     }
 
-    fn log_once(&self, sender: &str, bad: &str, what: &str) {
+    fn log_once(&self, sender: &str, bad: &str, refused: bool) {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         if logged.len() < LOGGED && logged.insert(sender.to_owned()) {
-            tracing::warn!(sender, reason = bad, "a packet was {what}");
+            tracing::warn!(
+                sender,
+                reason = bad,
+                refused,
+                "packet without a good signature"
+            );
         }
     }
 
@@ -173,7 +186,7 @@ impl Signatures {
             Ok(signed) => signed,
             Err(error) => {
                 // Whoever verifies refuses it; whoever does not is not held up.
-                tracing::error!(%error, "a packet goes out unsigned");
+                tracing::error!(%error, "signing a packet failed, sent unsigned");
                 packet
             }
         }
@@ -222,18 +235,21 @@ mod tests {
             ..SignatureConfig::default()
         };
         let s = signatures(&config);
-        assert_eq!(s.check("a", &packet("a", Some(&key))), Ok(()));
+        assert_eq!(s.check("a", &packet("a", Some(&key))), Ok(Proof::Signature));
         assert!(s.check("a", &packet("a", Some(&other))).is_err());
         assert!(s.check("a", &packet("a", None)).is_err());
         assert!(s.check("b", &packet("b", Some(&key))).is_err());
         assert_eq!(s.metrics.signatures_refused.get(), 3);
-        assert_eq!(s.check("lenient", &packet("lenient", None)), Ok(()));
+        assert_eq!(
+            s.check("lenient", &packet("lenient", None)),
+            Ok(Proof::None)
+        );
         assert_eq!(s.metrics.signatures_doubtful.get(), 1);
-        assert_eq!(s.check("old", &packet("old", None)), Ok(()));
+        assert_eq!(s.check("old", &packet("old", None)), Ok(Proof::None));
         assert_eq!(s.metrics.signatures_doubtful.get(), 1);
 
         let off = signatures(&SignatureConfig::default());
-        assert_eq!(off.check("b", &packet("b", None)), Ok(()));
+        assert_eq!(off.check("b", &packet("b", None)), Ok(Proof::None));
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! Jobs that are judged and placed while the gateway commits them.
+//! Jobs that are evaluated and placed while the gateway commits them (ADR 28).
 //!
-//! The gateway tells of a lone transaction as it begins to commit (`Ahead`, sealed with a
-//! key of the ledger's). Its jobs are put to the kernel and handed to the core, whose own
-//! transaction waits in the ledger for the end of the gateway's. The stream brings the
-//! wake-up a little later; if anything went wrong on this way, that one has the jobs read
-//! and judged as usual.
+//! The gateway announces a lone transaction as it begins to commit (`Ahead`, sealed with a
+//! key of the ledger's). The kernel is asked about its jobs and the answers go to the commit
+//! loop, whose own transaction waits in the ledger for the end of the gateway's. The stream
+//! brings the wake-up a little later; if anything went wrong on this path, the wake-up has
+//! the jobs read and evaluated as usual. `scheduler.speculation` turns it off.
 //!
 //! What must stay true: the ledger has the last word. A job that is not there once the
 //! gateway's transaction is over is never assigned, and not kept.
@@ -24,48 +24,51 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 
+use crate::commit::handle::SpeculativeSubmit;
 use crate::inbound::submissions;
-use crate::metrics::by_topic;
-use crate::term::{Term, Told};
+use crate::metrics::{Metrics, by_topic};
+use crate::term::Term;
 
-/// How long the kernel is waited for. After that it is the stream's.
-const PATIENCE: Duration = Duration::from_millis(500);
-/// How long nothing is taken in after a transaction that took too long.
+/// How long the kernel is waited for. After that the jobs are left to the stream.
+const KERNEL_LIMIT: Duration = Duration::from_millis(500);
+/// How long all jobs are left to the stream after a transaction that took too long.
 const PAUSE: Duration = Duration::from_secs(1);
 /// How long the stream's wake-up is waited for.
-const KEPT: Duration = Duration::from_secs(30);
-/// Transactions known of at once; more are left to the stream.
-const MOST: usize = 256;
+const WAKE_LIMIT: Duration = Duration::from_secs(30);
+/// Transactions followed at once; more are left to the stream.
+const MAX_TRANSACTIONS: usize = 256;
 
-/// The transactions that were told of.
-pub struct Ahead {
+/// The transactions that gateways announced.
+pub struct Speculation {
     key: Key,
-    known: Mutex<HashMap<Id, Known>>,
-    /// The core is in the middle of a round.
+    metrics: Metrics,
+    announced: Mutex<HashMap<Id, Announced>>,
+    /// The commit loop is in the middle of a round.
     busy: AtomicBool,
     /// When the last transaction took too long.
     late: Mutex<Option<Instant>>,
 }
 
-struct Known {
+struct Announced {
     since: Instant,
     /// Its jobs are in the ledger and with the engine.
-    settled: bool,
+    finished: bool,
 }
 
-impl Ahead {
-    pub fn new(key: Key) -> Self {
+impl Speculation {
+    pub fn new(key: Key, metrics: Metrics) -> Self {
         Self {
             key,
-            known: Mutex::default(),
+            metrics,
+            announced: Mutex::default(),
             busy: AtomicBool::new(false),
             late: Mutex::default(),
         }
     }
 
-    /// Whether the core is in the middle of a round: then it has other things to do than to
-    /// wait for a gateway.
-    pub fn busy(&self, yes: bool) {
+    /// Whether the commit loop is in the middle of a round: then it has other things to do
+    /// than to wait for a gateway.
+    pub fn set_busy(&self, yes: bool) {
         self.busy.store(yes, Ordering::Relaxed);
     }
 
@@ -74,116 +77,126 @@ impl Ahead {
         *self.late.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    fn is_calm(&self) -> bool {
+    fn is_idle(&self) -> bool {
         let late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
         !self.busy.load(Ordering::Relaxed) && late.is_none_or(|at| at.elapsed() >= PAUSE)
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<Id, Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn announced(&self) -> MutexGuard<'_, HashMap<Id, Announced>> {
+        self.announced
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a transaction, if there is room and it is new.
-    fn enter(&self, id: Id) -> bool {
-        let mut known = self.known();
-        if known.len() >= MOST {
-            known.retain(|_, k| k.since.elapsed() < KEPT);
+    /// Follows a transaction, if there is room and it is new.
+    fn insert(&self, id: Id) -> bool {
+        let mut announced = self.announced();
+        if announced.len() >= MAX_TRANSACTIONS {
+            announced.retain(|_, a| a.since.elapsed() < WAKE_LIMIT);
         }
-        if known.len() >= MOST || known.contains_key(&id) {
+        if announced.len() >= MAX_TRANSACTIONS || announced.contains_key(&id) {
             return false;
         }
-        let entry = Known {
+        let entry = Announced {
             since: Instant::now(),
-            settled: false,
+            finished: false,
         };
-        known.insert(id, entry);
+        announced.insert(id, entry);
         true
     }
 
-    /// Whether it is still ours: the stream may have been first.
-    fn has(&self, id: Id) -> bool {
-        self.known().contains_key(&id)
+    /// Whether it is still followed: the stream may have been first.
+    fn contains(&self, id: Id) -> bool {
+        self.announced().contains_key(&id)
     }
 
     /// Its jobs are in the ledger and with the engine.
-    fn settle(&self, id: Id) {
-        if let Some(known) = self.known().get_mut(&id) {
-            known.settled = true;
+    fn mark_finished(&self, id: Id) {
+        if let Some(announced) = self.announced().get_mut(&id) {
+            announced.finished = true;
         }
     }
 
-    /// The stream has them read and judged.
-    fn forget(&self, id: Id) {
-        self.known().remove(&id);
+    /// Leaves its jobs to the stream.
+    fn remove(&self, id: Id) {
+        self.announced().remove(&id);
     }
 
     /// The stream says that it is committed. True when there is nothing left to do about
     /// it; otherwise it is the stream's from now on.
-    pub fn is_settled(&self, id: &[u8]) -> bool {
+    pub fn is_finished(&self, id: &[u8]) -> bool {
         let Ok(id) = Id::try_from(id) else {
             return false;
         };
-        self.known().remove(&id).is_some_and(|k| k.settled)
+        self.announced().remove(&id).is_some_and(|a| a.finished)
     }
-}
 
-/// What came of a transaction: its jobs are known, or the stream has to bring them.
-pub fn settle(term: &Term, told: &Told, known: bool) {
-    let metrics = &term.metrics;
-    let jobs = told.topics.len() as u64;
-    if known {
-        term.ahead.settle(told.id);
-        metrics.jobs_ahead.inc_by(jobs);
-        for topic in &told.topics {
-            by_topic(&metrics.jobs_received, topic.as_str());
+    /// The commit loop is done with a transaction: the engine tracks its jobs, or else the
+    /// stream has to bring them.
+    pub fn finish(&self, submit: &SpeculativeSubmit, tracked: bool) {
+        let jobs = submit.topics.len() as u64;
+        if tracked {
+            self.mark_finished(submit.id);
+            self.metrics.jobs_ahead.inc_by(jobs);
+            for topic in &submit.topics {
+                by_topic(&self.metrics.jobs_received, topic.as_str());
+            }
+        } else {
+            self.remove(submit.id);
+            self.metrics.jobs_ahead_in_vain.inc_by(jobs);
         }
-    } else {
-        term.ahead.forget(told.id);
-        metrics.jobs_ahead_in_vain.inc_by(jobs);
     }
 }
 
-/// Listens until the term is over.
-pub async fn listen(term: Arc<Term>) -> anyhow::Result<()> {
-    let mut subscription = term.bus.subscribe(subjects::AHEAD, None).await?;
+/// Listens until the term is over. Turned off, it only waits for that: without a
+/// transaction to follow, nothing else here does anything.
+pub async fn run(term: Arc<Term>) -> anyhow::Result<()> {
+    if !term.ctx.config.scheduler.speculation {
+        term.ctx.over.cancelled().await;
+        return Ok(());
+    }
+    let mut subscription = term.stores.bus.subscribe(subjects::AHEAD, None).await?;
     // Not tasks of their own: another thread would have to wake for each.
-    let mut judging = FuturesUnordered::new();
+    let mut evaluations = FuturesUnordered::new();
     loop {
         let message = tokio::select! {
-            () = term.over.cancelled() => return Ok(()),
-            Some(()) = judging.next() => continue,
+            () = term.ctx.over.cancelled() => return Ok(()),
+            Some(()) = evaluations.next() => continue,
             message = subscription.recv() => message,
         };
         let Some(message) = message else {
-            anyhow::bail!("a subscription ended");
+            anyhow::bail!("the subscription to {} ended", subjects::AHEAD);
         };
         match packet::open(message.payload) {
-            Ok((_, Payload::Ahead(ahead))) if term.ahead.is_calm() => {
-                if let Some((id, jobs)) = begin(&term, &ahead) {
-                    judging.push(judge(&term, id, jobs));
+            Ok((_, Payload::Ahead(ahead))) if term.speculation.is_idle() => {
+                if let Some((id, jobs)) = accept(&term, &ahead) {
+                    evaluations.push(evaluate(&term, id, jobs));
                 }
             }
             Ok(_) => {}
-            Err(error) => tracing::debug!(%error, "ignored"),
+            Err(error) => tracing::debug!(%error, "unreadable announcement ignored"),
         }
     }
 }
 
-/// The jobs that are ours to judge.
-fn begin(term: &Term, ahead: &own::Ahead) -> Option<(Id, Vec<LoadedJob>)> {
-    let Some((id, jobs)) = term.ahead.key.open(ahead) else {
-        term.metrics.signatures_refused.inc();
-        tracing::debug!("ignored jobs told of ahead: the ledger's key did not seal them");
+/// The jobs of an announcement, when it is genuine, for this shard, and new.
+fn accept(term: &Term, ahead: &own::Ahead) -> Option<(Id, Vec<LoadedJob>)> {
+    let Some((id, jobs)) = term.speculation.key.open(ahead) else {
+        term.ctx.metrics.signatures_refused.inc();
+        tracing::debug!("announcement with a wrong seal ignored");
         return None;
     };
-    if jobs.iter().any(|job| job.shard != u32::from(term.shard.0)) {
+    if jobs
+        .iter()
+        .any(|job| job.shard != u32::from(term.ctx.shard.0))
+    {
         return None;
     }
-    let now = term.clock.now();
-    let inline = term.config.scheduler.inline_bytes;
+    let now = term.ctx.clock.now();
+    let inline = term.ctx.config.scheduler.inline_bytes;
     let loaded = jobs.into_iter().map(|job| read(job, inline, now));
     let loaded = loaded.collect::<Option<Vec<_>>>()?;
-    term.ahead.enter(id).then_some((id, loaded))
+    term.speculation.insert(id).then_some((id, loaded))
 }
 
 /// The job as it will stand in the ledger. Its id is new, the gateway's own: it names no
@@ -206,80 +219,84 @@ fn read(job: own::AheadJob, inline: usize, now: Timestamp) -> Option<LoadedJob> 
     }))
 }
 
-/// Has them judged and hands them in. When that fails, the stream's wake-up has them read
-/// and judged as usual.
-async fn judge(term: &Term, id: Id, loaded: Vec<LoadedJob>) {
+/// Has them evaluated and hands them in. When that fails, the stream's wake-up has them read
+/// and evaluated as usual.
+async fn evaluate(term: &Term, id: Id, loaded: Vec<LoadedJob>) {
     let ids: Vec<JobId> = loaded.iter().map(|job| job.job_id.clone()).collect();
     let topics: Vec<Topic> = loaded.iter().map(|job| job.spec.topic.clone()).collect();
-    let foreseen = tokio::select! {
-        () = term.over.cancelled() => None,
-        () = tokio::time::sleep(PATIENCE) => None,
-        batch = submissions::foresee(term, loaded) => batch,
+    let evaluated = tokio::select! {
+        () = term.ctx.over.cancelled() => None,
+        () = tokio::time::sleep(KERNEL_LIMIT) => None,
+        batch = submissions::evaluate_early(term, loaded) => batch,
     };
-    let Some(mut batch) = foreseen.filter(|_| term.ahead.has(id)) else {
-        term.ahead.forget(id);
+    let Some(mut batch) = evaluated.filter(|_| term.speculation.contains(id)) else {
+        term.speculation.remove(id);
         return;
     };
-    batch.told = Some(Box::new(Told {
+    batch.told = Some(Box::new(SpeculativeSubmit {
         id,
         jobs: ids,
         topics,
     }));
-    term.hand_in(batch).await;
+    term.commit.enqueue(batch).await;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn ahead() -> Ahead {
-        Ahead::new(Key::new("key"))
+    fn speculation() -> Speculation {
+        let metrics = Metrics::new(&airlock_service::Metrics::default());
+        Speculation::new(Key::new("key"), metrics)
     }
 
     #[test]
-    fn a_transaction_is_settled_once() {
-        let ahead = ahead();
-        assert!(ahead.enter([1; 16]));
-        assert!(!ahead.enter([1; 16]), "it is known");
-        assert!(ahead.has([1; 16]));
-        ahead.settle([1; 16]);
-        assert!(ahead.is_settled(&[1; 16]));
-        assert!(!ahead.is_settled(&[1; 16]), "it is forgotten");
-        assert!(!ahead.is_settled(b"no id"));
+    fn a_transaction_is_finished_once() {
+        let speculation = speculation();
+        assert!(speculation.insert([1; 16]));
+        assert!(!speculation.insert([1; 16]), "it is not new");
+        assert!(speculation.contains([1; 16]));
+        speculation.mark_finished([1; 16]);
+        assert!(speculation.is_finished(&[1; 16]));
+        assert!(!speculation.is_finished(&[1; 16]), "it is forgotten");
+        assert!(!speculation.is_finished(b"no id"));
     }
 
     #[test]
-    fn what_the_stream_has_first_is_its_own() {
-        let ahead = ahead();
-        assert!(ahead.enter([1; 16]));
-        assert!(!ahead.is_settled(&[1; 16]), "the core has not said so");
-        assert!(!ahead.has([1; 16]));
-        ahead.settle([1; 16]);
-        assert!(!ahead.is_settled(&[1; 16]));
+    fn a_transaction_that_the_stream_brought_first_is_left_to_it() {
+        let speculation = speculation();
+        assert!(speculation.insert([1; 16]));
+        assert!(
+            !speculation.is_finished(&[1; 16]),
+            "the commit loop has not finished it"
+        );
+        assert!(!speculation.contains([1; 16]));
+        speculation.mark_finished([1; 16]);
+        assert!(!speculation.is_finished(&[1; 16]));
     }
 
     #[test]
-    fn there_are_times_without() {
-        let ahead = ahead();
-        assert!(ahead.is_calm());
-        ahead.busy(true);
-        assert!(!ahead.is_calm());
-        ahead.busy(false);
-        assert!(ahead.is_calm());
-        ahead.pause();
-        assert!(!ahead.is_calm());
-        *ahead.late.lock().expect("whole") = Instant::now().checked_sub(PAUSE);
-        assert!(ahead.is_calm());
+    fn nothing_is_accepted_during_a_round_or_after_a_slow_transaction() {
+        let speculation = speculation();
+        assert!(speculation.is_idle());
+        speculation.set_busy(true);
+        assert!(!speculation.is_idle());
+        speculation.set_busy(false);
+        assert!(speculation.is_idle());
+        speculation.pause();
+        assert!(!speculation.is_idle());
+        *speculation.late.lock().expect("whole") = Instant::now().checked_sub(PAUSE);
+        assert!(speculation.is_idle());
     }
 
     #[test]
-    fn there_is_room_for_so_many() {
-        let ahead = ahead();
-        for n in 0..MOST as u128 {
-            assert!(ahead.enter(n.to_be_bytes()));
+    fn a_limited_number_of_transactions_is_followed() {
+        let speculation = speculation();
+        for n in 0..MAX_TRANSACTIONS as u128 {
+            assert!(speculation.insert(n.to_be_bytes()));
         }
-        assert!(!ahead.enter([255; 16]));
-        ahead.forget(0u128.to_be_bytes());
-        assert!(ahead.enter([255; 16]));
+        assert!(!speculation.insert([255; 16]));
+        speculation.remove(0u128.to_be_bytes());
+        assert!(speculation.insert([255; 16]));
     }
 }

@@ -18,10 +18,11 @@ use bytes::Bytes;
 use futures::StreamExt;
 use tokio::sync::mpsc;
 
+use crate::commit::handle::{InputBatch, PendingAck};
 use crate::inbound::bus_submission;
 use crate::inbound::reader::{PARALLEL, each_batch, store_delay};
 use crate::metrics::by_topic;
-use crate::term::{Batch, Done, Term, random};
+use crate::term::{Term, random};
 
 /// Reads submissions until the term is over.
 pub async fn submissions(term: Arc<Term>, consumer: Consumer) -> anyhow::Result<()> {
@@ -78,31 +79,31 @@ async fn take_submissions(term: &Term, settler: Settler, deliveries: Vec<Deliver
     let mut known = Vec::new();
     for delivery in deliveries {
         match Word::of(&delivery) {
-            Ok(Word::Wake(_, ahead)) if !ahead.is_empty() && term.ahead.is_settled(&ahead) => {
+            Ok(Word::Wake(_, ahead))
+                if !ahead.is_empty() && term.speculation.is_finished(&ahead) =>
+            {
                 known.push(delivery);
             }
             Ok(word) => good.push((delivery, word)),
             Err(reason) => bad.push((delivery, Outcome::Poison { reason })),
         }
     }
-    if !bad.is_empty() {
-        settler.settle(bad, &term.letters).await;
-    }
+    term.acks.settle(&settler, bad).await;
     if !known.is_empty() {
         // Through the core, behind the jobs themselves: it acknowledges while it leads.
-        let done = Done {
+        let done = PendingAck {
             settler: settler.clone(),
             keys: known.iter().map(Delivery::key).collect(),
             deliveries: known,
             jobs: Vec::new(),
         };
-        let batch = Batch {
+        let batch = InputBatch {
             done: Some(done),
-            ..Batch::default()
+            ..InputBatch::default()
         };
-        term.hand_in(batch).await;
+        term.commit.enqueue(batch).await;
     }
-    let groups = grouped(good, term.config.scheduler.batch, |(_, word)| {
+    let groups = grouped(good, term.ctx.config.scheduler.batch, |(_, word)| {
         word.jobs().len()
     });
     futures::stream::iter(groups)
@@ -139,16 +140,20 @@ async fn take_group(term: &Term, settler: &Settler, group: Group) {
         .collect();
     // Both stores are asked at once, and the kernel too: the guard only saves work, it
     // decides nothing, and the locks are for what is written.
-    let (seen, judged) = tokio::join!(term.begin(&keys, &ids), load_and_judge(term, &ids));
-    let (stored, mut batch) = match judged {
-        Ok(judged) => judged,
+    let (seen, evaluated) =
+        tokio::join!(term.acks.claim(&keys, &ids), load_and_evaluate(term, &ids));
+    let (stored, mut batch) = match evaluated {
+        Ok(evaluated) => evaluated,
         Err(error) => {
-            tracing::warn!(%error, jobs = ids.len(), "submissions wait for the ledger");
-            term.locks.unlock(&ids).await;
-            let again = group
-                .into_iter()
-                .map(|(d, _)| (d, Outcome::Retry(term.config.scheduler.retry_delay_store)));
-            settler.settle(again.collect(), &term.letters).await;
+            tracing::warn!(%error, jobs = ids.len(), "ledger unavailable, submissions retried later");
+            term.acks.release(&ids).await;
+            let again = group.into_iter().map(|(d, _)| {
+                (
+                    d,
+                    Outcome::Retry(term.ctx.config.scheduler.retry_delay_store),
+                )
+            });
+            term.acks.settle(settler, again.collect()).await;
             return;
         }
     };
@@ -165,7 +170,7 @@ async fn take_group(term: &Term, settler: &Settler, group: Group) {
     if !offers.is_empty() {
         let asked: Vec<_> = offers.iter().map(|(_, offer)| &**offer).collect();
         let (outcomes, accepted) = bus_submission::accept(term, &asked).await;
-        batch.join(judge(term, accepted).await);
+        batch.join(evaluate(term, accepted).await);
         let mut not_done = Vec::new();
         for ((delivery, offer), outcome) in offers.into_iter().zip(outcomes) {
             match outcome {
@@ -175,66 +180,64 @@ async fn take_group(term: &Term, settler: &Settler, group: Group) {
                 }
                 Err(bus_submission::Refused::Later(error)) => {
                     let job = &offer.request.job_id;
-                    tracing::warn!(%error, job, "a submission waits for a store");
-                    let base = term.config.scheduler.retry_delay_store;
+                    tracing::warn!(%error, job, "store unavailable, submission retried later");
+                    let base = term.ctx.config.scheduler.retry_delay_store;
                     let again = Outcome::Retry(store_delay(base, delivery.deliveries));
                     not_done.push((delivery, again));
                 }
             }
         }
-        if !not_done.is_empty() {
-            settler.settle(not_done, &term.letters).await;
-        }
+        term.acks.settle(settler, not_done).await;
     }
-    batch.done = Some(Done {
+    batch.done = Some(PendingAck {
         settler: settler.clone(),
         // Only these are done: what comes again must not be taken for seen then.
         keys: fresh.iter().map(Delivery::key).collect(),
         deliveries: fresh,
         jobs: ids,
     });
-    term.hand_in(batch).await;
+    term.commit.enqueue(batch).await;
 }
 
-async fn load_and_judge(
+async fn load_and_evaluate(
     term: &Term,
     ids: &[JobId],
-) -> Result<(HashSet<JobId>, Batch), LedgerError> {
-    let inline = term.config.scheduler.inline_bytes;
-    let loaded = term.ledger.load(ids, inline).await?;
+) -> Result<(HashSet<JobId>, InputBatch), LedgerError> {
+    let inline = term.ctx.config.scheduler.inline_bytes;
+    let loaded = term.stores.ledger.load(ids, inline).await?;
     let stored = loaded.iter().map(|job| job.job_id.clone()).collect();
-    Ok((stored, judge(term, loaded).await))
+    Ok((stored, evaluate(term, loaded).await))
 }
 
 /// Puts what is PENDING to the kernel and hands the answers to the core.
-pub async fn decide(term: &Term, loaded: Vec<LoadedJob>) {
-    let batch = judge(term, loaded).await;
-    term.hand_in(batch).await;
+pub async fn evaluate_and_enqueue(term: &Term, loaded: Vec<LoadedJob>) {
+    let batch = evaluate(term, loaded).await;
+    term.commit.enqueue(batch).await;
 }
 
 /// What the kernel says to those that are PENDING.
-async fn judge(term: &Term, loaded: Vec<LoadedJob>) -> Batch {
+async fn evaluate(term: &Term, loaded: Vec<LoadedJob>) -> InputBatch {
     let (jobs, payloads) = ready(loaded);
     for job in &jobs {
-        by_topic(&term.metrics.jobs_received, job.spec.topic.as_str());
+        by_topic(&term.ctx.metrics.jobs_received, job.spec.topic.as_str());
     }
-    Batch {
+    InputBatch {
         inputs: ask(term, jobs).await,
         payloads,
-        ..Batch::default()
+        ..InputBatch::default()
     }
 }
 
 /// What the kernel says to jobs that are about to be committed, if it can tell already.
-pub async fn foresee(term: &Term, loaded: Vec<LoadedJob>) -> Option<Batch> {
+pub async fn evaluate_early(term: &Term, loaded: Vec<LoadedJob>) -> Option<InputBatch> {
     let (mut jobs, payloads) = ready(loaded);
     let spans = spans(term, &mut jobs);
     let inputs = term.kernel.foresee(jobs).await?;
     drop(spans);
-    Some(Batch {
+    Some(InputBatch {
         inputs,
         payloads,
-        ..Batch::default()
+        ..InputBatch::default()
     })
 }
 
@@ -251,7 +254,7 @@ fn ready(loaded: Vec<LoadedJob>) -> (Vec<QueuedJob>, Vec<(JobId, Bytes)>) {
         if let Some(payload) = job.payload.take() {
             payloads.push((job.job_id.clone(), payload));
         }
-        jobs.push(known(job));
+        jobs.push(queued_job(job));
     }
     (jobs, payloads)
 }
@@ -265,7 +268,7 @@ async fn ask(term: &Term, mut jobs: Vec<QueuedJob>) -> Vec<Input> {
 
 /// Each job's span covers the decision; kernel and worker hang below it.
 fn spans(term: &Term, jobs: &mut [QueuedJob]) -> Vec<tracing::Span> {
-    if !term.tracing {
+    if !term.ctx.tracing {
         return Vec::new();
     }
     let mut spans = Vec::with_capacity(jobs.len());
@@ -282,7 +285,7 @@ fn spans(term: &Term, jobs: &mut [QueuedJob]) -> Vec<tracing::Span> {
 }
 
 /// The engine's view of a row.
-pub fn known(job: LoadedJob) -> QueuedJob {
+pub fn queued_job(job: LoadedJob) -> QueuedJob {
     QueuedJob {
         id: job.job_id,
         tenant: job.tenant,
@@ -308,8 +311,8 @@ pub async fn rechecks(
     let mut batch = Vec::new();
     loop {
         tokio::select! {
-            () = term.over.cancelled() => return Ok(()),
-            n = jobs.recv_many(&mut batch, term.config.scheduler.batch) => {
+            () = term.ctx.over.cancelled() => return Ok(()),
+            n = jobs.recv_many(&mut batch, term.ctx.config.scheduler.batch) => {
                 if n == 0 {
                     return Ok(());
                 }
@@ -317,18 +320,18 @@ pub async fn rechecks(
         }
         let jobs = batch.drain(..).map(|job| (*job).clone()).collect();
         let inputs = ask(&term, jobs).await;
-        if !term.hand_in(Batch::of(inputs)).await {
+        if !term.commit.enqueue(InputBatch::of(inputs)).await {
             return Ok(());
         }
     }
 }
 
 /// Takes jobs up by id: due ones and forgotten ones.
-pub async fn take_up(term: &Term, ids: &[JobId]) -> Result<usize, LedgerError> {
-    let inline = term.config.scheduler.inline_bytes;
-    for chunk in ids.chunks(term.config.scheduler.batch) {
-        let loaded = term.ledger.load(chunk, inline).await?;
-        decide(term, loaded).await;
+pub async fn load_and_enqueue(term: &Term, ids: &[JobId]) -> Result<usize, LedgerError> {
+    let inline = term.ctx.config.scheduler.inline_bytes;
+    for chunk in ids.chunks(term.ctx.config.scheduler.batch) {
+        let loaded = term.stores.ledger.load(chunk, inline).await?;
+        evaluate_and_enqueue(term, loaded).await;
     }
     Ok(ids.len())
 }
@@ -359,9 +362,9 @@ mod tests {
             row
         };
         for end in RunEnd::ALL {
-            assert_eq!(known(row(Some(end))).lost, end.is_lost(), "{end}");
+            assert_eq!(queued_job(row(Some(end))).lost, end.is_lost(), "{end}");
         }
-        assert!(!known(row(None)).lost);
+        assert!(!queued_job(row(None)).lost);
     }
 
     #[test]

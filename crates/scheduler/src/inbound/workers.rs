@@ -17,10 +17,11 @@ use airlock_model::{
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{cap, packet};
 
+use crate::commit::handle::InputBatch;
 use crate::inbound::reports;
 use crate::inbound::shared_ids::SharedIds;
 use crate::outbound::control;
-use crate::term::{Batch, Term};
+use crate::term::Term;
 
 /// How often the server is asked whether it is there, and how long it may take to answer.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
@@ -40,12 +41,12 @@ pub async fn listen(term: Arc<Term>, inbox: String) -> anyhow::Result<()> {
     ];
     let ears = Arc::new(Ears::new(&term));
     let silent = unregistered(&term);
-    if !silent.is_empty() && !term.hand_in(Batch::of(silent)).await {
+    if !silent.is_empty() && !term.commit.enqueue(InputBatch::of(silent)).await {
         return Ok(());
     }
     let mut readers = Vec::new();
     for subject in subjects {
-        let subscription = term.bus.subscribe(subject, None).await?;
+        let subscription = term.stores.bus.subscribe(subject, None).await?;
         readers.push(read(term.clone(), ears.clone(), subscription));
     }
     futures::try_join!(futures::future::try_join_all(readers), hearing(&term))?;
@@ -55,12 +56,12 @@ pub async fn listen(term: Arc<Term>, inbox: String) -> anyhow::Result<()> {
 /// Tells the engine when workers can be heard: the subscriptions above stand, and the server
 /// answers. A connection that only seems to stand carries no heartbeat either.
 async fn hearing(term: &Term) -> anyhow::Result<()> {
-    let mut connected = term.bus.connected();
+    let mut connected = term.stores.bus.connected();
     let mut up = false;
     loop {
         let hears = *connected.borrow_and_update()
             && tokio::select! {
-                answers = term.bus.answers(PROBE_TIMEOUT) => answers,
+                answers = term.stores.bus.answers(PROBE_TIMEOUT) => answers,
                 gone = connected.wait_for(|up| !up) => {
                     gone?;
                     false
@@ -70,12 +71,12 @@ async fn hearing(term: &Term) -> anyhow::Result<()> {
             up = hears;
             let input = if up { Input::BusUp } else { Input::BusDown };
             tracing::info!(listening = up, "heartbeat subscriptions");
-            if !term.hand_in(Batch::of(vec![input])).await {
+            if !term.commit.enqueue(InputBatch::of(vec![input])).await {
                 return Ok(());
             }
         }
         tokio::select! {
-            () = term.over.cancelled() => return Ok(()),
+            () = term.ctx.over.cancelled() => return Ok(()),
             changed = connected.changed() => changed?,
             () = tokio::time::sleep(PROBE_INTERVAL) => {}
         }
@@ -90,7 +91,7 @@ struct Ears {
 
 impl Ears {
     fn new(term: &Term) -> Self {
-        let shared = &term.config.scheduler.shared_worker_ids;
+        let shared = &term.ctx.config.scheduler.shared_worker_ids;
         Self {
             shared: shared.iter().cloned().collect(),
             heard: Mutex::default(),
@@ -111,7 +112,7 @@ async fn read(
     loop {
         incoming.clear();
         let n = tokio::select! {
-            () = term.over.cancelled() => return Ok(()),
+            () = term.ctx.over.cancelled() => return Ok(()),
             n = subscription.recv_many(&mut incoming, 500) => n,
         };
         if n == 0 {
@@ -123,7 +124,7 @@ async fn read(
         for message in incoming.drain(..) {
             match packet::open(message.payload.clone()) {
                 Ok((envelope, payload)) => {
-                    if envelope.sender_id == term.sender {
+                    if envelope.sender_id == term.ctx.sender {
                         continue;
                     }
                     if let Payload::JobCancel(c) = payload {
@@ -139,12 +140,14 @@ async fn read(
                             Payload::Handshake(h) => greet.extend(newcomer(h)),
                             _ => {}
                         }
-                        term.claims.hear(&payload);
-                        inputs.extend(understand(&ears, &envelope, payload, term.clock.now()));
+                        term.epoch_claims.hear(&payload);
+                        inputs.extend(understand(&ears, &envelope, payload, term.ctx.clock.now()));
                     }
                 }
                 // Nobody waits for an answer here; a bad one is only counted out loud.
-                Err(error) => tracing::debug!(subject = %message.subject, %error, "ignored"),
+                Err(error) => {
+                    tracing::debug!(subject = %message.subject, %error, "unreadable message ignored")
+                }
             }
         }
         for worker in greet {
@@ -153,7 +156,7 @@ async fn read(
         if !cancelled.is_empty() {
             inputs.extend(ended(&term, cancelled).await);
         }
-        if !inputs.is_empty() && !term.hand_in(Batch::of(inputs)).await {
+        if !inputs.is_empty() && !term.commit.enqueue(InputBatch::of(inputs)).await {
             return Ok(());
         }
     }
@@ -199,7 +202,7 @@ fn newcomer(h: &cap::Handshake) -> Option<WorkerId> {
 
 /// Workers that never say a word of themselves, by configuration: one for each topic.
 fn unregistered(term: &Term) -> Vec<Input> {
-    let s = &term.config.scheduler;
+    let s = &term.ctx.config.scheduler;
     s.unregistered_topics
         .iter()
         .filter_map(|topic| {
@@ -238,7 +241,7 @@ fn cap_worker(id: WorkerId, incarnation: Incarnation) -> Worker {
 
 /// A cancel on the bus is a hint: the row says whether the job has ended.
 async fn ended(term: &Term, ids: Vec<JobId>) -> Vec<Input> {
-    match term.ledger.states(&ids).await {
+    match term.stores.ledger.states(&ids).await {
         Ok(states) => states
             .into_iter()
             .filter(|(_, state)| state.is_final())
@@ -246,7 +249,7 @@ async fn ended(term: &Term, ids: Vec<JobId>) -> Vec<Input> {
             .collect(),
         // The change log tells it again.
         Err(error) => {
-            tracing::debug!(%error, "looking up cancelled jobs");
+            tracing::debug!(%error, "reading cancelled jobs failed");
             Vec::new()
         }
     }
@@ -265,7 +268,7 @@ fn handshake(ears: &Ears, h: cap::Handshake, now: Timestamp) -> Option<Input> {
     let Some(own) = h.airlock else {
         let shared = ears.shared.contains(id.as_str());
         if !shared && !subjects::is_addressable(&id) {
-            tracing::warn!(worker = %id, "a worker's id makes no subject: it cannot be given work");
+            tracing::warn!(worker = %id, "worker id is not a valid subject, worker ignored");
             return None;
         }
         let mut worker = if shared {

@@ -101,8 +101,8 @@ fn packets(sender: &str, now: Timestamp, list: &[Announcement]) -> Vec<Outgoing>
 
 /// Publishes these. An error says that some of it may not have got out.
 pub async fn publish(term: &Term, list: &[Announcement]) -> anyhow::Result<()> {
-    let packets = packets(&term.instance, term.clock.now(), list);
-    for sent in term.bus.publish_all(packets).await {
+    let packets = packets(&term.ctx.instance, term.ctx.clock.now(), list);
+    for sent in term.stores.bus.publish_all(packets).await {
         sent?;
     }
     Ok(())

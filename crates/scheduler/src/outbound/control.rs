@@ -16,26 +16,28 @@ pub async fn send(term: &Term, plan: Plan, inbox: &str) {
         |control: own::WorkerControl| term.seal("control", Payload::WorkerControl(control));
     for (worker, receipts) in plan.receipts {
         let payload = message(own::WorkerControl {
-            epoch: term.epoch.0,
-            ledger_id: term.ledger_id.to_string(),
+            epoch: term.ctx.epoch.0,
+            ledger_id: term.ctx.ledger_id.to_string(),
             receipts,
             ..own::WorkerControl::default()
         });
         tell(
-            term.bus
+            term.stores
+                .bus
                 .send(&subjects::worker_control(&worker), payload, None)
                 .await,
         );
     }
     for worker in plan.hello {
         let payload = message(own::WorkerControl {
-            epoch: term.epoch.0,
-            ledger_id: term.ledger_id.to_string(),
+            epoch: term.ctx.epoch.0,
+            ledger_id: term.ctx.ledger_id.to_string(),
             rehello: true,
             ..own::WorkerControl::default()
         });
         tell(
-            term.bus
+            term.stores
+                .bus
                 .send(&subjects::worker_control(&worker), payload, None)
                 .await,
         );
@@ -48,7 +50,7 @@ pub async fn send(term: &Term, plan: Plan, inbox: &str) {
         let cancel = cap::JobCancel {
             job_id: job.to_string(),
             reason,
-            requested_by: term.instance.clone(),
+            requested_by: term.ctx.instance.clone(),
             dispatch: Some(cap::DispatchIdentity {
                 dispatch_id: run.dispatch.to_string(),
                 attempt: u64::from(run.attempt.0),
@@ -58,20 +60,26 @@ pub async fn send(term: &Term, plan: Plan, inbox: &str) {
         };
         let trace = run.dispatch.to_string();
         let payload = term.seal(&trace, Payload::JobCancel(cancel));
-        tell(term.bus.send(subjects::JOB_CANCEL, payload, None).await);
+        tell(
+            term.stores
+                .bus
+                .send(subjects::JOB_CANCEL, payload, None)
+                .await,
+        );
     }
 }
 
 /// Answers a worker that introduced itself. The packet's time tells it our clock.
 pub async fn greet(term: &Term, worker: &airlock_model::WorkerId) {
     let control = own::WorkerControl {
-        epoch: term.epoch.0,
-        ledger_id: term.ledger_id.to_string(),
+        epoch: term.ctx.epoch.0,
+        ledger_id: term.ctx.ledger_id.to_string(),
         ..own::WorkerControl::default()
     };
     let payload = term.seal("control", Payload::WorkerControl(control));
     tell(
-        term.bus
+        term.stores
+            .bus
             .send(&subjects::worker_control(worker), payload, None)
             .await,
     );
@@ -80,14 +88,19 @@ pub async fn greet(term: &Term, worker: &airlock_model::WorkerId) {
 /// Asks a worker what it is running and has finished.
 pub async fn request_inventory(term: &Term, worker: &airlock_model::WorkerId, inbox: &str) {
     let control = own::WorkerControl {
-        epoch: term.epoch.0,
-        ledger_id: term.ledger_id.to_string(),
+        epoch: term.ctx.epoch.0,
+        ledger_id: term.ctx.ledger_id.to_string(),
         inventory: true,
         ..own::WorkerControl::default()
     };
     let payload = term.seal("control", Payload::WorkerControl(control));
     let subject = subjects::worker_control(worker);
-    tell(term.bus.send_with_reply(&subject, inbox, payload).await);
+    tell(
+        term.stores
+            .bus
+            .send_with_reply(&subject, inbox, payload)
+            .await,
+    );
 }
 
 /// These may be lost: what matters is asked or told again.

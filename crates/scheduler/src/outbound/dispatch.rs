@@ -5,7 +5,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use airlock_bus::{Outgoing, subjects};
 use airlock_guard::keys;
@@ -18,14 +17,9 @@ use airlock_proto::{cap, own};
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
-use crate::term::Term;
-
-/// Up to this many dispatches at once are also told to their workers directly, which is
-/// faster than the stream. With more of them the stream is as fast, and half the work.
-const DIRECT: usize = 4;
-
-/// How much later the stream may have them then, out of the way of what comes of them.
-pub const STREAM_LAG: Duration = Duration::from_millis(5);
+use crate::outbound::direct_dispatch;
+pub use crate::outbound::direct_dispatch::STREAM_LAG;
+use crate::term::{Term, TermContext};
 
 /// What is staged for a job without an input.
 const NO_INPUT: &[u8] = b"null";
@@ -47,11 +41,11 @@ pub struct Sending {
     outgoing: Vec<Outgoing>,
     /// Those whose input could not be had.
     unready: Vec<Dispatch>,
-    /// When workers were told directly.
-    told: Option<Timestamp>,
+    /// When they were sent directly to their workers.
+    sent_directly: Option<Timestamp>,
 }
 
-/// Makes the packets. When they are few, their workers are told directly.
+/// Makes the packets. When they are few, they are also sent directly to their workers.
 pub async fn begin(
     term: &Term,
     dispatches: Vec<Dispatch>,
@@ -62,7 +56,7 @@ pub async fn begin(
         return sending;
     }
     let unready = gather(term, &dispatches, &mut payloads).await;
-    let now = term.clock.now();
+    let now = term.ctx.clock.now();
     for dispatch in dispatches {
         if unready.contains(&dispatch.job.id) {
             sending.unready.push(dispatch);
@@ -73,34 +67,21 @@ pub async fn begin(
         sending.outgoing.push(outgoing);
         sending.dispatches.push(dispatch);
     }
-    sending.tell(term, now).await;
+    if direct_dispatch::send(term, &sending.dispatches, &sending.outgoing).await {
+        sending.sent_directly = Some(now);
+    }
     sending
 }
 
 impl Sending {
-    /// Whether the workers know, so that the stream may have them a little later.
+    /// Whether the workers have them, so that the stream may have them a little later.
     pub fn may_wait(&self) -> bool {
-        self.told.is_some()
-    }
-
-    /// Tells workers of our SDK, which know a dispatch when it comes again.
-    async fn tell(&mut self, term: &Term, now: Timestamp) {
-        let known = |d: &Dispatch| d.assignment.sdk && !d.again;
-        if self.dispatches.len() > DIRECT || !self.dispatches.iter().all(known) {
-            return;
-        }
-        for (d, message) in self.dispatches.iter().zip(&self.outgoing) {
-            let to = subjects::worker_control(&d.assignment.worker);
-            let (packet, trace) = (message.payload.clone(), message.traceparent.as_deref());
-            if term.bus.send(to, packet, trace).await.is_ok() {
-                self.told = Some(now);
-            }
-        }
+        self.sent_directly.is_some()
     }
 
     /// Publishes them to the stream and says what came of each.
     pub async fn publish(self, term: &Term) -> Vec<Input> {
-        let acks = term.bus.publish_all(self.outgoing).await;
+        let acks = term.stores.bus.publish_all(self.outgoing).await;
         let mut inputs = Vec::with_capacity(self.dispatches.len() + self.unready.len());
         for (dispatch, ack) in self.dispatches.into_iter().zip(acks) {
             let (job, run) = (dispatch.job.id.clone(), dispatch.assignment.run());
@@ -109,17 +90,19 @@ impl Sending {
                     let job_ = &dispatch.job;
                     let ready = job_.not_before.unwrap_or_default().max(job_.created_at);
                     let topic = job_.spec.topic.as_str();
-                    let at = self.told.unwrap_or_else(|| term.clock.now());
-                    term.metrics.dispatched(topic, ready, at);
+                    let at = self.sent_directly.unwrap_or_else(|| term.ctx.clock.now());
+                    term.ctx.metrics.dispatched(topic, ready, at);
                     inputs.push(Input::Published { job, run, at });
                 }
                 Err(error) => {
-                    tracing::warn!(job = %job, worker = %dispatch.assignment.worker, %error, "a dispatch was not published");
+                    tracing::warn!(job = %job, worker = %dispatch.assignment.worker, %error, "publishing a dispatch failed");
                     inputs.push(Input::PublishFailed {
                         job,
                         run,
-                        // What was told directly may have arrived.
-                        sure: !error.is_ambiguous() && !dispatch.again && self.told.is_none(),
+                        // What was sent directly may have arrived.
+                        sure: !error.is_ambiguous()
+                            && !dispatch.again
+                            && self.sent_directly.is_none(),
                     });
                 }
             }
@@ -148,15 +131,15 @@ async fn gather(
         .collect();
     let mut unready = HashSet::new();
     if !missing.is_empty() {
-        match term.ledger.payloads(&missing).await {
+        match term.stores.ledger.payloads(&missing).await {
             Ok(found) => payloads.extend(found),
             Err(error) => {
-                tracing::warn!(%error, jobs = missing.len(), "payloads cannot be read");
+                tracing::warn!(%error, jobs = missing.len(), "reading payloads failed, dispatches wait");
                 unready.extend(missing);
             }
         }
     }
-    let limit = term.config.scheduler.inline_bytes;
+    let limit = term.ctx.config.scheduler.inline_bytes;
     let mut staged: Vec<(JobId, Bytes)> = Vec::new();
     for d in dispatches {
         let large = d.job.payload_len > limit as u64;
@@ -170,11 +153,12 @@ async fn gather(
     }
     if !staged.is_empty()
         && let Err(error) = term
+            .stores
             .guard
-            .put_context(&staged, term.config.scheduler.context_ttl)
+            .put_context(&staged, term.ctx.config.scheduler.context_ttl)
             .await
     {
-        tracing::warn!(%error, jobs = staged.len(), "inputs cannot be staged");
+        tracing::warn!(%error, jobs = staged.len(), "staging inputs failed, dispatches wait");
         unready.extend(staged.into_iter().map(|(job, _)| job));
     }
     unready
@@ -185,7 +169,7 @@ fn outgoing_of(term: &Term, now: Timestamp, d: &Dispatch, payload: Option<Bytes>
     let spec = &job.spec;
     let text = |s: &Option<String>| s.clone().unwrap_or_default();
     let dispatch_id = a.dispatch.to_string();
-    let inline = a.inline && job.payload_len <= term.config.scheduler.inline_bytes as u64;
+    let inline = a.inline && job.payload_len <= term.ctx.config.scheduler.inline_bytes as u64;
     let context = keys::pointer(&keys::context(&job.id));
     let (sha256, size) = match &payload {
         _ if inline => (Bytes::new(), 0),
@@ -224,23 +208,10 @@ fn outgoing_of(term: &Term, now: Timestamp, d: &Dispatch, payload: Option<Bytes>
             assigned_worker_id: a.worker.to_string(),
         }),
         airlock: Some(own::Dispatch {
-            epoch: term.epoch.0,
-            accept_by_ms: a.accept_by.as_millis(),
-            incarnation: a.incarnation.to_string(),
             payload: payload.filter(|_| inline),
-            timeout_ms: a
-                .limits
-                .run_limit
-                .map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(0)),
-            deadline_ms: job.deadline_at.map_or(0, Timestamp::as_millis),
-            max_attempts: i32::try_from(a.limits.max_attempts).unwrap_or(0),
-            constraints: a.constraints.as_deref().map(Into::into),
-            accept_within_ms: left(a.accept_by, now),
-            deadline_in_ms: job.deadline_at.map_or(0, |at| left(at, now)),
-            sent_at_ms: now.as_millis(),
-            ledger_id: term.ledger_id.to_string(),
             input_sha256: sha256,
             input_size: size,
+            ..extension(&term.ctx, now, d)
         }),
         ..cap::JobRequest::default()
     };
@@ -261,6 +232,28 @@ fn outgoing_of(term: &Term, now: Timestamp, d: &Dispatch, payload: Option<Bytes>
             dispatch_id
         }),
         traceparent: Some(job.traceparent.clone()),
+    }
+}
+
+/// What our own SDK reads of a dispatch beside the agent protocol, but for its input.
+fn extension(ctx: &TermContext, now: Timestamp, d: &Dispatch) -> own::Dispatch {
+    let (job, a) = (&d.job, &d.assignment);
+    own::Dispatch {
+        epoch: ctx.epoch.0,
+        accept_by_ms: a.accept_by.as_millis(),
+        incarnation: a.incarnation.to_string(),
+        timeout_ms: a
+            .limits
+            .run_limit
+            .map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(0)),
+        deadline_ms: job.deadline_at.map_or(0, Timestamp::as_millis),
+        max_attempts: i32::try_from(a.limits.max_attempts).unwrap_or(0),
+        constraints: a.constraints.as_deref().map(Into::into),
+        accept_within_ms: left(a.accept_by, now),
+        deadline_in_ms: job.deadline_at.map_or(0, |at| left(at, now)),
+        sent_at_ms: now.as_millis(),
+        ledger_id: ctx.ledger_id.to_string(),
+        ..own::Dispatch::default()
     }
 }
 

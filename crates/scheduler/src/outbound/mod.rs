@@ -2,6 +2,7 @@
 
 pub(crate) mod announce;
 pub(crate) mod control;
+pub(crate) mod direct_dispatch;
 pub(crate) mod dispatch;
 pub(crate) mod duplicate_workers;
 pub(crate) mod worker_log;

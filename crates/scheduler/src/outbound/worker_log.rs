@@ -25,7 +25,7 @@ impl WorkerLog {
             }
         }
         if left_out == 0 && self.left_out > 0 {
-            tracing::warn!("many workers come and go; some are not logged");
+            tracing::warn!("worker changes above the log limit, not all are logged");
         }
     }
 
@@ -35,7 +35,7 @@ impl WorkerLog {
             .is_none_or(|at| now.duration_since(at) >= WINDOW)
         {
             if self.left_out > 0 {
-                tracing::warn!(workers = self.left_out, "workers came and went unlogged");
+                tracing::warn!(workers = self.left_out, "worker changes not logged");
             }
             *self = Self {
                 window: Some(now),

@@ -18,13 +18,13 @@ use airlock_service::{Context, Reloaded};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use tokio::sync::oneshot;
 
+use crate::commit::handle::InputBatch;
 use crate::config::SchedulerConfig;
 use crate::rules::pools::Pools;
 use crate::rules::pools_file::{FileError, Place};
 use crate::rules::timeouts::Timeouts;
-use crate::term::{Batch, Term, ToCore};
+use crate::term::Term;
 
 /// How often the lanes are counted.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
@@ -71,11 +71,15 @@ impl Placement {
         loop {
             // Also at first: a file may have changed since the engine was made.
             let rules = self.rules();
-            if !term.hand_in(Batch::of(vec![Input::Rules(rules)])).await {
+            if !term
+                .commit
+                .enqueue(InputBatch::of(vec![Input::Rules(rules)]))
+                .await
+            {
                 return Ok(());
             }
             tokio::select! {
-                () = term.over.cancelled() => return Ok(()),
+                () = term.ctx.over.cancelled() => return Ok(()),
                 changed = pools.changed() => changed?,
                 changed = timeouts.changed() => changed?,
             }
@@ -183,16 +187,13 @@ impl LaneMetrics {
 /// Counts the lanes until the term is over.
 pub async fn count(term: Arc<Term>, metrics: LaneMetrics) -> anyhow::Result<()> {
     loop {
-        let (to_us, lanes) = oneshot::channel();
-        if term.to_core.send(ToCore::Lanes(to_us)).await.is_err() {
+        let Some(lanes) = term.commit.lanes().await else {
             return Ok(());
-        }
-        if let Ok(lanes) = lanes.await {
-            metrics.show(lanes, term.clock.now());
-        }
+        };
+        metrics.show(lanes, term.ctx.clock.now());
         tokio::select! {
-            () = term.over.cancelled() => {
-                metrics.show(Vec::new(), term.clock.now());
+            () = term.ctx.over.cancelled() => {
+                metrics.show(Vec::new(), term.ctx.clock.now());
                 return Ok(());
             }
             () = tokio::time::sleep(COUNT_EVERY) => {}

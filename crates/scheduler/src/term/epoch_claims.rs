@@ -51,7 +51,9 @@ pub async fn seen_on_bus(
                     place: "on the bus",
                 }));
             }
-            Err(error) => tracing::warn!(%error, "asking the bus for earlier leaders"),
+            Err(error) => {
+                tracing::warn!(%error, "reading earlier leaders from the bus failed, retrying")
+            }
         }
         tokio::select! {
             () = ctx.shutdown.cancelled() => return Ok(None),
@@ -77,13 +79,13 @@ pub async fn set_back(ledger: &Ledger, shard: Shard, epoch: Epoch) -> anyhow::Re
 }
 
 /// What workers say they have seen of this ledger.
-pub struct Claims {
+pub struct EpochClaims {
     ledger: LedgerId,
     epoch: Epoch,
     highest: watch::Sender<u64>,
 }
 
-impl Claims {
+impl EpochClaims {
     pub fn new(ledger: LedgerId, epoch: Epoch) -> Self {
         Self {
             ledger,
@@ -105,7 +107,7 @@ impl Claims {
             return;
         }
         if epoch - self.epoch.0 > FURTHEST {
-            tracing::warn!(epoch, "a worker claims an epoch that cannot be");
+            tracing::warn!(epoch, "impossible epoch claimed by a worker, ignored");
             return;
         }
         self.highest.send_if_modified(|highest| {
@@ -167,7 +169,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_a_later_and_possible_epoch_of_this_ledger_ends_a_term() {
         let ours = LedgerId::new("ours").expect("an id");
-        let claims = Claims::new(ours, Epoch(5));
+        let claims = EpochClaims::new(ours, Epoch(5));
         for (ledger, epoch) in [
             ("ours", 5),
             ("ours", 0),

@@ -229,47 +229,21 @@ impl Simulation {
                     self.ask_kernel(queued);
                 }
             }
-            Event::Approve(id) => {
-                let row = self.ledger.rows.get_mut(&id).expect("held");
-                if row.state == JobState::ApprovalRequired {
-                    row.go(crate::state::JobEvent::Approve, JobState::Pending);
-                    self.approved.insert(id.clone());
-                    self.send(10, Event::Submit(id));
-                }
-            }
+            Event::Approve(id) => self.approve(id),
             Event::Dispatch(epoch, job, a) => self.arrive(epoch, job, a),
             Event::Receipt(worker, dispatch) => {
                 if let Some(p) = self.process(&worker) {
                     p.finished.remove(&dispatch);
                 }
             }
-            Event::RequestInventory(worker) => {
-                let term = self.term;
-                if let Some(p) = self.process(&worker).filter(|p| p.sdk && !p.deaf) {
-                    p.epoch = p.epoch.max(term);
-                    let input = Input::Inventory {
-                        worker,
-                        incarnation: p.incarnation.clone(),
-                        running: p.running.keys().copied().collect(),
-                        finished: p.finished.keys().copied().collect(),
-                    };
-                    self.lossy(input);
-                }
-            }
+            Event::RequestInventory(worker) => self.answer_inventory(worker),
             Event::RequestRegister(worker) => {
                 if let Some(p) = self.process(&worker).filter(|p| p.sdk) {
                     let input = Input::Register(Box::new(p.register_worker()));
                     self.lossy(input);
                 }
             }
-            Event::Cancel(worker, dispatch) => {
-                if let Some(p) = self.process(&worker).filter(|p| p.sdk)
-                    && p.running.contains_key(&dispatch)
-                {
-                    let incarnation = p.incarnation.clone();
-                    self.end(&worker, &incarnation, dispatch, Outcome::Cancelled);
-                }
-            }
+            Event::Cancel(worker, dispatch) => self.cancel(&worker, dispatch),
             Event::Heartbeat(i) => {
                 self.heartbeat(i);
                 self.send(2_000, Event::Heartbeat(i));
@@ -284,14 +258,7 @@ impl Simulation {
                 let worker = self.processes[i].id.clone();
                 self.end(&worker, &incarnation, dispatch, outcome);
             }
-            Event::Resend(i, incarnation, dispatch) => {
-                let p = &self.processes[i];
-                let kept = p.alive && p.incarnation == incarnation;
-                if kept && let Some((job, outcome)) = p.finished.get(&dispatch).cloned() {
-                    self.say_result(i, job, dispatch, outcome);
-                    self.send(3_000, Event::Resend(i, incarnation, dispatch));
-                }
-            }
+            Event::Resend(i, incarnation, dispatch) => self.resend(i, incarnation, dispatch),
             Event::Rise(i) => self.rise(i),
             Event::Confirm => {
                 if self.kernel_up {
@@ -303,18 +270,64 @@ impl Simulation {
                 }
                 self.send(500, Event::Confirm);
             }
-            Event::Replay => {
-                let pending = |r: &&Row| r.state == JobState::Pending;
-                let rows = self.ledger.rows.values().filter(pending);
-                let ids: Vec<_> = rows.map(|r| r.queued.id.clone()).collect();
-                for id in ids {
-                    if !self.engine.jobs.contains_key(&id) {
-                        self.send(0, Event::Submit(id));
-                    }
-                }
-                self.send(3_000, Event::Replay);
+            Event::Replay => self.replay(),
+        }
+    }
+
+    /// A human approves a job that is held.
+    fn approve(&mut self, id: JobId) {
+        let row = self.ledger.rows.get_mut(&id).expect("held");
+        if row.state == JobState::ApprovalRequired {
+            row.go(crate::state::JobEvent::Approve, JobState::Pending);
+            self.approved.insert(id.clone());
+            self.send(10, Event::Submit(id));
+        }
+    }
+
+    fn answer_inventory(&mut self, worker: WorkerId) {
+        let term = self.term;
+        if let Some(p) = self.process(&worker).filter(|p| p.sdk && !p.deaf) {
+            p.epoch = p.epoch.max(term);
+            let input = Input::Inventory {
+                worker,
+                incarnation: p.incarnation.clone(),
+                running: p.running.keys().copied().collect(),
+                finished: p.finished.keys().copied().collect(),
+            };
+            self.lossy(input);
+        }
+    }
+
+    fn cancel(&mut self, worker: &WorkerId, dispatch: DispatchId) {
+        if let Some(p) = self.process(worker).filter(|p| p.sdk)
+            && p.running.contains_key(&dispatch)
+        {
+            let incarnation = p.incarnation.clone();
+            self.end(worker, &incarnation, dispatch, Outcome::Cancelled);
+        }
+    }
+
+    /// A worker sends a result until it has the receipt.
+    fn resend(&mut self, i: usize, incarnation: Incarnation, dispatch: DispatchId) {
+        let p = &self.processes[i];
+        let same = p.alive && p.incarnation == incarnation;
+        if same && let Some((job, outcome)) = p.finished.get(&dispatch).cloned() {
+            self.say_result(i, job, dispatch, outcome);
+            self.send(3_000, Event::Resend(i, incarnation, dispatch));
+        }
+    }
+
+    /// The replayer submits jobs again that are pending and that the engine does not have.
+    fn replay(&mut self) {
+        let pending = |r: &&Row| r.state == JobState::Pending;
+        let rows = self.ledger.rows.values().filter(pending);
+        let ids: Vec<_> = rows.map(|r| r.queued.id.clone()).collect();
+        for id in ids {
+            if !self.engine.jobs.contains_key(&id) {
+                self.send(0, Event::Submit(id));
             }
         }
+        self.send(3_000, Event::Replay);
     }
 
     /// What the engine is told of the policy, so that the ledger can judge by it.
@@ -397,8 +410,30 @@ impl Simulation {
         if self.unlucky(1) && self.unlucky(30) {
             return self.take_over();
         }
+        let (given, mut follow_up) = self.commit(&effects);
+        if self.unlucky(1) && self.unlucky(30) {
+            // Committed, and never put on the wire.
+            return self.take_over();
+        }
+        for (job, assignment) in given {
+            self.publish(job, assignment);
+        }
+        for effect in effects {
+            if let Effect::LookUp(report) = effect {
+                follow_up.extend(self.look_up(report));
+            } else {
+                self.outward(effect);
+            }
+        }
+        if !follow_up.is_empty() {
+            self.round(follow_up);
+        }
+    }
+
+    /// Writes the effects: the runs to publish, and what the engine learns of its misses.
+    fn commit(&mut self, effects: &[Effect]) -> (Vec<(JobId, Assignment)>, Vec<Input>) {
         let unheard = self.unlucky(3);
-        let moves = Ledger::moves(&effects);
+        let moves = Ledger::moves(effects);
         let mut written = Vec::new();
         for (_, effect) in &moves {
             written.push(self.ledger.write(self.now, &self.rules, effect));
@@ -446,23 +481,7 @@ impl Simulation {
                 }
             }
         }
-        if self.unlucky(1) && self.unlucky(30) {
-            // Committed, and never put on the wire.
-            return self.take_over();
-        }
-        for (job, assignment) in given {
-            self.publish(job, assignment);
-        }
-        for effect in effects {
-            if let Effect::LookUp(report) = effect {
-                follow_up.extend(self.look_up(report));
-            } else {
-                self.outward(effect);
-            }
-        }
-        if !follow_up.is_empty() {
-            self.round(follow_up);
-        }
+        (given, follow_up)
     }
 
     /// The row first, when it is of the run that the result is of.

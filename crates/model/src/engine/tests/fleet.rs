@@ -94,6 +94,21 @@ fn after_a_while_a_deaf_worker_is_tried_with_one() {
     );
 }
 
+/// Every worker reports the runs that it has.
+fn all_heartbeats(fixture: &mut Fixture, running: &BTreeMap<String, Assignment>) -> Vec<Effect> {
+    let mut effects = Vec::new();
+    let alive: Vec<Worker> = fixture.engine.workers().cloned().collect();
+    for w in alive {
+        let held = running.values().filter(|a| a.worker == w.id);
+        let held: Vec<DispatchId> = held.map(|a| a.dispatch).collect();
+        let mut b = heartbeat(w.id.as_str(), &held);
+        b.incarnation = Some(w.incarnation);
+        b.max_parallel = 4;
+        effects.extend(fixture.feed(Input::Heartbeat(b)));
+    }
+    effects
+}
+
 #[test]
 fn a_job_that_kills_its_worker_ends_alone() {
     // Three workers of four slots; one job kills whatever it runs on.
@@ -107,7 +122,7 @@ fn a_job_that_kills_its_worker_ends_alone() {
         queued.insert(id.clone(), job(&id));
     }
     queued.insert("killer".to_owned(), job("killer"));
-    let mut where_: BTreeMap<String, Assignment> = BTreeMap::new();
+    let mut running: BTreeMap<String, Assignment> = BTreeMap::new();
     let mut ended: Vec<String> = Vec::new();
     let mut queue: Vec<Effect> = Vec::new();
     for job in queued.values() {
@@ -120,17 +135,17 @@ fn a_job_that_kills_its_worker_ends_alone() {
                 Effect::Assign {
                     job, assignment, ..
                 } => {
-                    where_.insert(job.id.to_string(), assignment.clone());
+                    running.insert(job.id.to_string(), assignment.clone());
                 }
                 Effect::Requeue { job, .. } => {
-                    where_.remove(job.as_str());
+                    running.remove(job.as_str());
                 }
                 Effect::Recheck(job) => {
                     let again = (**job).clone();
                     queue.extend(fixture.allow(again));
                 }
                 Effect::Finish { job, to, code, .. } => {
-                    where_.remove(job.id.as_str());
+                    running.remove(job.id.as_str());
                     ended.push(format!("{} {to} {code}", job.id));
                 }
                 _ => {}
@@ -139,7 +154,7 @@ fn a_job_that_kills_its_worker_ends_alone() {
         if !queue.is_empty() {
             continue;
         }
-        if let Some(a) = where_.get("killer").cloned() {
+        if let Some(a) = running.get("killer").cloned() {
             // Its worker dies and comes back as a new process.
             deaths += 1;
             let life = format!("life-{deaths}");
@@ -150,18 +165,10 @@ fn a_job_that_kills_its_worker_ends_alone() {
             break;
         }
         queue.extend(fixture.live(secs(1)).into_iter().map(|(_, e)| e));
-        let alive: Vec<Worker> = fixture.engine.workers().cloned().collect();
-        for w in alive {
-            let held = where_.values().filter(|a| a.worker == w.id);
-            let held: Vec<DispatchId> = held.map(|a| a.dispatch).collect();
-            let mut b = heartbeat(w.id.as_str(), &held);
-            b.incarnation = Some(w.incarnation);
-            b.max_parallel = 4;
-            queue.extend(fixture.feed(Input::Heartbeat(b)));
-        }
+        queue.extend(all_heartbeats(&mut fixture, &running));
         let snapshot = SNAPSHOT.to_owned();
         queue.extend(fixture.feed(Input::PolicyConfirmed { snapshot }));
-        let done = where_.iter().find(|(id, _)| id.starts_with("good"));
+        let done = running.iter().find(|(id, _)| id.starts_with("good"));
         if let Some((id, a)) = done.map(|(id, a)| (id.clone(), a.clone())) {
             queue.extend(fixture.result(&id, &a, Outcome::Succeeded));
         }

@@ -135,3 +135,14 @@ fn a_job_on_the_bus_is_bounded_as_a_whole() {
     let wrong = spec(&with(700, 600)).unwrap().validate().unwrap_err();
     assert_eq!(wrong.field, "labels");
 }
+
+#[test]
+fn only_a_signature_proves_a_sender() {
+    assert_eq!(submitted_principal("ann", Proof::Signature), "signed:ann");
+    assert_eq!(submitted_principal("ann", Proof::None), "bus:ann");
+    // A sender that calls itself so proves nothing by it.
+    assert_eq!(
+        submitted_principal("signed:ann", Proof::None),
+        "bus:signed:ann"
+    );
+}

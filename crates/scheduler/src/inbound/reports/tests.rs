@@ -111,7 +111,7 @@ fn a_plain_result_brings_nothing() {
 
 #[test]
 fn what_waits_is_bounded_and_taken_with_the_result() {
-    let reports = Reports::default();
+    let reports = ReportBuffer::default();
     for n in 0..MOST_WAITING {
         let word = said_of(&format!("j{n}"), RUN, |p| p.percent = 1).unwrap();
         assert!(reports.hear(word));
@@ -138,7 +138,7 @@ fn what_waits_is_bounded_and_taken_with_the_result() {
 
 #[test]
 fn few_partial_results_are_held_at_once() {
-    let reports = Reports::default();
+    let reports = ReportBuffer::default();
     for n in 0..100 {
         for _ in 0..16 {
             let word = said_of(&format!("j{n}"), RUN, |p| p.result_ptr = "redis://x".into());
