@@ -80,7 +80,7 @@ pub struct SchedulerConfig {
     pub count_all_tries: bool,
     /// A worker that leaves this many dispatches in a row untaken gets no more for a
     /// while; 0: never.
-    #[serde(alias = "unresponsive_after")]
+    #[serde(alias = "deaf_after")]
     pub unresponsive_after: u32,
     #[serde(with = "duration")]
     pub backoff_base: Duration,

@@ -91,10 +91,12 @@ impl Commit {
 
     /// Its assignments, when it holds nothing else and no approval is used up by them.
     pub(crate) fn only_assignments(&self) -> Option<Vec<&Assign>> {
-        let plain = |m| match m {
-            Move::Assign(x) if x.verdict.approved.is_none() => Some(x),
-            _ => None,
-        };
+        fn plain(one: &Move) -> Option<&Assign> {
+            match one {
+                Move::Assign(x) if x.verdict.approved.is_none() => Some(x),
+                _ => None,
+            }
+        }
         self.moves.iter().map(plain).collect()
     }
 }
