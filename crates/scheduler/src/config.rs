@@ -312,6 +312,12 @@ mod tests {
     }
 
     #[test]
+    fn a_setting_that_was_renamed_is_read_by_its_old_name() {
+        let config = with(&["scheduler.deaf_after=7"]).expect("the old name");
+        assert_eq!(config.scheduler.unresponsive_after, 7);
+    }
+
+    #[test]
     fn every_section_reads_durations_alike() {
         let config = with(&[
             "scheduler.worker_ttl=1m30s",
