@@ -126,8 +126,8 @@ async fn a_refused_row_beside_a_locked_one_holds_up_nobody() -> Result<()> {
             job.error_code.as_deref() == Some("ledger_refused"),
             "{job:?}"
         );
-        let echo = client.submit_wait(&SubmitRequest::new("job.echo"), WAIT);
-        let job = echo.await?;
+        let echo = SubmitRequest::new("job.echo");
+        let job = client.submit_wait(&echo, WAIT).await?;
         ensure!(job.state == JobState::Succeeded, "{job:?}");
         let state = format!("SELECT state::text FROM job_state WHERE job_id = '{locked}'");
         ensure!(cell(&stack, &state).await? == "4", "a locked row was moved");
