@@ -145,7 +145,7 @@ async fn an_orphan_behind_more_waiting_jobs_than_one_tick_reads_is_found() -> Re
     })
     .await?;
     // They are more than one tick reads, and the replayer stops there.
-    let more = "more jobs to look at than one tick allows";
+    let more = "scan of PENDING jobs continues in the next tick";
     stack.scheduler(0).wait_for_log(more, WAIT).await?;
     forget(&stack, "zz-forgotten").await?;
     taken_up(&stack, "zz-forgotten").await
@@ -155,7 +155,7 @@ async fn an_orphan_behind_more_waiting_jobs_than_one_tick_reads_is_found() -> Re
 /// tick's.
 #[tokio::test]
 async fn stale_runs_beyond_what_one_tick_reads_are_the_next_ticks() -> Result<()> {
-    const STALE: &str = "stale jobs that nobody holds";
+    const STALE: &str = "stale jobs found that nobody tracks";
     const CUT: &str = "more stale jobs than one tick allows";
     let set = |name: &str| format!("AIRLOCK_RECONCILER__{name}");
     let stack = Stack::builder()
