@@ -30,7 +30,6 @@ mod reads;
 pub mod replay;
 mod request;
 mod rule;
-pub mod scan;
 mod shape;
 pub mod signature;
 mod tenants;

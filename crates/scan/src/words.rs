@@ -1,0 +1,235 @@
+//! The one pass of keywords: where in a text anything might be.
+//!
+//! All keywords of all detectors are in one automaton, so a clean text costs one pass
+//! however many detectors there are. What a keyword's hit is for, its [`Use`]s tell.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
+
+/// Why a keyword is looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// It begins, or is in, the token of this detector.
+    Token(u16),
+    /// This detector searches texts in which the keyword is.
+    Search(u16),
+    /// A personal number of this topic may stand beside it.
+    Topic(u64),
+    /// A part of a name such as `db_password`, whose value is a secret.
+    SecretName,
+    /// `://`, after which a user and a password may come.
+    Url,
+    /// `@tcp(` of a DSN without a scheme.
+    Dsn,
+    /// `Bearer` and the like.
+    Scheme,
+    /// The first line of a private key.
+    PrivateKey,
+}
+
+/// A keyword in a text.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Hit {
+    start: u32,
+    word: u16,
+}
+
+#[derive(Debug)]
+pub(crate) struct Words {
+    /// `None`: the keywords do not fit, which the limits of the configuration rule out.
+    automaton: Option<AhoCorasick>,
+    words: Vec<(usize, Box<[Use]>)>,
+}
+
+impl Words {
+    /// Keywords compare without regard to the case of ASCII letters.
+    pub(crate) fn new(entries: impl IntoIterator<Item = (String, Use)>) -> Self {
+        let mut by_word: BTreeMap<String, Vec<Use>> = BTreeMap::new();
+        for (word, of) in entries {
+            let uses = by_word.entry(word.to_ascii_lowercase()).or_default();
+            if !uses.contains(&of) {
+                uses.push(of);
+            }
+        }
+        let automaton = AhoCorasick::builder()
+            .ascii_case_insensitive(true)
+            .match_kind(MatchKind::Standard)
+            .kind(Some(AhoCorasickKind::DFA))
+            .build(by_word.keys())
+            .ok();
+        let words = by_word
+            .into_iter()
+            .map(|(word, uses)| (word.len(), uses.into_boxed_slice()))
+            .collect();
+        Self { automaton, words }
+    }
+
+    pub(crate) fn find(&self, text: &[u8]) -> Vec<Hit> {
+        let Some(automaton) = &self.automaton else {
+            return Vec::new();
+        };
+        let found = automaton.find_overlapping_iter(text);
+        let mut hits: Vec<Hit> = found
+            .filter_map(|m| {
+                Some(Hit {
+                    start: u32::try_from(m.start()).ok()?,
+                    word: u16::try_from(m.pattern().as_usize()).ok()?,
+                })
+            })
+            .collect();
+        // They come in the order of their ends.
+        hits.sort_unstable_by_key(|h| (h.start, h.word));
+        hits
+    }
+
+    fn uses(&self, hit: Hit) -> (usize, &[Use]) {
+        match self.words.get(usize::from(hit.word)) {
+            Some((len, uses)) => (*len, uses),
+            None => (0, &[]),
+        }
+    }
+}
+
+/// A text with the keywords in it.
+#[derive(Clone, Copy)]
+pub(crate) struct Text<'a> {
+    pub(crate) bytes: &'a [u8],
+    hits: &'a [Hit],
+    /// Where `bytes` begin in the text that the hits were found in.
+    base: usize,
+    words: &'a Words,
+}
+
+impl<'a> Text<'a> {
+    pub(crate) fn new(bytes: &'a [u8], hits: &'a [Hit], words: &'a Words) -> Self {
+        Self {
+            bytes,
+            hits,
+            base: 0,
+            words,
+        }
+    }
+
+    /// A part of this text, with the keywords that are wholly in it.
+    pub(crate) fn part(&self, range: Range<usize>) -> Self {
+        let start = self.base + range.start;
+        let end = self.base + range.end;
+        let from = self.hits.partition_point(|h| (h.start as usize) < start);
+        let rest = self.hits.get(from..).unwrap_or_default();
+        let to = rest.partition_point(|h| (h.start as usize) < end);
+        Self {
+            bytes: self.bytes.get(range).unwrap_or_default(),
+            hits: rest.get(..to).unwrap_or_default(),
+            base: start,
+            words: self.words,
+        }
+    }
+
+    /// Keywords and what they are for, in the order of the text.
+    pub(crate) fn hits(self) -> impl Iterator<Item = (Range<usize>, &'a [Use])> {
+        self.hits.iter().filter_map(move |hit| {
+            let (len, uses) = self.words.uses(*hit);
+            let start = (hit.start as usize).checked_sub(self.base)?;
+            (start + len <= self.bytes.len()).then_some((start..start + len, uses))
+        })
+    }
+
+    /// The byte before a place; a line break where there is none.
+    pub(crate) fn before(&self, at: usize) -> u8 {
+        let before = at.checked_sub(1).and_then(|i| self.bytes.get(i));
+        before.copied().unwrap_or(b'\n')
+    }
+
+    /// The byte at a place; a line break where there is none.
+    pub(crate) fn at(&self, at: usize) -> u8 {
+        self.bytes.get(at).copied().unwrap_or(b'\n')
+    }
+
+    /// Whether a word can begin here: after anything but a letter, a digit or `_`, or
+    /// after an escape such as `\n` that stands in the text as it is.
+    pub(crate) fn starts_word(&self, at: usize) -> bool {
+        let before = self.before(at);
+        let escape = matches!(before, b'n' | b'r' | b't') && self.before(at.max(1) - 1) == b'\\';
+        !is_word(before) || escape
+    }
+
+    pub(crate) fn ends_word(&self, at: usize) -> bool {
+        !is_word(self.at(at))
+    }
+
+    /// Whether a keyword stands for itself in a name or a sentence: `ssn` in `user_ssn`
+    /// and `userSsn`, not in `assn`.
+    pub(crate) fn is_own_word(&self, range: &Range<usize>) -> bool {
+        let before = self.before(range.start);
+        let after = self.at(range.end);
+        let first = self.at(range.start);
+        let last = self.at(range.end.max(1) - 1);
+        let camel_start = before.is_ascii_lowercase() && first.is_ascii_uppercase();
+        let camel_end = last.is_ascii_lowercase() && after.is_ascii_uppercase();
+        let letter = |b: u8| b.is_ascii_alphabetic() || b >= 0x80;
+        let plural = after == b's' && !letter(self.at(range.end + 1));
+        // Beyond ASCII there are languages that put no space between words.
+        let starts = !letter(before) || camel_start || first >= 0x80;
+        let ends = !letter(after) || camel_end || plural || last >= 0x80;
+        starts && ends
+    }
+
+    /// The topics of the words that stand near a place: up to `before` bytes before it,
+    /// or 24 after its end, and on the same line.
+    pub(crate) fn topics_near(&self, range: &Range<usize>, before: usize) -> u64 {
+        let from = range.start.saturating_sub(before);
+        let to = (range.end + 24).min(self.bytes.len());
+        let first = self
+            .hits
+            .partition_point(|h| (h.start as usize) < self.base + from);
+        let mut topics = 0;
+        for hit in self.hits.get(first..).unwrap_or_default() {
+            let (len, uses) = self.words.uses(*hit);
+            let start = (hit.start as usize).saturating_sub(self.base);
+            let word = start..start + len;
+            if word.start >= to {
+                break;
+            }
+            let between = if word.end <= range.start {
+                word.end..range.start
+            } else if word.start >= range.end {
+                range.end..word.start
+            } else {
+                continue;
+            };
+            let found = topics_of(uses);
+            if found == 0 || !self.is_own_word(&word) {
+                continue;
+            }
+            let gap = self.bytes.get(between).unwrap_or_default();
+            if !gap.contains(&b'\n') {
+                topics |= found;
+            }
+        }
+        topics
+    }
+
+    /// The topics of all words of a name, or only of those that end it.
+    pub(crate) fn topics(&self, only_last: bool) -> u64 {
+        let own = |(range, uses): (Range<usize>, &[Use])| match topics_of(uses) {
+            0 => 0,
+            _ if only_last && range.end < self.bytes.len() => 0,
+            found if self.is_own_word(&range) => found,
+            _ => 0,
+        };
+        self.hits().map(own).fold(0, |all, found| all | found)
+    }
+}
+
+fn topics_of(uses: &[Use]) -> u64 {
+    uses.iter().fold(0, |all, of| match of {
+        Use::Topic(topic) => all | topic,
+        _ => all,
+    })
+}
+
+pub(crate) fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
