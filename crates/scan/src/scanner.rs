@@ -215,3 +215,29 @@ pub(crate) fn report(detectors: &Detectors, input: &[u8], found: &[Span]) -> Sca
         findings,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn built_in_patterns_compile() {
+        for spec in specs() {
+            let (How::Token { pattern, .. } | How::Search { pattern, .. }) = spec.how else {
+                continue;
+            };
+            assert!(
+                Pattern::builtin(pattern).get().is_some(),
+                "the pattern of {} does not compile",
+                spec.name
+            );
+        }
+    }
+
+    #[test]
+    fn every_detector_with_code_is_known_to_its_code() {
+        let scanner = Scanner::builtin();
+        let code = specs().filter(|s| matches!(s.how, How::Code));
+        assert_eq!(scanner.detectors.code.len(), code.count());
+    }
+}

@@ -35,7 +35,7 @@ pub(super) fn of(text: &Text<'_>, topics: u64, c: &Candidate<'_>) -> Option<&'st
     if let Some(name) = by_form(c) {
         return Some(name);
     }
-    if !may_be_known(c) {
+    if !may_be_known(c) && c.digits.len() < 13 {
         return None;
     }
     let near = near();
@@ -103,7 +103,7 @@ fn by_form(c: &Candidate<'_>) -> Option<&'static str> {
             Some(BR_CNPJ)
         }
         15 if c.alone && c.is(&[1, 2, 2, 2, 3, 3, 2], b' ') && is_nir(d) => Some(FR_NIR),
-        13..=19 if !c.is_plain() && is_card(c) => Some(CARD),
+        13..=19 if c.apart && !c.is_plain() && is_card(c) => Some(CARD),
         _ => None,
     }
 }

@@ -117,6 +117,8 @@ pub(super) struct Candidate<'a> {
     pub(super) gaps: &'a [&'a [u8]],
     /// No other number is beside it.
     pub(super) alone: bool,
+    /// Nor one that has as many digits as a group of a card.
+    pub(super) apart: bool,
     pub(super) range: Range<usize>,
 }
 
@@ -139,6 +141,11 @@ fn numbers(
     digits: usize,
     found: &mut Found<'_>,
 ) {
+    for (i, first) in groups.iter().enumerate() {
+        if first.len() == 2 && digits >= 6 {
+            codes::spaced_nino(text, groups.get(i..i + 3).unwrap_or_default(), found);
+        }
+    }
     if digits < FEWEST {
         return;
     }
@@ -153,9 +160,6 @@ fn numbers(
             next = i + used;
         } else if first.len() == 8 || first.len() == 7 {
             codes::with_dash(text, first, found);
-        }
-        if first.len() == 2 {
-            codes::spaced_nino(text, groups.get(i..i + 3).unwrap_or_default(), found);
         }
     }
 }
@@ -173,6 +177,10 @@ fn from_group(
     if before.is_some_and(|g| g != b" ") {
         return None;
     }
+    let short = |j: Option<usize>| {
+        let group = j.and_then(|j| groups.get(j));
+        group.is_none_or(|g| g.len() < 4)
+    };
     let mut lens = [0; GROUPS];
     let mut gaps: [&[u8]; GROUPS] = [&[]; GROUPS];
     let mut number = [0_u8; MOST];
@@ -194,6 +202,7 @@ fn from_group(
                 lens: lens.get(..=used)?,
                 gaps: gaps.get(..used)?,
                 alone: before.is_none() && last,
+                apart: short(i.checked_sub(1)) && short(Some(i + used + 1)),
                 range: first.start..group.end,
             };
             if let Some(name) = formats::of(text, topics, &candidate) {

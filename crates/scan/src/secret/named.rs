@@ -76,6 +76,7 @@ fn value(text: &Text<'_>, end: usize, flag: bool, tagged: bool) -> Option<(Range
         rest.len() >= prefix.len() && rest[..prefix.len()].eq_ignore_ascii_case(prefix)
     };
     let mut form = Form::Assigned;
+    let mut in_tag = false;
     if starts(b"==") || starts(b"=~") {
         return None;
     } else if starts(b"=>") || starts(b":=") || starts(b"::") || starts(b"->") {
@@ -89,6 +90,7 @@ fn value(text: &Text<'_>, end: usize, flag: bool, tagged: bool) -> Option<(Range
         at = spaced + 3;
         form = Form::Said;
     } else if tagged && starts(b">") {
+        in_tag = true;
         at = spaced + 1;
     } else if flag && spaced > at {
         at = spaced;
@@ -150,7 +152,8 @@ fn value(text: &Text<'_>, end: usize, flag: bool, tagged: bool) -> Option<(Range
             form = Form::Assigned;
         }
     }
-    (len > 0).then_some((at..at + len, form))
+    let closed = !in_tag || text.at(at + len) == b'<';
+    (len > 0 && closed).then_some((at..at + len, form))
 }
 
 fn skip(text: &Text<'_>, from: usize, most: usize, what: impl Fn(u8) -> bool) -> usize {

@@ -363,7 +363,9 @@ pub(crate) fn secret_name(name: &[u8]) -> Option<NameClass> {
         // `pass` alone is a verb, a verdict or a counter.
         return (last != "pass" || words.len() > 1).then_some(NameClass::Password);
     }
-    if !KEYS.contains(&last) && last != "key" {
+    let before = words.len().checked_sub(2).and_then(|i| words.get(i));
+    let secret_key = last == "key" && before.is_some_and(|w| KEY_KINDS.contains(w));
+    if !KEYS.contains(&last) && !secret_key {
         return None;
     }
     if words.ends_with(&["secret", "access", "key"])

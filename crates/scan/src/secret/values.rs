@@ -185,10 +185,18 @@ pub(crate) fn is_placeholder(value: &[u8]) -> bool {
         || text.contains("{{")
         || text.contains("...")
         || text.contains('…')
-        || (text.contains('(') && text.contains(')'))
+        || is_call(text)
         || STAND_INS.iter().any(|word| text.contains(word))
         || WORDS.contains(&text)
         || distinct(value) < 3
+}
+
+/// Whether it is the call of a function, which may be cut off at its bracket.
+fn is_call(text: &str) -> bool {
+    let part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | ':');
+    let name = text.split('(').next().unwrap_or_default();
+    let called = name.len() < text.len() && name.len() > 2;
+    called && name.chars().all(part) && (text.ends_with('(') || text.contains(')'))
 }
 
 /// The value without what an earlier redaction left in it.
