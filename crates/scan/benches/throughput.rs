@@ -105,8 +105,17 @@ fn json_logs(bytes: usize) -> String {
     out
 }
 
+/// Whether the arguments name this measure, or none.
+fn is_wanted(name: &str) -> bool {
+    let mut names = std::env::args().skip(1).filter(|a| !a.starts_with("--"));
+    names.next().is_none_or(|wanted| name.contains(&wanted))
+}
+
 /// The best of several runs: whatever disturbs only makes it slower.
 fn measure(name: &str, input: &str, scanner: &Scanner) {
+    if !is_wanted(name) {
+        return;
+    }
     let best = (0..7)
         .map(|_| {
             let before = processor_seconds();

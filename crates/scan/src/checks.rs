@@ -111,13 +111,13 @@ pub(crate) fn entropy(text: &[u8]) -> f64 {
 
 /// How many different bytes there are.
 pub(crate) fn distinct(text: &[u8]) -> usize {
-    let mut seen = [false; 256];
+    let mut seen = [0_u128; 2];
     for byte in text {
-        if let Some(seen) = seen.get_mut(usize::from(*byte)) {
-            *seen = true;
+        if let Some(half) = seen.get_mut(usize::from(byte >> 7)) {
+            *half |= 1 << (byte & 0x7f);
         }
     }
-    seen.iter().filter(|s| **s).count()
+    seen.iter().map(|half| half.count_ones() as usize).sum()
 }
 
 #[cfg(test)]

@@ -70,8 +70,9 @@ pub(crate) fn decode(text: &[u8], mut with: impl FnMut(Decoded)) {
         }
     }
     let mut end = 0;
-    for at in memchr::memmem::find_iter(text, b"\\u") {
+    for at in memchr::memchr_iter(b'\\', text) {
         if at >= end
+            && text.get(at + 1) == Some(&b'u')
             && let Some((range, bytes)) = escapes(text, at, end)
         {
             end = range.end;

@@ -195,19 +195,8 @@ pub(crate) fn report(detectors: &Detectors, input: &[u8], found: &[Span]) -> Sca
         .collect();
     if order.len() > limits::FINDINGS {
         truncated = true;
-        findings.extend(finding(
-            detectors,
-            &Span {
-                detector: None,
-                range: findings.last().map_or(0, |f| f.end)..input.len(),
-                literal: None,
-                pointer: None,
-                encoding: None,
-                excerpt: String::new(),
-                redactable: false,
-                beside_keyword: false,
-            },
-        ));
+        let rest = findings.last().map_or(0, |f| f.end)..input.len();
+        findings.extend(finding(detectors, &Span::limit(rest)));
     }
     ScanReport {
         bytes: input.len(),

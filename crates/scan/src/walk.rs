@@ -3,12 +3,13 @@
 //! JSON is walked token by token with one small frame for each open bracket, up to the
 //! limit of depth; nothing recurses by depth. Everything else is one plain text.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 
 use crate::encoded;
 use crate::inspect::{Context, Detectors, Found, Match, Part, inspect};
-use crate::json::{Literal, Token, Tokens};
+use crate::json::{Literal, NotJson, Token, Tokens};
 use crate::limits;
 use crate::personal;
 use crate::report::{Encoding, excerpt};
@@ -56,10 +57,29 @@ pub(crate) struct Span {
     /// to is the line.
     pub(crate) literal: Option<Range<usize>>,
     pub(crate) pointer: Option<Rc<str>>,
+    /// Which of several JSON texts it is in.
+    text: usize,
     pub(crate) encoding: Option<Encoding>,
     pub(crate) excerpt: String,
     pub(crate) redactable: bool,
     pub(crate) beside_keyword: bool,
+}
+
+impl Span {
+    /// This was not looked at, or not all that is in it is told.
+    pub(crate) fn limit(range: Range<usize>) -> Self {
+        Self {
+            detector: None,
+            range,
+            literal: None,
+            pointer: None,
+            text: 0,
+            encoding: None,
+            excerpt: String::new(),
+            redactable: false,
+            beside_keyword: false,
+        }
+    }
 }
 
 /// Where a text came from.
@@ -87,12 +107,16 @@ pub(crate) fn spans(detectors: &Detectors, input: &[u8]) -> Vec<Span> {
     let mut walk = Walk {
         detectors,
         spans: Vec::new(),
-        found: Found::new(detectors, seen.len() * 16 + (1 << 20)),
-        pointer_bytes: limits::POINTERS_BYTES,
+        found: Found::new(detectors, 0),
+        pointer_bytes: 0,
     };
-    match std::str::from_utf8(seen) {
-        Ok(text) if let Some(texts) = is_json(text) => walk.json(text, texts > 1, None),
-        _ => walk.plain(seen),
+    walk.start(seen.len());
+    let hits = detectors.words.find(seen);
+    let all = Text::new(seen, &hits, &detectors.words);
+    let json = std::str::from_utf8(seen).map(|text| walk.json(text, all, None));
+    if !matches!(json, Ok(Ok(()))) {
+        walk.start(seen.len());
+        walk.plain(&all);
     }
     if walk.found.exhausted {
         walk.limit(0..seen.len());
@@ -101,24 +125,6 @@ pub(crate) fn spans(detectors: &Detectors, input: &[u8]) -> Vec<Span> {
         walk.limit(seen.len()..input.len());
     }
     walk.spans
-}
-
-/// How many JSON texts this is. Several must be objects, arrays or strings each: numbers
-/// with space between are a plain text.
-fn is_json(text: &str) -> Option<usize> {
-    let mut tokens = Tokens::new(text);
-    let mut scalars = 0;
-    loop {
-        let top = tokens.depth() == 0;
-        match tokens.next() {
-            Ok(Some(Token::Number(_) | Token::Word(_))) if top => scalars += 1,
-            Ok(Some(_)) => {}
-            Ok(None) => break,
-            Err(_) => return None,
-        }
-    }
-    let texts = tokens.texts();
-    (texts == 1 || scalars == 0).then_some(texts)
 }
 
 /// An open bracket.
@@ -150,49 +156,51 @@ struct Walk<'s> {
 struct Document<'a> {
     text: &'a str,
     all: Text<'a>,
+    cursor: &'a Cell<usize>,
 }
 
 impl Walk<'_> {
     fn limit(&mut self, range: Range<usize>) {
-        self.spans.push(Span {
-            detector: None,
-            range,
-            literal: None,
-            pointer: None,
-            encoding: None,
-            excerpt: String::new(),
-            redactable: false,
-            beside_keyword: false,
-        });
+        self.spans.push(Span::limit(range));
     }
 
-    fn plain(&mut self, bytes: &[u8]) {
-        let hits = self.detectors.words.find(bytes);
-        let text = Text::new(bytes, &hits, &self.detectors.words);
-        self.text(
-            &text,
-            &Source::At(0),
-            &Context::default(),
-            Part::Value,
-            true,
-        );
+    /// Forgets everything found so far.
+    fn start(&mut self, bytes: usize) {
+        self.spans.clear();
+        self.found = Found::new(self.detectors, bytes * 16 + (1 << 20));
+        self.pointer_bytes = limits::POINTERS_BYTES;
     }
 
-    /// Walks a text that is JSON. With `inside`, it stands in a string of that range.
-    fn json(&mut self, text: &str, several: bool, inside: Option<&Range<usize>>) {
-        let hits = self.detectors.words.find(text.as_bytes());
-        let all = Text::new(text.as_bytes(), &hits, &self.detectors.words);
-        let document = Document { text, all };
+    fn plain(&mut self, text: &Text<'_>) {
+        let context = Context::default();
+        self.text(text, &Source::At(0), &context, Part::Value, true);
+    }
+
+    /// Walks a text that is JSON, or several JSON texts. With `inside`, it stands in a
+    /// string of that range. Several must be objects, arrays or strings each: numbers
+    /// with space between are a plain text.
+    fn json(
+        &mut self,
+        text: &str,
+        all: Text<'_>,
+        inside: Option<&Range<usize>>,
+    ) -> Result<(), NotJson> {
+        let document = Document {
+            text,
+            all,
+            cursor: &Cell::new(0),
+        };
         let mut frames: Vec<Frame<'_>> = Vec::new();
         let mut deeper = 0_usize;
         let mut tokens = Tokens::new(text);
-        while let Ok(Some(token)) = tokens.next() {
+        let mut scalars = 0;
+        while let Some(token) = tokens.next()? {
             let first = self.spans.len();
             match &token {
                 Token::Open(_) if deeper > 0 || frames.len() == limits::DEPTH => {
-                    if deeper == 0 && inside.is_none() {
+                    if deeper == 0 {
                         let at = tokens.position() - 1;
-                        self.limit(at..at + 1);
+                        self.limit(inside.cloned().unwrap_or(at..at + 1));
                     }
                     deeper += 1;
                 }
@@ -226,28 +234,41 @@ impl Walk<'_> {
                     if deeper == 0
                         && let Some(frame) = frames.last_mut()
                     {
-                        self.siblings(document, frame, token, inside);
+                        self.siblings(document, frame, token.clone(), inside);
                     }
                 }
                 Token::Word(_) => {}
             }
+            if tokens.depth() == 0 && matches!(token, Token::Number(_) | Token::Word(_)) {
+                scalars += 1;
+            }
+            if scalars > 0 && tokens.texts() > 1 {
+                return Err(NotJson);
+            }
             if self.spans.len() > first && inside.is_none() {
-                let index = several.then(|| tokens.texts() - 1);
-                self.point(text, &frames, index, first);
+                self.point(text, &frames, tokens.texts() - 1, first);
             }
         }
+        if tokens.texts() > 1 && inside.is_none() {
+            for span in &mut self.spans {
+                let pointer = span.pointer.take();
+                span.pointer = pointer.map(|p| format!("/{}{p}", span.text).into());
+            }
+        }
+        Ok(())
     }
 
     /// Gives the spans from `first` on their pointer.
-    fn point(&mut self, text: &str, frames: &[Frame<'_>], index: Option<usize>, first: usize) {
+    fn point(&mut self, text: &str, frames: &[Frame<'_>], index: usize, first: usize) {
         let most = self.pointer_bytes.min(limits::POINTER_BYTES);
-        let Some(pointer) = pointer(text, frames, index, most) else {
+        let Some(pointer) = pointer(text, frames, most) else {
             return;
         };
         self.pointer_bytes -= pointer.len();
         let pointer: Rc<str> = pointer.into();
         for span in self.spans.iter_mut().skip(first) {
             span.pointer = Some(Rc::clone(&pointer));
+            span.text = index;
         }
     }
 
@@ -282,14 +303,16 @@ impl Walk<'_> {
                         Some(inner) => {
                             let whole = literal.start..literal.end;
                             walk.text(text, source, context, Part::Outside, false);
-                            walk.json(inner, false, Some(&whole));
+                            // It was read before, so it is JSON.
+                            let inner_all = text.part(0..text.bytes.len(), &Cell::new(0));
+                            let _ = walk.json(inner, inner_all, Some(&whole));
                         }
                         None => walk.text(text, source, context, Part::Value, inside.is_none()),
                     }
                 });
             }
             Token::Number(range) => {
-                let text = document.all.part(range.clone());
+                let text = document.all.part(range.clone(), document.cursor);
                 let source = match inside {
                     Some(whole) => Source::Whole(whole.clone()),
                     None => Source::At(range.start),
@@ -321,10 +344,10 @@ impl Walk<'_> {
         let Some(key) = frame.key.filter(|_| frame.object) else {
             return;
         };
-        let name = key.of(document.text).to_ascii_lowercase();
-        if VALUE_KEYS.contains(&name.as_str()) {
+        let name = key.of(document.text);
+        if is_one_of(name, VALUE_KEYS) {
             frame.value = Some((token, key));
-        } else if NAME_KEYS.contains(&name.as_str())
+        } else if is_one_of(name, NAME_KEYS)
             && let Token::Text(literal) = token
         {
             let mut context = Context::default();
@@ -364,7 +387,9 @@ impl Walk<'_> {
                 None => with(self, &text, &Source::Mapped(&decoded)),
             }
         } else {
-            let text = document.all.part(literal.start..literal.end);
+            let text = document
+                .all
+                .part(literal.start..literal.end, document.cursor);
             match inside {
                 Some(whole) => with(self, &text, &Source::Whole(whole.clone())),
                 None => with(self, &text, &Source::At(literal.start)),
@@ -389,6 +414,10 @@ impl Walk<'_> {
         part: Part,
         decode: bool,
     ) {
+        let named = context.class.is_some() || context.topics != 0;
+        if !named && self.detectors.always.is_empty() && text.is_dull() {
+            return;
+        }
         let direct = self.matches(text, context, part);
         for m in &direct {
             self.add(m, text.bytes, source.back(m.range.clone()), None, part);
@@ -443,6 +472,9 @@ impl Walk<'_> {
         inspect(text, context, part, &mut self.found);
         let mut matches = std::mem::take(&mut self.found.matches);
         self.resolve(&mut matches);
+        if matches.is_empty() {
+            return matches;
+        }
         let marks = marks(text.bytes);
         matches.retain(|m| {
             let before = marks.partition_point(|mark| mark.start <= m.range.start);
@@ -509,6 +541,7 @@ impl Walk<'_> {
             range,
             literal: None,
             pointer: None,
+            text: 0,
             encoding,
             excerpt: excerpt(value),
             redactable: matches!(part, Part::Value | Part::Outside),
@@ -517,17 +550,36 @@ impl Walk<'_> {
     }
 }
 
+fn is_one_of(key: &str, all: &[&str]) -> bool {
+    key.len() < 16 && all.iter().any(|k| key.eq_ignore_ascii_case(k))
+}
+
 /// A string whose content is JSON again.
 fn json_inside(bytes: &[u8]) -> Option<&str> {
+    if !matches!(bytes.trim_ascii_start(), [b'{' | b'[', ..]) {
+        return None;
+    }
     let text = std::str::from_utf8(bytes).ok()?;
-    let starts = text.trim_ascii_start().starts_with(['{', '[']);
     let marked = || !marks(text.trim_ascii().as_bytes()).is_empty();
-    (starts && text.len() > 2 && is_json(text).is_some() && !(marked() && text.len() < 30))
-        .then_some(text)
+    (text.len() > 2 && is_json(text) && !(marked() && text.len() < 30)).then_some(text)
+}
+
+fn is_json(text: &str) -> bool {
+    let mut tokens = Tokens::new(text);
+    loop {
+        match tokens.next() {
+            Ok(Some(_)) => {}
+            Ok(None) => return true,
+            Err(_) => return false,
+        }
+    }
 }
 
 /// What a name says about its value.
 fn name_context(text: &Text<'_>) -> Context<'static> {
+    if !text.has_hits() {
+        return Context::default();
+    }
     let secret = |uses: &[Use]| {
         uses.iter()
             .any(|u| matches!(u, Use::SecretName | Use::Scheme))
@@ -546,10 +598,7 @@ fn value_context<'a>(frame: &Frame<'a>) -> Context<'a> {
         return frame.outer;
     }
     let mut context = frame.own;
-    let value = VALUE_KEYS
-        .iter()
-        .any(|k| context.names[0].eq_ignore_ascii_case(k));
-    if value {
+    if is_one_of(context.names[0], VALUE_KEYS) {
         let sibling = frame.sibling.unwrap_or_default();
         context.class = context.class.or(sibling.class).or(frame.outer.class);
         context.topics |= sibling.topics | frame.outer.topics;
@@ -590,11 +639,8 @@ pub(crate) fn marks(text: &[u8]) -> Vec<Range<usize>> {
 }
 
 /// RFC 6901. `None`: it is longer than `most` bytes.
-fn pointer(text: &str, frames: &[Frame<'_>], index: Option<usize>, most: usize) -> Option<String> {
+fn pointer(text: &str, frames: &[Frame<'_>], most: usize) -> Option<String> {
     let mut out = String::new();
-    if let Some(index) = index {
-        out.push_str(&format!("/{index}"));
-    }
     for frame in frames {
         out.push('/');
         match frame.key {

@@ -3,10 +3,16 @@
 //! All keywords of all detectors are in one automaton, so a clean text costs one pass
 //! however many detectors there are. What a keyword's hit is for, its [`Use`]s tell.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
+use aho_corasick::automaton::{Automaton as _, StateID};
+use aho_corasick::dfa::DFA;
+use aho_corasick::{Anchored, MatchKind, StartKind};
+
+/// Parts of a text that are searched at the same time.
+const LANES: usize = 4;
 
 /// Why a keyword is looked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +45,8 @@ pub(crate) struct Hit {
 #[derive(Debug)]
 pub(crate) struct Words {
     /// `None`: the keywords do not fit, which the limits of the configuration rule out.
-    automaton: Option<AhoCorasick>,
+    automaton: Option<DFA>,
+    longest: usize,
     words: Vec<(usize, Box<[Use]>)>,
 }
 
@@ -53,35 +60,87 @@ impl Words {
                 uses.push(of);
             }
         }
-        let automaton = AhoCorasick::builder()
+        let automaton = DFA::builder()
             .ascii_case_insensitive(true)
             .match_kind(MatchKind::Standard)
-            .kind(Some(AhoCorasickKind::DFA))
+            .start_kind(StartKind::Unanchored)
             .build(by_word.keys())
             .ok();
+        let longest = by_word.keys().map(String::len).max().unwrap_or(0);
         let words = by_word
             .into_iter()
             .map(|(word, uses)| (word.len(), uses.into_boxed_slice()))
             .collect();
-        Self { automaton, words }
+        Self {
+            automaton,
+            longest,
+            words,
+        }
     }
 
     pub(crate) fn find(&self, text: &[u8]) -> Vec<Hit> {
+        let mut hits = Vec::new();
         let Some(automaton) = &self.automaton else {
-            return Vec::new();
+            return hits;
         };
-        let found = automaton.find_overlapping_iter(text);
-        let mut hits: Vec<Hit> = found
-            .filter_map(|m| {
-                Some(Hit {
-                    start: u32::try_from(m.start()).ok()?,
-                    word: u16::try_from(m.pattern().as_usize()).ok()?,
-                })
-            })
-            .collect();
-        // They come in the order of their ends.
+        let Ok(start) = automaton.start_state(Anchored::No) else {
+            return hits;
+        };
+        let part = text.len() / LANES;
+        let mut at = 0;
+        if part > 4 * self.longest {
+            // Each step of the automaton waits for the one before, so the processor has
+            // time for the steps of other parts of the text in between.
+            let ends: [usize; LANES] = std::array::from_fn(|i| part * (i + 1));
+            let begins = ends.map(|end| (end - part).saturating_sub(self.longest));
+            let lanes = begins.map(|from| text.get(from..).unwrap_or_default());
+            let steps = part + self.longest;
+            let mut states = [start; LANES];
+            for step in 0..steps {
+                let mut special = false;
+                for (state, lane) in states.iter_mut().zip(lanes) {
+                    let Some(byte) = lane.get(step) else {
+                        continue;
+                    };
+                    *state = automaton.next_state(Anchored::No, *state, *byte);
+                    special |= automaton.is_special(*state);
+                }
+                if special {
+                    for (i, state) in states.iter().enumerate() {
+                        let end = begins.get(i).map_or(0, |from| from + step + 1);
+                        let first = part * i;
+                        if end > first && ends.get(i).is_some_and(|last| end <= *last) {
+                            self.record(automaton, *state, end, &mut hits);
+                        }
+                    }
+                }
+            }
+            at = part * LANES - self.longest;
+        }
+        let done = if at == 0 { 0 } else { at + self.longest };
+        let mut state = start;
+        for (i, byte) in text.iter().enumerate().skip(at) {
+            state = automaton.next_state(Anchored::No, state, *byte);
+            if automaton.is_special(state) && i + 1 > done {
+                self.record(automaton, state, i + 1, &mut hits);
+            }
+        }
+        // They come in the order of their ends, part by part.
         hits.sort_unstable_by_key(|h| (h.start, h.word));
         hits
+    }
+
+    /// Keeps the keywords that end here.
+    fn record(&self, automaton: &DFA, state: StateID, end: usize, hits: &mut Vec<Hit>) {
+        if !automaton.is_match(state) {
+            return;
+        }
+        for i in 0..automaton.match_len(state) {
+            let word = automaton.match_pattern(state, i).as_usize();
+            let len = self.words.get(word).map_or(0, |(len, _)| *len);
+            let hit = u32::try_from(end - len).ok().zip(u16::try_from(word).ok());
+            hits.extend(hit.map(|(start, word)| Hit { start, word }));
+        }
     }
 
     fn uses(&self, hit: Hit) -> (usize, &[Use]) {
@@ -112,19 +171,72 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// A part of this text, with the keywords that are wholly in it.
-    pub(crate) fn part(&self, range: Range<usize>) -> Self {
+    /// A part of this text, with the keywords that begin in it. `cursor` is where in the
+    /// hits the last part ended: parts are asked for in order, nearly always.
+    pub(crate) fn part(&self, range: Range<usize>, cursor: &Cell<usize>) -> Self {
         let start = self.base + range.start;
         let end = self.base + range.end;
-        let from = self.hits.partition_point(|h| (h.start as usize) < start);
-        let rest = self.hits.get(from..).unwrap_or_default();
-        let to = rest.partition_point(|h| (h.start as usize) < end);
+        let place = |i: usize| self.hits.get(i).map(|h| h.start as usize);
+        let mut from = cursor.get();
+        if from > 0 && place(from - 1).is_none_or(|at| at >= start) {
+            from = self.hits.partition_point(|h| (h.start as usize) < start);
+        }
+        while place(from).is_some_and(|at| at < start) {
+            from += 1;
+        }
+        let mut to = from;
+        while place(to).is_some_and(|at| at < end) {
+            to += 1;
+        }
+        cursor.set(to);
         Self {
             bytes: self.bytes.get(range).unwrap_or_default(),
-            hits: rest.get(..to).unwrap_or_default(),
+            hits: self.hits.get(from..to).unwrap_or_default(),
             base: start,
             words: self.words,
         }
+    }
+
+    pub(crate) fn has_hits(&self) -> bool {
+        !self.hits.is_empty()
+    }
+
+    /// Whether no detector with code of its own can find anything: no keyword, too few
+    /// digits for a number, no address and nothing that is long enough to be encoded.
+    pub(crate) fn is_dull(&self) -> bool {
+        const SPECIAL: u8 = 1;
+        const DIGIT: u8 = 2;
+        const RUN: u8 = 4;
+        const CLASSES: [u8; 256] = {
+            let mut classes = [0; 256];
+            let mut i = 0;
+            while i < 256 {
+                let byte = i as u8;
+                if matches!(byte, b'@' | b'%' | b'\\' | b'[' | b'{') || byte >= 0x80 {
+                    classes[i] = SPECIAL;
+                } else if byte.is_ascii_digit() {
+                    classes[i] = DIGIT | RUN;
+                } else if byte.is_ascii_alphabetic() || matches!(byte, b'+' | b'/' | b'-' | b'_') {
+                    classes[i] = RUN;
+                }
+                i += 1;
+            }
+            classes
+        };
+        if !self.hits.is_empty() {
+            return false;
+        }
+        let (mut all, mut digits, mut run) = (0_u8, 0_usize, 0_usize);
+        for byte in self.bytes {
+            let class = CLASSES.get(usize::from(*byte)).copied().unwrap_or(SPECIAL);
+            all |= class;
+            digits += usize::from(class & DIGIT != 0);
+            run = if class & RUN != 0 { run + 1 } else { 0 };
+            if run >= 16 {
+                return false;
+            }
+        }
+        all & SPECIAL == 0 && digits < 4
     }
 
     /// Keywords and what they are for, in the order of the text.
@@ -232,4 +344,33 @@ fn topics_of(uses: &[Use]) -> u64 {
 
 pub(crate) fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_keyword_is_found_once_wherever_a_text_is_cut() {
+        let words = Words::new(
+            ["ab", "b", "secret", "a longer keyword"].map(|w| (w.to_owned(), Use::SecretName)),
+        );
+        let mut text = String::new();
+        for i in 0..200 {
+            text.push_str(["Secret ", "xab", "a longer keyWORD", "--"][i % 4]);
+            let hits = words.find(text.as_bytes());
+            let lower = text.to_lowercase();
+            let mut expected: Vec<(usize, usize)> = Vec::new();
+            for (k, word) in ["a longer keyword", "ab", "b", "secret"].iter().enumerate() {
+                let all = (0..lower.len()).filter(|at| lower[*at..].starts_with(word));
+                expected.extend(all.map(|at| (at, k)));
+            }
+            expected.sort_unstable();
+            let found: Vec<(usize, usize)> = hits
+                .iter()
+                .map(|h| (h.start as usize, usize::from(h.word)))
+                .collect();
+            assert_eq!(found, expected, "{text}");
+        }
+    }
 }

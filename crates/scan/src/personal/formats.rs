@@ -31,14 +31,13 @@ pub(super) fn of(text: &Text<'_>, topics: u64, c: &Candidate<'_>) -> Option<&'st
     if distinct(c.digits) < 2 || (c.is_plain() && is_part(text, c)) {
         return None;
     }
-    let near = || topics | text.topics_near(&c.range, NEAR);
     if let Some(name) = by_form(c) {
         return Some(name);
     }
     if !may_be_known(c) && c.digits.len() < 13 {
         return None;
     }
-    let near = near();
+    let near = topics | text.topics_near(&c.range, NEAR);
     if near == 0 {
         return None;
     }

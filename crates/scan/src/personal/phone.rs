@@ -165,19 +165,20 @@ fn beside_word(
     let first = groups.get(i)?;
     let (used, digits) = take(text, groups, i, 15);
     let last = groups.get(i + used.checked_sub(1)?)?;
+    let start = first.start - usize::from(text.before(first.start) == b'(');
+    let range = start..last.end;
+    if !(8..=15).contains(&digits) && !(digits == 7 && used == 2)
+        || (topics | text.topics_near(&range, NEAR)) & topics::PHONE == 0
+    {
+        return None;
+    }
     let lens: Vec<usize> = groups.get(i..i + used)?.iter().map(Range::len).collect();
     let date = matches!(lens.as_slice(), [4, 2, 2, ..] | [2, 2, 4, ..]);
     let single = |g: &Range<usize>| g.len() == 1;
     let list = used > 3 && groups.get(i..i + used)?.iter().all(single);
     let rest = i + used < groups.len();
     let cut = rest && gap(text, groups, i + used - 1) != b" ";
-    if !(8..=15).contains(&digits) && !(digits == 7 && used == 2) || date || list || cut {
-        return None;
-    }
-    let start = first.start - usize::from(text.before(first.start) == b'(');
-    let range = start..last.end;
-    let near = topics | text.topics_near(&range, NEAR);
-    if near & topics::PHONE == 0 || matches!(text.before(start), b'/' | b'$' | b'#') {
+    if date || list || cut || matches!(text.before(start), b'/' | b'$' | b'#') {
         return None;
     }
     let number: String = text

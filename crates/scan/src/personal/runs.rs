@@ -42,20 +42,23 @@ pub(super) fn find(text: &Text<'_>, topics: u64, found: &mut Found<'_>) {
     let mut digits = 0;
     let mut at = 0;
     loop {
-        let rest = bytes.get(at..).unwrap_or_default();
-        let Some(skip) = rest.iter().position(|b| class(*b) != OTHER) else {
-            break;
-        };
-        let start = at + skip;
+        while bytes.get(at).is_some_and(|b| class(*b) == OTHER) {
+            at += 1;
+        }
+        let start = at;
         let mut flags = 0;
-        let rest = bytes.get(start..).unwrap_or_default();
-        let len = rest
-            .iter()
-            .map(|b| class(*b))
-            .take_while(|c| *c != OTHER)
-            .inspect(|c| flags |= *c)
-            .count();
-        at = start + len;
+        while let Some(byte) = bytes.get(at) {
+            let class = class(*byte);
+            if class == OTHER {
+                break;
+            }
+            flags |= class;
+            at += 1;
+        }
+        let len = at - start;
+        if len == 0 {
+            break;
+        }
         if flags == DIGIT {
             let joined = groups
                 .last()
