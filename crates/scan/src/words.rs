@@ -64,6 +64,8 @@ impl Words {
             .ascii_case_insensitive(true)
             .match_kind(MatchKind::Standard)
             .start_kind(StartKind::Unanchored)
+            // Then only matches are special states.
+            .prefilter(false)
             .build(by_word.keys())
             .ok();
         let longest = by_word.keys().map(String::len).max().unwrap_or(0);
@@ -91,26 +93,26 @@ impl Words {
         if part > 4 * self.longest {
             // Each step of the automaton waits for the one before, so the processor has
             // time for the steps of other parts of the text in between.
-            let ends: [usize; LANES] = std::array::from_fn(|i| part * (i + 1));
-            let begins = ends.map(|end| (end - part).saturating_sub(self.longest));
-            let lanes = begins.map(|from| text.get(from..).unwrap_or_default());
-            let steps = part + self.longest;
-            let mut states = [start; LANES];
-            for step in 0..steps {
-                let mut special = false;
-                for (state, lane) in states.iter_mut().zip(lanes) {
-                    let Some(byte) = lane.get(step) else {
-                        continue;
-                    };
-                    *state = automaton.next_state(Anchored::No, *state, *byte);
-                    special |= automaton.is_special(*state);
-                }
+            let begins: [usize; LANES] =
+                std::array::from_fn(|i| (part * i).saturating_sub(self.longest));
+            let lane = |from: usize| text.get(from..from + part + self.longest);
+            let [a, b, c, d] = begins.map(|from| lane(from).unwrap_or_default());
+            let [mut s0, mut s1, mut s2, mut s3] = [start; LANES];
+            let steps = a.iter().zip(b).zip(c.iter().zip(d)).enumerate();
+            for (step, ((a, b), (c, d))) in steps {
+                s0 = automaton.next_state(Anchored::No, s0, *a);
+                s1 = automaton.next_state(Anchored::No, s1, *b);
+                s2 = automaton.next_state(Anchored::No, s2, *c);
+                s3 = automaton.next_state(Anchored::No, s3, *d);
+                let special = automaton.is_special(s0)
+                    | automaton.is_special(s1)
+                    | automaton.is_special(s2)
+                    | automaton.is_special(s3);
                 if special {
-                    for (i, state) in states.iter().enumerate() {
+                    for (i, state) in [s0, s1, s2, s3].into_iter().enumerate() {
                         let end = begins.get(i).map_or(0, |from| from + step + 1);
-                        let first = part * i;
-                        if end > first && ends.get(i).is_some_and(|last| end <= *last) {
-                            self.record(automaton, *state, end, &mut hits);
+                        if end > part * i && end <= part * (i + 1) {
+                            self.record(automaton, state, end, &mut hits);
                         }
                     }
                 }

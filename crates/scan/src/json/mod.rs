@@ -62,6 +62,19 @@ pub(crate) enum Token {
     Word(Range<usize>),
 }
 
+/// A [`Token`] without its place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    End,
+    Open(u8),
+    Close(u8),
+    Comma,
+    Key,
+    Text,
+    Number,
+    Word,
+}
+
 /// What may come next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
@@ -81,6 +94,8 @@ pub(crate) struct Tokens<'a> {
     open: Vec<u8>,
     next: Next,
     texts: usize,
+    /// The last string, number or word.
+    literal: Literal,
 }
 
 impl<'a> Tokens<'a> {
@@ -91,6 +106,11 @@ impl<'a> Tokens<'a> {
             open: Vec::new(),
             next: Next::Value,
             texts: 0,
+            literal: Literal {
+                start: 0,
+                end: 0,
+                escaped: false,
+            },
         }
     }
 
@@ -110,24 +130,42 @@ impl<'a> Tokens<'a> {
     }
 
     /// The next token; `None` at the end of the last text.
+    #[inline]
     pub(crate) fn next(&mut self) -> Result<Option<Token>, NotJson> {
+        // A token is put together here, where it is taken apart again: returning it from
+        // a function that is called would copy it.
+        let range = |tokens: &Self| tokens.literal.start..tokens.literal.end;
+        Ok(match self.advance()? {
+            Step::End => None,
+            Step::Open(byte) => Some(Token::Open(byte)),
+            Step::Close(byte) => Some(Token::Close(byte)),
+            Step::Comma => Some(Token::Comma),
+            Step::Key => Some(Token::Key(self.literal)),
+            Step::Text => Some(Token::Text(self.literal)),
+            Step::Number => Some(Token::Number(range(self))),
+            Step::Word => Some(Token::Word(range(self))),
+        })
+    }
+
+    /// Reads a token; a literal's place is in `self.literal`.
+    fn advance(&mut self) -> Result<Step, NotJson> {
         self.space();
         let Some(&byte) = self.text.as_bytes().get(self.at) else {
             let ended = self.open.is_empty() && self.texts > 0;
-            return if ended { Ok(None) } else { Err(NotJson) };
+            return if ended { Ok(Step::End) } else { Err(NotJson) };
         };
         if self.open.is_empty() {
             self.texts += 1;
         }
         let in_object = self.open.last() == Some(&b'}');
-        let token = match (self.next, byte) {
+        Ok(match (self.next, byte) {
             (Next::First | Next::After, b']' | b'}') => {
                 if self.open.pop() != Some(byte) {
                     return Err(NotJson);
                 }
                 self.at += 1;
                 self.after();
-                Token::Close(byte)
+                Step::Close(byte)
             }
             (Next::First | Next::Key, b'"') if in_object => self.key()?,
             (Next::First | Next::Key, _) if in_object => return Err(NotJson),
@@ -135,22 +173,21 @@ impl<'a> Tokens<'a> {
                 self.open.push(if byte == b'[' { b']' } else { b'}' });
                 self.at += 1;
                 self.next = Next::First;
-                Token::Open(byte)
+                Step::Open(byte)
             }
             (Next::After, b',') => {
                 self.at += 1;
                 self.next = if in_object { Next::Key } else { Next::Value };
-                Token::Comma
+                Step::Comma
             }
             (Next::Value | Next::First, b'"') => {
-                let literal = self.string()?;
+                self.string()?;
                 self.after();
-                Token::Text(literal)
+                Step::Text
             }
             (Next::Value | Next::First, _) => self.scalar()?,
             (Next::Key | Next::After, _) => return Err(NotJson),
-        };
-        Ok(Some(token))
+        })
     }
 
     fn after(&mut self) {
@@ -167,18 +204,18 @@ impl<'a> Tokens<'a> {
         self.at += rest.iter().take_while(|b| blank(b)).count();
     }
 
-    fn key(&mut self) -> Result<Token, NotJson> {
-        let literal = self.string()?;
+    fn key(&mut self) -> Result<Step, NotJson> {
+        self.string()?;
         self.space();
         if self.text.as_bytes().get(self.at) != Some(&b':') {
             return Err(NotJson);
         }
         self.at += 1;
         self.next = Next::Value;
-        Ok(Token::Key(literal))
+        Ok(Step::Key)
     }
 
-    fn string(&mut self) -> Result<Literal, NotJson> {
+    fn string(&mut self) -> Result<(), NotJson> {
         let start = self.at + 1;
         let mut escaped = false;
         let mut at = start;
@@ -198,28 +235,33 @@ impl<'a> Tokens<'a> {
             }
         }
         self.at = at + 1;
-        Ok(Literal {
+        self.literal = Literal {
             start,
             end: at,
             escaped,
-        })
+        };
+        Ok(())
     }
 
     /// A number or a word. Numbers are taken as they are written.
-    fn scalar(&mut self) -> Result<Token, NotJson> {
+    fn scalar(&mut self) -> Result<Step, NotJson> {
         let ends = |b: &u8| matches!(b, b',' | b']' | b'}' | b' ' | b'\t' | b'\n' | b'\r');
         let rest = self.text.as_bytes().get(self.at..).unwrap_or_default();
         let len = rest.iter().position(ends).unwrap_or(rest.len());
         let token = rest.get(..len).unwrap_or_default();
-        let range = self.at..self.at + len;
-        let token = match token {
-            b"true" | b"false" | b"null" => Token::Word(range),
-            number if is_number(number) => Token::Number(range),
+        let step = match token {
+            b"true" | b"false" | b"null" => Step::Word,
+            number if is_number(number) => Step::Number,
             _ => return Err(NotJson),
+        };
+        self.literal = Literal {
+            start: self.at,
+            end: self.at + len,
+            escaped: false,
         };
         self.at += len;
         self.after();
-        Ok(token)
+        Ok(step)
     }
 }
 
