@@ -114,9 +114,48 @@ end_of_tests() {
   return "$code"
 }
 
-# run_checks: all of them, even after one has failed.
+# The version that --strict installs.
+CARGO_DENY=0.20.2
+
+# cargo_deny ARGS...: ours, or the system's.
+cargo_deny() { PATH=$STATE/bin:$PATH cargo deny "$@"; }
+
+has_cargo_deny() { cargo_deny --version >/dev/null 2>&1; }
+
+need_cargo_deny() {
+  has_cargo_deny && return 0
+  say "installing cargo-deny $CARGO_DENY into .airlock (a few minutes, once)"
+  cargo install --locked --quiet --root "$STATE" "cargo-deny@$CARGO_DENY" && has_cargo_deny
+}
+
+# check_dependencies STRICT: licences, bans and sources by the rules of
+# deny.toml; 2 when nothing was checked.
+#
+# There is no package of cargo-deny everywhere, and building it takes minutes,
+# so a plain check does without it where it is missing, and says so. A strict
+# check is what a release needs: it builds cargo-deny, also asks for known
+# vulnerabilities (which needs the network, and may fail without a change of
+# ours), and what cannot be checked is a failure.
+check_dependencies() {
+  if [ -n "$1" ]; then
+    need_cargo_deny || { fail "cargo-deny cannot be installed"; return 1; }
+    cargo_deny check advisories bans licenses sources
+  elif has_cargo_deny; then
+    cargo_deny check bans licenses sources
+  else
+    warn "licences, bans and sources of the dependencies were NOT checked: cargo-deny is missing; ./dev check --strict installs it"
+    return 2
+  fi
+}
+
+# run_checks [--strict]: all of them, even after one has failed.
 run_checks() {
-  local failed='' unchecked=''
+  local failed='' unchecked='' strict='' code=0
+  case $#:${1:-} in
+    0:) ;;
+    1:--strict) strict=yes ;;
+    *) die "./dev check takes only --strict, but got: $*" ;;
+  esac
   need_rust
   cd "$ROOT" || exit 1
   say "formatting"
@@ -127,16 +166,15 @@ run_checks() {
   check_scripts || failed="$failed scripts"
   say "clippy"
   cargo clippy --locked --workspace --all-targets -- -D warnings || failed="$failed clippy"
-  if cargo deny --version >/dev/null 2>&1; then
-    say "dependencies"
-    # Advisories need the network and change under our feet: not here.
-    cargo deny check bans licenses sources || failed="$failed dependencies"
-  else
-    warn "cargo-deny is not installed, so licences, bans and sources of the dependencies were NOT checked; cargo install cargo-deny"
-    unchecked=' (dependencies not checked)'
-  fi
+  say "dependencies"
+  check_dependencies "$strict" || code=$?
+  case $code in
+    0) ;;
+    2) unchecked=' (dependencies were NOT checked)' ;;
+    *) failed="$failed dependencies" ;;
+  esac
   [ -z "$failed" ] || die "failed:$failed$unchecked"
-  say "all checks passed$unchecked"
+  if [ -n "$unchecked" ]; then say "all other checks passed$unchecked"; else say "all checks passed"; fi
 }
 
 check_scripts() {

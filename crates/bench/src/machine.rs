@@ -11,7 +11,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    pub fn look() -> Self {
+    pub fn detect() -> Self {
         Self {
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             cpu: std::fs::read_to_string("/proc/cpuinfo")
@@ -39,7 +39,7 @@ pub struct Durability {
 }
 
 impl Durability {
-    pub async fn ask(postgres: &Postgres) -> anyhow::Result<Self> {
+    pub async fn read(postgres: &Postgres) -> anyhow::Result<Self> {
         Ok(Self {
             fsync: show(postgres, "fsync").await?,
             synchronous_commit: show(postgres, "synchronous_commit").await?,
@@ -66,6 +66,6 @@ mod tests {
     fn the_processor_has_a_name() {
         let text = "processor\t: 0\nmodel name\t: Some CPU @ 2.00GHz\nflags : x\n";
         assert_eq!(model_name(text).as_deref(), Some("Some CPU @ 2.00GHz"));
-        assert!(Machine::look().cores >= 1);
+        assert!(Machine::detect().cores >= 1);
     }
 }

@@ -12,10 +12,10 @@ const LINE_EVERY: Duration = Duration::from_secs(2);
 pub struct Progress {
     title: String,
     total: usize,
-    look: Look,
+    style: Style,
 }
 
-enum Look {
+enum Style {
     Bar(ProgressBar),
     Lines { last: Instant },
 }
@@ -23,7 +23,7 @@ enum Look {
 impl Progress {
     pub fn new(title: impl Into<String>, total: usize) -> Self {
         let title = title.into();
-        let look = if std::io::stderr().is_terminal() {
+        let style = if std::io::stderr().is_terminal() {
             let bar = ProgressBar::new(u64::try_from(total).unwrap_or(u64::MAX));
             let style = ProgressStyle::with_template(
                 "{prefix:22} {bar:40} {human_pos:>7}/{human_len} {per_sec}",
@@ -31,20 +31,24 @@ impl Progress {
             // The template is fixed; a wrong one would only look plainer.
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
             bar.set_prefix(title.clone());
-            Look::Bar(bar)
+            Style::Bar(bar)
         } else {
             eprintln!("{title}: {total} jobs");
-            Look::Lines {
+            Style::Lines {
                 last: Instant::now(),
             }
         };
-        Self { title, total, look }
+        Self {
+            title,
+            total,
+            style,
+        }
     }
 
     pub fn set(&mut self, done: usize) {
-        match &mut self.look {
-            Look::Bar(bar) => bar.set_position(u64::try_from(done).unwrap_or(u64::MAX)),
-            Look::Lines { last } => {
+        match &mut self.style {
+            Style::Bar(bar) => bar.set_position(u64::try_from(done).unwrap_or(u64::MAX)),
+            Style::Lines { last } => {
                 if last.elapsed() >= LINE_EVERY {
                     *last = Instant::now();
                     eprintln!("{}: {done} of {}", self.title, self.total);
@@ -55,12 +59,12 @@ impl Progress {
 
     /// Ends with a word on how it went.
     pub fn finish(self, outcome: &str) {
-        match self.look {
-            Look::Bar(bar) => {
+        match self.style {
+            Style::Bar(bar) => {
                 bar.finish_and_clear();
                 eprintln!("{:22} {outcome}", self.title);
             }
-            Look::Lines { .. } => eprintln!("{}: {outcome}", self.title),
+            Style::Lines { .. } => eprintln!("{}: {outcome}", self.title),
         }
     }
 }

@@ -312,7 +312,7 @@ mod tests {
         );
         assert!(text.contains("12500"), "{text}");
         assert!(text.contains("submit → worker start"), "{text}");
-        let empty = Report::new(Machine::look(), true).table();
+        let empty = Report::new(Machine::detect(), true).table();
         assert!(!empty.contains("jobs/s"), "{empty}");
     }
 

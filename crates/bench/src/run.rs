@@ -11,7 +11,7 @@ use crate::machine::{Durability, Machine};
 use crate::progress::note;
 use crate::report::Report;
 use crate::stack::BenchStack;
-use crate::throughput::Way;
+use crate::throughput::SubmitMode;
 use crate::{floor, latency, throughput};
 
 /// Submitted and forgotten before a throughput is measured.
@@ -25,7 +25,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     if args.keep_logs {
         dir.keep();
     }
-    let mut report = Report::new(Machine::look(), args.quick);
+    let mut report = Report::new(Machine::detect(), args.quick);
     let done = phases(args, &dir, &mut report).await;
     if done.is_err() {
         dir.keep();
@@ -44,11 +44,11 @@ async fn phases(args: &Args, dir: &TestDir, report: &mut Report) -> anyhow::Resu
     if args.wants_stack() {
         note("starting Postgres, Redis, NATS, the services and a worker");
         let stack = BenchStack::start(dir).await?;
-        report.durability = Some(Durability::ask(stack.postgres()).await?);
+        report.durability = Some(Durability::read(stack.postgres()).await?);
         let done = on_stack(args, &sizes, &stack, report).await;
         if done.is_err() {
             // Before the error, so that the error is what one reads last.
-            note(&stack.last_words());
+            note(&stack.log_tails());
         }
         done?;
     }
@@ -67,10 +67,10 @@ async fn on_stack(
     stack: &BenchStack,
     report: &mut Report,
 ) -> anyhow::Result<()> {
-    let single = Way::Single {
+    let single = SubmitMode::Single {
         clients: sizes.clients,
     };
-    let bulk = Way::Bulk {
+    let bulk = SubmitMode::Bulk {
         senders: sizes.senders,
         batch: sizes.batch,
     };

@@ -107,7 +107,7 @@ impl BenchStack {
     }
 
     /// Why nothing happens, in the processes' own words.
-    pub fn last_words(&self) -> String {
+    pub fn log_tails(&self) -> String {
         let mut text = String::new();
         for node in self.stack.nodes() {
             text.push_str(&format!("--- {}\n{}\n", node.name(), node.log_tail()));

@@ -36,7 +36,7 @@ impl Throughput {
         self.jobs as f64 / self.took.as_secs_f64().max(1e-9)
     }
 
-    pub fn words(&self) -> String {
+    pub fn summary(&self) -> String {
         format!(
             "{:.0} jobs/s ({:.1} s)",
             self.rate(),
@@ -47,7 +47,7 @@ impl Throughput {
 
 /// How jobs are handed in.
 #[derive(Debug, Clone, Copy)]
-pub enum Way {
+pub enum SubmitMode {
     /// One job per request, by so many clients at once.
     Single { clients: usize },
     /// So many jobs per request, by so many senders at once.
@@ -58,15 +58,15 @@ pub enum Way {
 pub async fn measure(
     stack: &BenchStack,
     phase: &'static str,
-    way: Way,
+    mode: SubmitMode,
     total: usize,
 ) -> anyhow::Result<Throughput> {
     let watch = Watch::new(stack.postgres()).await?;
     let mut progress = Progress::new(phase, total);
     let before = watch.succeeded().await?;
-    let lanes = match way {
-        Way::Single { clients } => clients,
-        Way::Bulk { senders, .. } => senders,
+    let lanes = match mode {
+        SubmitMode::Single { clients } => clients,
+        SubmitMode::Bulk { senders, .. } => senders,
     };
     let connections = stack.connections(lanes).await?;
     let next = Arc::new(AtomicUsize::new(0));
@@ -82,9 +82,11 @@ pub async fn measure(
             accepted: Arc::clone(&accepted),
             total,
         };
-        match way {
-            Way::Single { .. } => senders.spawn(send_singles(connection, source)),
-            Way::Bulk { batch, .. } => senders.spawn(send_batches(connection, source, batch)),
+        match mode {
+            SubmitMode::Single { .. } => senders.spawn(send_singles(connection, source)),
+            SubmitMode::Bulk { batch, .. } => {
+                senders.spawn(send_batches(connection, source, batch))
+            }
         };
     }
     watch
@@ -100,7 +102,7 @@ pub async fn measure(
         took,
         cpu,
     };
-    progress.finish(&measured.words());
+    progress.finish(&measured.summary());
     Ok(measured)
 }
 

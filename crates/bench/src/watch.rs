@@ -36,7 +36,7 @@ impl Watch {
         })
     }
 
-    async fn ask(&self, sql: &str) -> anyhow::Result<Vec<Row>> {
+    async fn query(&self, sql: &str) -> anyhow::Result<Vec<Row>> {
         self.session.lock().await.query(sql).await
     }
 
@@ -56,7 +56,7 @@ impl Watch {
     }
 
     async fn number(&self, sql: &str) -> anyhow::Result<usize> {
-        let rows = self.ask(sql).await?;
+        let rows = self.query(sql).await?;
         let cell = rows.last().and_then(|row| row.first()).cloned().flatten();
         let text = cell.with_context(|| format!("no answer to {sql:?}"))?;
         text.parse().with_context(|| format!("reading {text:?}"))
@@ -66,9 +66,9 @@ impl Watch {
     pub async fn summary(&self) -> String {
         let sql = "SELECT state, coalesce(reason_code, ''), coalesce(max(reason), ''), count(*) \
                    FROM job_state GROUP BY 1, 2 ORDER BY 1";
-        let rows = match self.ask(sql).await {
+        let rows = match self.query(sql).await {
             Ok(rows) => rows,
-            Err(error) => return format!("the ledger cannot be asked: {error:#}"),
+            Err(error) => return format!("the ledger cannot be read: {error:#}"),
         };
         let lines = rows.into_iter().map(|row| {
             let mut cells = row.into_iter().map(Option::unwrap_or_default);

@@ -1,13 +1,15 @@
-//! The streams' words on what was published.
+//! The streams' acknowledgements of what was published.
 //!
-//! One subscription takes in all of them, and a batch of messages waits for its words
-//! together: a channel, a timer and a permit for each single message would cost more
-//! than the message itself. What must stay true: a word counts for the message whose
-//! number it carries and no other, and one that never comes leaves its message open.
+//! One subscription receives all of them, and a batch of messages waits for its
+//! acknowledgements together: a channel, a timer and a permit for each single message would
+//! cost more than the message itself. What must stay true: an acknowledgement counts for
+//! the message whose number it carries and no other, and one that never comes leaves its
+//! message open.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use airlock_settings::lock;
 use async_nats::{Client, Message, StatusCode, Subscriber};
 use futures::StreamExt;
 use serde::Deserialize;
@@ -15,9 +17,9 @@ use tokio::sync::Notify;
 
 use crate::error::BusError;
 
-/// What a stream said about one message.
+/// What a stream answered about one message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Word {
+pub(crate) enum PublishAck {
     Stored {
         stream: String,
         seq: u64,
@@ -29,7 +31,7 @@ pub(crate) enum Word {
 }
 
 pub(crate) struct Acks {
-    /// Of the subjects that the words come to, with the dot.
+    /// Of the subjects that acknowledgements come to, with the dot.
     prefix: String,
     waiting: Mutex<Waiting>,
 }
@@ -41,24 +43,21 @@ struct Waiting {
 }
 
 struct Batch {
-    words: Mutex<Words>,
-    all_there: Notify,
+    answers: Mutex<Answers>,
+    complete: Notify,
 }
 
-struct Words {
-    said: Vec<Option<Word>>,
+struct Answers {
+    acks: Vec<Option<PublishAck>>,
     missing: usize,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Acks {
-    /// Listens for the words; [`Acks::take_in`] must run for as long as anybody publishes.
-    pub async fn listen(client: &Client) -> Result<(Arc<Self>, Subscriber), BusError> {
+    /// Subscribes to acknowledgements; [`Acks::receive_all`] must run for as long as anybody
+    /// publishes.
+    pub async fn subscribe(client: &Client) -> Result<(Arc<Self>, Subscriber), BusError> {
         let prefix = format!("{}.", client.new_inbox());
-        let words = client
+        let subscriber = client
             .subscribe(format!("{prefix}*"))
             .await
             .map_err(|e| BusError::server("listening for acknowledgements", e))?;
@@ -66,16 +65,16 @@ impl Acks {
             prefix,
             waiting: Mutex::default(),
         };
-        Ok((Arc::new(acks), words))
+        Ok((Arc::new(acks), subscriber))
     }
 
-    pub async fn take_in(self: Arc<Self>, mut words: Subscriber) {
-        while let Some(message) = words.next().await {
-            self.hear(&message);
+    pub async fn receive_all(self: Arc<Self>, mut subscriber: Subscriber) {
+        while let Some(message) = subscriber.next().await {
+            self.receive(&message);
         }
     }
 
-    fn hear(&self, message: &Message) {
+    fn receive(&self, message: &Message) {
         let number = message.subject.strip_prefix(self.prefix.as_str());
         let Some(number) = number.and_then(|n| n.parse::<u64>().ok()) else {
             return;
@@ -86,12 +85,12 @@ impl Acks {
         let Ok(place) = usize::try_from(number - first) else {
             return;
         };
-        let mut words = lock(&batch.words);
-        if let Some(slot @ None) = words.said.get_mut(place) {
-            *slot = Some(read(message));
-            words.missing -= 1;
-            if words.missing == 0 {
-                batch.all_there.notify_one();
+        let mut answers = lock(&batch.answers);
+        if let Some(slot @ None) = answers.acks.get_mut(place) {
+            *slot = Some(parse(message));
+            answers.missing -= 1;
+            if answers.missing == 0 {
+                batch.complete.notify_one();
             }
         }
     }
@@ -103,19 +102,19 @@ impl Acks {
     }
 
     /// Numbers for so many messages.
-    pub fn expect(self: &Arc<Self>, count: usize) -> Expected {
+    pub fn expect(self: &Arc<Self>, count: usize) -> PendingAcks {
         let batch = Arc::new(Batch {
-            words: Mutex::new(Words {
-                said: vec![None; count],
+            answers: Mutex::new(Answers {
+                acks: vec![None; count],
                 missing: count,
             }),
-            all_there: Notify::new(),
+            complete: Notify::new(),
         });
         let mut waiting = lock(&self.waiting);
         let first = waiting.next;
         waiting.next += count.max(1) as u64;
         waiting.batches.insert(first, Arc::clone(&batch));
-        Expected {
+        PendingAcks {
             acks: Arc::clone(self),
             first,
             batch,
@@ -123,82 +122,82 @@ impl Acks {
     }
 }
 
-/// A batch of messages whose words are awaited.
-pub(crate) struct Expected {
+/// A batch of messages whose acknowledgements are awaited.
+pub(crate) struct PendingAcks {
     acks: Arc<Acks>,
     first: u64,
     batch: Arc<Batch>,
 }
 
-impl Expected {
-    /// Where the word on the message at this place is to go.
+impl PendingAcks {
+    /// Where the acknowledgement of the message at this place is to go.
     pub fn reply(&self, place: usize) -> String {
         format!("{}{}", self.acks.prefix, self.first + place as u64)
     }
 
-    /// The message at this place was not sent: nothing will be said about it.
+    /// The message at this place was not sent: no acknowledgement will come.
     pub fn not_sent(&self, place: usize) {
-        let mut words = lock(&self.batch.words);
-        if let Some(slot @ None) = words.said.get_mut(place) {
-            *slot = Some(Word::Refused(String::new()));
-            words.missing -= 1;
-            if words.missing == 0 {
-                self.batch.all_there.notify_one();
+        let mut answers = lock(&self.batch.answers);
+        if let Some(slot @ None) = answers.acks.get_mut(place) {
+            *slot = Some(PublishAck::Refused(String::new()));
+            answers.missing -= 1;
+            if answers.missing == 0 {
+                self.batch.complete.notify_one();
             }
         }
     }
 
     /// Waits until all have been answered.
     pub async fn all(&self) {
-        while lock(&self.batch.words).missing > 0 {
-            self.batch.all_there.notified().await;
+        while lock(&self.batch.answers).missing > 0 {
+            self.batch.complete.notified().await;
         }
     }
 
-    /// What was said so far, in order; `None` where nothing was.
-    pub fn said(&self) -> Vec<Option<Word>> {
-        std::mem::take(&mut lock(&self.batch.words).said)
+    /// The acknowledgements so far, in order; `None` where none came.
+    pub fn take_received(&self) -> Vec<Option<PublishAck>> {
+        std::mem::take(&mut lock(&self.batch.answers).acks)
     }
 }
 
-impl Drop for Expected {
+impl Drop for PendingAcks {
     fn drop(&mut self) {
         lock(&self.acks.waiting).batches.remove(&self.first);
     }
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct AckBody {
     #[serde(default)]
     stream: String,
     #[serde(default)]
     seq: u64,
-    error: Option<Refusal>,
+    error: Option<ErrorBody>,
 }
 
 #[derive(Deserialize)]
-struct Refusal {
+struct ErrorBody {
     #[serde(default)]
     err_code: u64,
     #[serde(default)]
     description: String,
 }
 
-fn read(message: &Message) -> Word {
+fn parse(message: &Message) -> PublishAck {
     if message.status == Some(StatusCode::NO_RESPONDERS) {
-        return Word::NoStream;
+        return PublishAck::NoStream;
     }
-    match serde_json::from_slice::<Answer>(&message.payload) {
-        Ok(Answer {
+    match serde_json::from_slice::<AckBody>(&message.payload) {
+        Ok(AckBody {
             error: Some(refusal),
             ..
-        }) => Word::Refused(format!(
+        }) => PublishAck::Refused(format!(
             "{} (code {})",
             refusal.description, refusal.err_code
         )),
-        Ok(Answer { stream, seq, .. }) if seq > 0 => Word::Stored { stream, seq },
-        Ok(_) => Word::Unreadable("an answer without a sequence".to_owned()),
-        Err(error) => Word::Unreadable(error.to_string()),
+        Ok(AckBody { stream, seq, .. }) if seq > 0 => PublishAck::Stored { stream, seq },
+        Ok(_) => PublishAck::Unreadable("an answer without a sequence".to_owned()),
+        Err(error) => PublishAck::Unreadable(error.to_string()),
     }
 }
 
@@ -213,7 +212,7 @@ mod tests {
         })
     }
 
-    fn word(subject: &str, payload: &'static str, status: Option<StatusCode>) -> Message {
+    fn answer(subject: &str, payload: &'static str, status: Option<StatusCode>) -> Message {
         Message {
             subject: subject.into(),
             reply: None,
@@ -225,53 +224,60 @@ mod tests {
         }
     }
 
-    fn stored(seq: u64) -> Option<Word> {
+    fn stored(seq: u64) -> Option<PublishAck> {
         let stream = "S".to_owned();
-        Some(Word::Stored { stream, seq })
+        Some(PublishAck::Stored { stream, seq })
     }
 
     #[tokio::test]
-    async fn each_word_reaches_its_own_message() {
+    async fn each_acknowledgement_reaches_its_own_message() {
         let acks = acks();
         let one = acks.expect(2);
         let other = acks.expect(1);
         assert_eq!(one.reply(1), "_INBOX.x.1");
-        acks.hear(&word(&one.reply(1), r#"{"stream":"S","seq":7}"#, None));
-        acks.hear(&word(&other.reply(0), r#"{"stream":"S","seq":9}"#, None));
-        // A second word on the same message changes nothing.
-        acks.hear(&word(&one.reply(1), r#"{"stream":"S","seq":8}"#, None));
+        acks.receive(&answer(&one.reply(1), r#"{"stream":"S","seq":7}"#, None));
+        acks.receive(&answer(&other.reply(0), r#"{"stream":"S","seq":9}"#, None));
+        // A second answer about the same message changes nothing.
+        acks.receive(&answer(&one.reply(1), r#"{"stream":"S","seq":8}"#, None));
         other.all().await;
-        assert_eq!(other.said(), [stored(9)]);
-        assert_eq!(one.said(), [None, stored(7)]);
+        assert_eq!(other.take_received(), [stored(9)]);
+        assert_eq!(one.take_received(), [None, stored(7)]);
     }
 
     #[tokio::test]
-    async fn refusals_are_told_apart() {
+    async fn refusals_are_distinguished() {
         let acks = acks();
         let batch = acks.expect(4);
-        acks.hear(&word(&batch.reply(0), "", Some(StatusCode::NO_RESPONDERS)));
+        acks.receive(&answer(
+            &batch.reply(0),
+            "",
+            Some(StatusCode::NO_RESPONDERS),
+        ));
         let full =
             r#"{"error":{"code":400,"err_code":10077,"description":"full"},"stream":"S","seq":0}"#;
-        acks.hear(&word(&batch.reply(1), full, None));
-        acks.hear(&word(&batch.reply(2), "{", None));
+        acks.receive(&answer(&batch.reply(1), full, None));
+        acks.receive(&answer(&batch.reply(2), "{", None));
         batch.not_sent(3);
         batch.all().await;
-        let said = batch.said();
-        assert_eq!(said[0], Some(Word::NoStream));
-        assert_eq!(said[1], Some(Word::Refused("full (code 10077)".to_owned())));
-        assert!(matches!(said[2], Some(Word::Unreadable(_))));
+        let received = batch.take_received();
+        assert_eq!(received[0], Some(PublishAck::NoStream));
+        assert_eq!(
+            received[1],
+            Some(PublishAck::Refused("full (code 10077)".to_owned()))
+        );
+        assert!(matches!(received[2], Some(PublishAck::Unreadable(_))));
     }
 
     #[tokio::test]
-    async fn words_for_nobody_are_dropped() {
+    async fn acknowledgements_for_nobody_are_dropped() {
         let acks = acks();
         let gone = acks.expect(3);
         let subject = gone.reply(2);
         drop(gone);
-        acks.hear(&word(&subject, r#"{"stream":"S","seq":7}"#, None));
-        acks.hear(&word("_INBOX.x.what", "", None));
+        acks.receive(&answer(&subject, r#"{"stream":"S","seq":7}"#, None));
+        acks.receive(&answer("_INBOX.x.what", "", None));
         let next = acks.expect(1);
-        acks.hear(&word(&subject, r#"{"stream":"S","seq":7}"#, None));
-        assert_eq!(next.said(), [None]);
+        acks.receive(&answer(&subject, r#"{"stream":"S","seq":7}"#, None));
+        assert_eq!(next.take_received(), [None]);
     }
 }

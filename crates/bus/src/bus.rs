@@ -62,8 +62,8 @@ impl Bus {
         }));
         let counters = Arc::new(Counters::default());
         let client = dial(config, name, &wire, &counters, deadline).await?;
-        let (acks, words) = Acks::listen(&client).await?;
-        let hearing = tokio::spawn(Arc::clone(&acks).take_in(words)).abort_handle();
+        let (acks, subscriber) = Acks::subscribe(&client).await?;
+        let receiver = tokio::spawn(Arc::clone(&acks).receive_all(subscriber)).abort_handle();
         let shared = Arc::new(Shared::new(client, acks, config.clone(), counters));
         let mut backoff = CONNECT_RETRY;
         while let Err(error) = shared.ensure_all().await {
@@ -79,7 +79,7 @@ impl Bus {
             inner: Arc::new(Inner {
                 shared,
                 monitor,
-                acks: hearing,
+                acks: receiver,
             }),
         })
     }
@@ -88,7 +88,7 @@ impl Bus {
         &self.inner.shared
     }
 
-    /// True while NATS is connected and its streams were looked at since.
+    /// True while NATS is connected and its streams were checked since.
     pub fn connected(&self) -> watch::Receiver<bool> {
         self.shared().connected.subscribe()
     }
@@ -96,7 +96,7 @@ impl Bus {
     /// Rises whenever a stream was found new, empty, or set back to an earlier moment.
     /// At the first connection it is above 0 when a stream was new or empty.
     ///
-    /// Consumers re-open themselves; what was on its way must be looked up in the ledger
+    /// Consumers re-open themselves; what was on its way must be read from the ledger
     /// and published again.
     pub fn stream_lost(&self) -> watch::Receiver<u64> {
         self.shared().lost.subscribe()
@@ -110,8 +110,8 @@ impl Bus {
         &self.shared().counters
     }
 
-    /// How its counts are called in a service's metrics, and the gauge beside them.
-    pub const SHOWN: (
+    /// The names of its counters in a service's metrics, and the gauge beside them.
+    pub const METRICS: (
         &'static str,
         &'static [(&'static str, &'static str)],
         (&'static str, &'static str),
@@ -120,13 +120,13 @@ impl Bus {
         Counters::NAMES,
         (
             "connected",
-            "1 while NATS is connected and its streams were looked at",
+            "1 while NATS is connected and its streams were checked",
         ),
     );
 
-    /// Reads the counts, in the order of [`Counters::NAMES`], and whether the bus is
-    /// connected, without keeping it open: for a service's metrics.
-    pub fn reading(&self) -> impl Fn() -> (Vec<u64>, bool) + Send + Sync + use<> {
+    /// A function that reads the counters, in the order of [`Counters::NAMES`], and whether
+    /// the bus is connected. It does not keep the bus open: for a service's metrics.
+    pub fn metrics_reader(&self) -> impl Fn() -> (Vec<u64>, bool) + Send + Sync + use<> {
         let (counters, connected) = (Arc::clone(&self.shared().counters), self.connected());
         move || (counters.values(), *connected.borrow())
     }
@@ -204,7 +204,7 @@ async fn options(
         .max_reconnects(None)
         .reconnect_delay_callback(reconnect_delay)
         .event_callback(move |event| {
-            note_event(&event, &wire, &counters);
+            record_event(&event, &wire, &counters);
             std::future::ready(())
         });
     if let Some(path) = &config.credentials_file {
@@ -239,7 +239,7 @@ fn reconnect_delay(attempts: usize) -> Duration {
     }
 }
 
-fn note_event(event: &Event, wire: &watch::Sender<Wire>, counters: &Counters) {
+fn record_event(event: &Event, wire: &watch::Sender<Wire>, counters: &Counters) {
     match event {
         Event::Connected => {
             wire.send_if_modified(|wire| {
@@ -254,8 +254,8 @@ fn note_event(event: &Event, wire: &watch::Sender<Wire>, counters: &Counters) {
             wire.send_if_modified(|wire| std::mem::replace(&mut wire.connected, false));
         }
         Event::SlowConsumer(_) => counters::add(&counters.slow_subscriptions, 1),
-        Event::ServerError(error) => tracing::warn!(%error, "NATS reports an error"),
-        Event::ClientError(error) => tracing::warn!(%error, "the NATS client reports an error"),
+        Event::ServerError(error) => tracing::warn!(%error, "NATS server error"),
+        Event::ClientError(error) => tracing::warn!(%error, "NATS client error"),
         Event::LameDuckMode | Event::Draining => {}
     }
 }

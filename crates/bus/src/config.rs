@@ -51,7 +51,7 @@ pub struct BusConfig {
     /// How long [`Bus::connect`](crate::Bus::connect) keeps trying.
     #[serde(with = "duration")]
     pub connect_timeout: Duration,
-    /// How long a publish waits for the stream's word, and everything else that asks the
+    /// How long a publish waits for the acknowledgement, and everything else that asks the
     /// server for an answer.
     #[serde(with = "duration")]
     pub publish_timeout: Duration,
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn all_problems_are_told_together() {
+    fn all_problems_are_reported_together() {
         let config = BusConfig {
             url: SecretUrl::new(""),
             stream_prefix: "A.B".to_owned(),

@@ -2,7 +2,7 @@
 //!
 //! What must stay true: a lone message is handed out when it arrives and not when a
 //! batch is full, and a consumer that vanished, with its stream or alone, comes back by
-//! itself. The only errors are those no waiting cures.
+//! itself. The only errors are those that waiting does not cure.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,32 +21,12 @@ use crate::link::Link;
 use crate::settle::{DeadLetters, Outcome, Settled, Settler};
 use crate::subjects::{self, StreamName};
 use crate::subscribe::traceparent;
-use crate::tracker::{Taken, Tracker};
+use crate::tracker::{MessageAt, Tracked, Tracker};
 
 /// A pull lives this long; the client renews it before it is used up.
 const PULL_EXPIRES: Duration = Duration::from_secs(30);
-/// The server's sign of life on an idle pull; twice this without one and we look.
+/// The server's sign of life on an idle pull; twice this without one and we check.
 const PULL_HEARTBEAT: Duration = Duration::from_secs(5);
-
-/// Where a consumer that never was begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StartAt {
-    /// With the oldest message the stream has.
-    All,
-    /// With what is published from now on.
-    New,
-    Sequence(u64),
-}
-
-/// A durable consumer under a fixed name, which any number of replicas may read together.
-#[derive(Debug, Clone)]
-pub struct ConsumerSpec {
-    pub stream: StreamName,
-    /// One subject, wildcards allowed.
-    pub filter: String,
-    pub name: String,
-    pub start: StartAt,
-}
 
 /// Reads one subject of one stream.
 pub struct Consumer {
@@ -60,7 +40,6 @@ pub struct Consumer {
     tracker: Arc<Tracker>,
     pull: Option<Pull>,
     last_opening: Option<u32>,
-    last_generation: Option<u64>,
 }
 
 struct Pull {
@@ -78,15 +57,6 @@ struct Origin {
 }
 
 impl Bus {
-    /// Opens a consumer that replicas share.
-    pub async fn open_consumer(&self, spec: ConsumerSpec) -> Result<Consumer, BusError> {
-        let plan = Plan::Shared {
-            name: spec.name,
-            start: spec.start,
-        };
-        self.open(spec.stream, spec.filter, plan).await
-    }
-
     /// Opens a leader's consumer `<base>-s<shard>-e<epoch>` where the leader before it
     /// stood, and then deletes that one's. What the old leader had fetched and not
     /// acknowledged comes at once.
@@ -106,8 +76,8 @@ impl Bus {
         self.open(stream, filter.to_owned(), plan).await
     }
 
-    /// Opens a worker process's consumer of its dispatches. Open it *before* telling
-    /// anybody of the incarnation: it starts with what is published from then on.
+    /// Opens a worker process's consumer of its dispatches. Open it *before*
+    /// registering the incarnation: it starts with what is published from then on.
     pub async fn open_worker_consumer(
         &self,
         id: &WorkerId,
@@ -139,7 +109,7 @@ impl Bus {
             )));
         }
         let tracker = Arc::new(Tracker::default());
-        let words = plan.words();
+        let ack_scope = plan.ack_scope();
         let mut consumer = Consumer {
             bus: self.clone(),
             stream,
@@ -147,11 +117,10 @@ impl Bus {
             base: Arc::clone(&base),
             filter,
             plan,
-            settler: Settler::new(self.clone(), stream, base, Arc::clone(&tracker), words),
+            settler: Settler::new(self.clone(), stream, base, Arc::clone(&tracker), ack_scope),
             tracker,
             pull: None,
             last_opening: None,
-            last_generation: None,
         };
         // The first opening is the caller's: it fails loudly instead of waiting.
         let link = *self.shared().link.borrow();
@@ -186,14 +155,14 @@ impl Consumer {
                 message = pull.messages.next() => match message {
                     Some(Ok(message)) => {
                         let origin = pull.origin;
-                        batch.extend(self.take_in(message, origin));
+                        batch.extend(self.accept(message, origin));
                         self.drain_ready(&mut batch, max, now);
                         if !batch.is_empty() {
                             return Ok(batch);
                         }
                     }
                     Some(Err(error)) => {
-                        tracing::debug!(consumer = %self.base, %error, "the pull ended");
+                        tracing::debug!(consumer = %self.base, %error, "pull ended");
                         self.pull = None;
                     }
                     None => self.pull = None,
@@ -205,7 +174,7 @@ impl Consumer {
         }
     }
 
-    /// Settles messages; see [`Settler::settle`].
+    /// Acknowledges messages; see [`Settler::settle`].
     pub async fn settle(
         &self,
         settled: Vec<(Delivery, Outcome)>,
@@ -219,26 +188,16 @@ impl Consumer {
         self.settler.clone()
     }
 
-    /// The name that duplicate checks use, the same in all generations.
-    pub fn base_name(&self) -> &str {
-        &self.base
-    }
-
-    /// Whether the pull may go on. A new connection ends the pull of an exclusive reader,
-    /// because what was on the wire when the old one broke would otherwise wait for its
-    /// AckWait; a shared consumer cannot be replaced under its other readers, and the
-    /// client renews its pull by itself.
+    /// Whether the pull may go on. A new connection ends it, because what was on the wire
+    /// when the old one broke would otherwise wait for its AckWait.
     fn is_current(&self, link: Link) -> bool {
         let Some(pull) = &self.pull else {
             return true;
         };
-        let same_session = match self.plan {
-            Plan::Shared { .. } => true,
-            Plan::Leader { .. } | Plan::Worker { .. } => pull.session == link.session,
-        };
         // While NATS is away the pull may still hold messages that came before.
         !link.ready
-            || (same_session && pull.origin.generation == link.generations[self.stream.index()])
+            || (pull.session == link.session
+                && pull.origin.generation == link.generations[self.stream.index()])
     }
 
     /// Takes what has arrived, without waiting.
@@ -249,24 +208,26 @@ impl Consumer {
             && let Some(Some(Ok(message))) = pull.messages.next().now_or_never()
         {
             let origin = pull.origin;
-            batch.extend(self.take_in(message, origin));
+            batch.extend(self.accept(message, origin));
         }
     }
 
-    fn take_in(&self, message: async_nats::jetstream::Message, origin: Origin) -> Option<Delivery> {
+    fn accept(&self, message: async_nats::jetstream::Message, origin: Origin) -> Option<Delivery> {
         let mut message = message.message;
         let reply = message.reply.take()?;
         let info = parse_ack(&reply).filter(|info| info.stream_seq >= origin.start)?;
         let shared = self.bus.shared();
         shared.note_seq(self.stream, origin.generation, info.stream_seq);
-        let taken = self.tracker.take_in(
-            info.stream_seq,
-            info.published_at,
+        let tracked = self.tracker.track(
+            MessageAt {
+                seq: info.stream_seq,
+                published_at: info.published_at,
+            },
             &reply,
             origin.opening,
             info.delivered,
         );
-        let Taken::HandOut { deliveries } = taken else {
+        let Tracked::HandOut { deliveries } = tracked else {
             counters::add(&shared.counters.duplicates_held, 1);
             return None;
         };
@@ -297,12 +258,12 @@ impl Consumer {
             match self.open_once(link).await {
                 Ok(()) => {
                     counters::add(&self.bus.counters().consumers_reopened, 1);
-                    tracing::info!(consumer = %self.base, "the consumer is open again");
+                    tracing::info!(consumer = %self.base, "consumer reopened");
                     return Ok(());
                 }
                 Err(error) if !error.is_retryable() => return Err(error),
                 Err(error) => {
-                    tracing::warn!(consumer = %self.base, %error, "opening the consumer again");
+                    tracing::warn!(consumer = %self.base, %error, "reopening consumer failed, retrying");
                 }
             }
             tokio::time::sleep(backoff.pause()).await;
@@ -317,11 +278,9 @@ impl Consumer {
             plan: &self.plan,
             tracker: &self.tracker,
             last_opening: self.last_opening,
-            last_generation: self.last_generation,
         };
         let opened = opener.open().await?;
         self.last_opening = Some(opened.opening);
-        self.last_generation = Some(opened.generation);
         let messages = opened
             .consumer
             .stream()

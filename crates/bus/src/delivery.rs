@@ -7,6 +7,7 @@ use async_nats::Subject;
 use bytes::Bytes;
 
 use crate::subjects::StreamName;
+use crate::tracker::MessageAt;
 
 /// What names a message for the duplicate check.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -26,7 +27,7 @@ pub struct MessageKey {
 pub struct Delivery {
     pub payload: Bytes,
     pub stream_seq: u64,
-    /// When the stream took it in.
+    /// When the stream stored it.
     pub published_at: Timestamp,
     /// How often it was delivered, this time included, as far as this process knows.
     pub deliveries: u64,
@@ -53,6 +54,13 @@ impl Delivery {
         MessageKey {
             stream: Arc::clone(&self.stream_name),
             consumer: Arc::clone(&self.consumer),
+            seq: self.stream_seq,
+            published_at: self.published_at,
+        }
+    }
+
+    pub(crate) fn at(&self) -> MessageAt {
+        MessageAt {
             seq: self.stream_seq,
             published_at: self.published_at,
         }

@@ -1,4 +1,4 @@
-//! What can go wrong, told apart by what the caller may do about it.
+//! Errors, distinguished by what the caller may do about them.
 
 use airlock_model::ids::Epoch;
 
@@ -16,19 +16,19 @@ pub enum BusError {
     /// A newer leader reads this consumer's messages; whoever sees this leads no more.
     #[error("consumer {consumer} was taken over by epoch {by}")]
     Superseded { consumer: String, by: Epoch },
-    #[error("{doing}: {reason}")]
-    Server { doing: String, reason: String },
-    #[error("{doing}: no answer in time")]
-    TimedOut { doing: String },
+    #[error("{operation}: {reason}")]
+    Server { operation: String, reason: String },
+    #[error("{operation}: no answer in time")]
+    TimedOut { operation: String },
     /// The bus was closed.
     #[error("the bus is closed")]
     Closed,
 }
 
 impl BusError {
-    pub(crate) fn server(doing: impl Into<String>, reason: impl ToString) -> Self {
+    pub(crate) fn server(operation: impl Into<String>, reason: impl ToString) -> Self {
         Self::Server {
-            doing: doing.into(),
+            operation: operation.into(),
             reason: reason.to_string(),
         }
     }

@@ -22,22 +22,28 @@ use async_nats::jetstream::consumer::{
 };
 use async_nats::jetstream::stream::{ConsumerError, ConsumerErrorKind};
 
-use crate::consumer::StartAt;
 use crate::error::BusError;
-use crate::leaders::Found;
-use crate::link::{Shared, StreamFacts};
-use crate::settle::Words;
+use crate::leaders::LeaderConsumer;
+use crate::link::{Shared, StreamState};
+use crate::settle::AckScope;
 use crate::subjects::{self, Generation, StreamName};
 use crate::tracker::Tracker;
 
 /// How long the server keeps the consumer of a worker that reads no more.
 const WORKER_INACTIVE: Duration = Duration::from_secs(300);
 
+/// Where a consumer without a predecessor begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StartAt {
+    /// With the oldest message the stream has.
+    All,
+    /// With what is published from now on.
+    New,
+}
+
 /// Whose consumer it is.
 #[derive(Debug, Clone)]
 pub(crate) enum Plan {
-    /// One durable consumer under a fixed name, read by any number of replicas.
-    Shared { name: String, start: StartAt },
     /// A leader's, one per epoch.
     Leader {
         base: String,
@@ -52,10 +58,10 @@ pub(crate) enum Plan {
 }
 
 impl Plan {
-    pub fn words(&self) -> Words {
+    pub fn ack_scope(&self) -> AckScope {
         match self {
-            Self::Shared { .. } | Self::Leader { .. } => Words::Each,
-            Self::Worker { .. } => Words::UpTo,
+            Self::Leader { .. } => AckScope::Single,
+            Self::Worker { .. } => AckScope::UpTo,
         }
     }
 }
@@ -63,11 +69,11 @@ impl Plan {
 pub(crate) struct Opened {
     pub consumer: PullConsumer,
     pub generation: u64,
-    /// Rises with each opening of a consumer that is re-made; tells deliveries apart.
+    /// Rises with each opening of a consumer that is created anew; distinguishes deliveries.
     pub opening: u32,
     /// Nothing before this is for the reader. A server that was killed before it wrote
     /// the consumer's state down (seen with 2.9) begins with the stream's first message
-    /// again, wherever the consumer was told to begin.
+    /// again, wherever the consumer was configured to begin.
     pub start: u64,
 }
 
@@ -79,72 +85,24 @@ pub(crate) struct Opener<'a> {
     pub tracker: &'a Tracker,
     /// The last opening; `None` before the first.
     pub last_opening: Option<u32>,
-    /// The stream's generation at that opening.
-    pub last_generation: Option<u64>,
 }
 
 impl Opener<'_> {
     pub async fn open(&self) -> Result<Opened, BusError> {
-        let facts = self.shared.ensure(self.stream).await?;
-        self.tracker.on_stream(facts.generation);
+        let state = self.shared.ensure(self.stream).await?;
+        self.tracker.on_stream(state.generation);
         let (consumer, opening) = match self.plan {
-            Plan::Shared { name, start } => {
-                // All of a stream that took the place of the one before is new.
-                let same = self
-                    .last_generation
-                    .is_none_or(|last| last == facts.generation);
-                let start = if same { *start } else { StartAt::All };
-                let opening = self.last_opening.map_or(0, |n| n + 1);
-                (self.open_shared(name, start, facts).await?, opening)
-            }
             Plan::Leader { base, shard, epoch } => {
-                self.open_leader(base, *shard, *epoch, facts).await?
+                self.open_leader(base, *shard, *epoch, state).await?
             }
-            Plan::Worker { id, incarnation } => self.open_worker(id, incarnation, facts).await?,
-        };
-        let start = match self.plan {
-            Plan::Shared { .. } => 0,
-            Plan::Leader { .. } | Plan::Worker { .. } => began_after(consumer.cached_info()) + 1,
+            Plan::Worker { id, incarnation } => self.open_worker(id, incarnation, state).await?,
         };
         Ok(Opened {
+            start: began_after(consumer.cached_info()) + 1,
             consumer,
-            start,
-            generation: facts.generation,
+            generation: state.generation,
             opening,
         })
-    }
-
-    async fn open_shared(
-        &self,
-        name: &str,
-        start: StartAt,
-        facts: StreamFacts,
-    ) -> Result<PullConsumer, BusError> {
-        if let Some(found) = self.find(name).await? {
-            if found.cached_info().delivered.stream_sequence <= facts.last_seq {
-                return self.refresh(found).await;
-            }
-            // The stream was set back behind it; it would skip what comes now.
-            self.delete(name).await?;
-        }
-        let mut config = self.config(self.start_after(None, start, facts).await?);
-        config.durable_name = Some(name.to_owned());
-        self.create(config).await
-    }
-
-    /// Brings an existing consumer to the configured settings. Its start stays: the
-    /// server refuses to change it.
-    async fn refresh(&self, found: PullConsumer) -> Result<PullConsumer, BusError> {
-        let have = &found.cached_info().config;
-        let mut want = self.config(have.deliver_policy);
-        if have.ack_wait == want.ack_wait
-            && have.max_ack_pending == want.max_ack_pending
-            && have.max_deliver == want.max_deliver
-        {
-            return Ok(found);
-        }
-        want.durable_name.clone_from(&have.durable_name);
-        self.create(want).await
     }
 
     async fn open_leader(
@@ -152,7 +110,7 @@ impl Opener<'_> {
         base: &str,
         shard: Shard,
         epoch: Epoch,
-        facts: StreamFacts,
+        state: StreamState,
     ) -> Result<(PullConsumer, u32), BusError> {
         let shared = self.shared;
         let found = shared
@@ -178,16 +136,16 @@ impl Opener<'_> {
         // one before it; whatever else it finds there stays as it is.
         let furthest = others.iter().max_by_key(|f| floor(&f.info));
         let before = newest.or(furthest).map(|f| f.info.name.as_str());
-        let start = self.start_after(before, StartAt::All, facts).await?;
+        let start = self.start_after(before, StartAt::All, state).await?;
         let generation = Generation { epoch, reopened };
         let mut config = self.config(start);
         config.durable_name = Some(subjects::leader_consumer(base, shard, generation));
         config.description = shared.description();
         let consumer = self.create(config).await?;
-        for Found { info, .. } in &older {
+        for LeaderConsumer { info, .. } in &older {
             // Whoever opens next deletes what is left over.
             if let Err(error) = self.delete(&info.name).await {
-                tracing::warn!(consumer = info.name, %error, "an old consumer was not deleted");
+                tracing::warn!(consumer = info.name, %error, "old consumer not deleted");
             }
         }
         Ok((consumer, reopened))
@@ -197,7 +155,7 @@ impl Opener<'_> {
         &self,
         id: &WorkerId,
         incarnation: &Incarnation,
-        facts: StreamFacts,
+        state: StreamState,
     ) -> Result<(PullConsumer, u32), BusError> {
         let opening = self.last_opening.map_or(0, |n| n + 1);
         let before = self
@@ -210,7 +168,7 @@ impl Opener<'_> {
             Some(_) => StartAt::All,
         };
         let start = self
-            .start_after(before.as_deref(), otherwise, facts)
+            .start_after(before.as_deref(), otherwise, state)
             .await?;
         let mut config = self.config(start);
         config.name = Some(subjects::worker_consumer(id, incarnation, opening));
@@ -219,7 +177,7 @@ impl Opener<'_> {
         if let Some(name) = before
             && let Err(error) = self.delete(&name).await
         {
-            tracing::debug!(consumer = name, %error, "an old consumer is left to expire");
+            tracing::debug!(consumer = name, %error, "old consumer not deleted, left to expire");
         }
         Ok((consumer, opening))
     }
@@ -235,9 +193,9 @@ impl Opener<'_> {
         &self,
         before: Option<&str>,
         otherwise: StartAt,
-        facts: StreamFacts,
+        state: StreamState,
     ) -> Result<DeliverPolicy, BusError> {
-        let end = facts.last_seq + 1;
+        let end = state.last_seq + 1;
         let mut next = self.tracker.resume_at();
         if next.is_none()
             && let Some(name) = before
@@ -252,9 +210,6 @@ impl Opener<'_> {
             (Some(next), _) => at(next),
             (None, StartAt::All) => DeliverPolicy::All,
             (None, StartAt::New) => at(end),
-            (None, StartAt::Sequence(start)) => DeliverPolicy::ByStartSequence {
-                start_sequence: start.max(1),
-            },
         })
     }
 
@@ -262,9 +217,9 @@ impl Opener<'_> {
         let config = &self.shared.config;
         pull::Config {
             deliver_policy,
-            ack_policy: match self.plan.words() {
-                Words::Each => AckPolicy::Explicit,
-                Words::UpTo => AckPolicy::All,
+            ack_policy: match self.plan.ack_scope() {
+                AckScope::Single => AckPolicy::Explicit,
+                AckScope::UpTo => AckPolicy::All,
             },
             ack_wait: config.ack_wait,
             // Without end; see `BusConfig::max_deliver`.
@@ -284,7 +239,7 @@ impl Opener<'_> {
             .await
             .map_err(|e| {
                 let name = name.unwrap_or_default();
-                BusError::server(format!("making consumer {name} on {stream}"), e)
+                BusError::server(format!("creating consumer {name} on {stream}"), e)
             })
     }
 
@@ -296,7 +251,7 @@ impl Opener<'_> {
             Ok(found) => Ok(Some(found)),
             Err(error) if is_missing(&error) => Ok(None),
             Err(error) => Err(BusError::server(
-                format!("looking at consumer {name} on {stream}"),
+                format!("reading consumer {name} on {stream}"),
                 error,
             )),
         }
@@ -354,7 +309,6 @@ fn is_missing(error: &ConsumerError) -> bool {
 /// The stable name that duplicate checks use for all generations.
 pub(crate) fn base_name(plan: &Plan) -> Arc<str> {
     match plan {
-        Plan::Shared { name, .. } => Arc::from(name.as_str()),
         Plan::Leader { base, shard, .. } => Arc::from(format!("{base}-s{shard}")),
         Plan::Worker { id, .. } => Arc::from(subjects::worker_consumer_base(id)),
     }

@@ -1,8 +1,8 @@
 //! Whose consumers leaders have left on the bus: of which epoch, and of which ledger.
 //!
 //! A leader's consumer says in its description which ledger it reads for, because epochs
-//! of two ledgers say nothing about each other. One without a word about it, made by an
-//! earlier version, is taken for ours.
+//! of two ledgers say nothing about each other. A consumer without
+//! such a description, made by an earlier version, counts as ours.
 
 use std::collections::BTreeSet;
 
@@ -27,14 +27,14 @@ pub struct LeadersSeen {
 }
 
 /// A leader's consumer on the server.
-pub(crate) struct Found {
+pub(crate) struct LeaderConsumer {
     pub generation: Generation,
     pub info: Info,
     pub ours: bool,
 }
 
 impl Shared {
-    /// What the consumers of this process's leader say of themselves.
+    /// The description of the consumers of this process's leader.
     pub fn description(&self) -> Option<String> {
         self.ledger.get().map(|id| format!("{DESCRIPTION}{id}"))
     }
@@ -45,30 +45,30 @@ impl Shared {
         stream: StreamName,
         base: Option<&str>,
         shard: Shard,
-    ) -> Result<Vec<Found>, BusError> {
+    ) -> Result<Vec<LeaderConsumer>, BusError> {
         let stream = self.name(stream);
-        let doing = || format!("listing the consumers of {stream}");
+        let operation = || format!("listing the consumers of {stream}");
         let handle = self
             .js
             .get_stream_no_info(stream)
             .await
-            .map_err(|e| BusError::server(doing(), e))?;
+            .map_err(|e| BusError::server(operation(), e))?;
         let infos: Vec<Info> = handle
             .consumers()
             .try_collect()
             .await
-            .map_err(|e| BusError::server(doing(), e))?;
+            .map_err(|e| BusError::server(operation(), e))?;
         let ours = self.description();
         Ok(infos
             .into_iter()
             .filter_map(|info| {
                 let generation = subjects::parse_leader_consumer(&info.name, base, shard)?;
-                let said = info.config.description.as_deref().unwrap_or_default();
+                let description = info.config.description.as_deref().unwrap_or_default();
                 let ours = match &ours {
-                    Some(ours) => said == ours || !said.starts_with(DESCRIPTION),
+                    Some(ours) => description == ours || !description.starts_with(DESCRIPTION),
                     None => true,
                 };
-                Some(Found {
+                Some(LeaderConsumer {
                     generation,
                     info,
                     ours,
@@ -79,13 +79,13 @@ impl Shared {
 }
 
 impl Bus {
-    /// Says which ledger this process's leader leads. Only the first word counts.
-    pub fn belongs_to(&self, ledger: &LedgerId) {
+    /// Sets the ledger that this process's leader leads. Only the first call counts.
+    pub fn set_ledger(&self, ledger: &LedgerId) {
         let _ = self.shared().ledger.set(ledger.clone());
     }
 
     /// What leaders of `shard` have left on the bus. A leader's own epoch must be above
-    /// the highest of its ledger, or nobody takes its word.
+    /// the highest of its ledger, or workers and consumers ignore it.
     pub async fn leaders_seen(&self, shard: Shard) -> Result<LeadersSeen, BusError> {
         let shared = self.shared();
         shared.ensure(StreamName::Sys).await?;
@@ -93,7 +93,7 @@ impl Bus {
         let found = shared
             .leader_consumers(StreamName::Sys, None, shard)
             .await?;
-        for Found {
+        for LeaderConsumer {
             generation,
             info,
             ours,
@@ -102,8 +102,8 @@ impl Bus {
             if ours {
                 seen.highest = seen.highest.max(Some(generation.epoch));
             } else if info.num_waiting > 0 {
-                let said = info.config.description.unwrap_or_default();
-                let ledger = said.trim_start_matches(DESCRIPTION).to_owned();
+                let description = info.config.description.unwrap_or_default();
+                let ledger = description.trim_start_matches(DESCRIPTION).to_owned();
                 seen.others.insert(ledger);
             }
         }

@@ -11,8 +11,7 @@
 //!    exclusive readers open a new generation of their consumer instead
 //!    ([`Bus::take_over`]).
 //!
-//! The duplicate check ([`Seen`]) and the dead-letter sink ([`DeadLetters`]) are traits,
-//! so that this crate needs neither Redis nor Postgres.
+//! The dead-letter sink ([`DeadLetters`]) is a trait, so that this crate needs no Postgres.
 
 mod acks;
 mod bus;
@@ -29,16 +28,18 @@ mod settle;
 pub mod subjects;
 mod subscribe;
 mod tracker;
+mod wake_up;
 
 pub use airlock_settings::{Secret, SecretUrl};
 pub use bus::Bus;
 pub use config::BusConfig;
-pub use consumer::{Consumer, ConsumerSpec, StartAt};
+pub use consumer::Consumer;
 pub use counters::{Counters, CountersSnapshot};
 pub use delivery::{Delivery, MessageKey};
 pub use error::{BoxError, BusError, PublishError};
 pub use leaders::LeadersSeen;
 pub use publish::Outgoing;
-pub use settle::{DeadLetters, DeadMessage, Outcome, Seen, Settled, Settler};
+pub use settle::{DeadLetters, DeadMessage, Outcome, Settled, Settler};
 pub use subjects::{StreamName, Subject};
 pub use subscribe::{Incoming, Subscription};
+pub use wake_up::WakeUps;

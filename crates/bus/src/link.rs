@@ -1,17 +1,17 @@
 //! The connection and the streams behind it: whether they are there, and whether they
 //! are still the same ones.
 //!
-//! What must stay true: nobody is told "ready" before the streams were looked at on
-//! *this* connection, because a server that comes back may have lost everything. A
+//! What must stay true: the link is not ready before the streams were checked on *this*
+//! connection, because a server that comes back may have lost everything. A
 //! stream is another one when its creation time differs or its last sequence went back
 //! (a wiped store, a restored backup, an unsynced tail); each time its generation rises
-//! and [`Bus::stream_lost`](crate::Bus::stream_lost) tells.
+//! and [`Bus::stream_lost`](crate::Bus::stream_lost) changes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use airlock_model::ids::LedgerId;
-use airlock_settings::Backoff;
+use airlock_settings::{Backoff, lock};
 use async_nats::jetstream::context::GetStreamErrorKind;
 use async_nats::jetstream::stream::{
     Config as StreamConfig, DiscardPolicy, Info, PersistenceMode, RetentionPolicy, StorageType,
@@ -28,7 +28,7 @@ use crate::subjects::StreamName;
 /// What a reader must know to tell whether its consumer still stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Link {
-    /// Connected, and the streams were looked at since.
+    /// Connected, and the streams were checked since.
     pub ready: bool,
     /// Rises with every connection.
     pub session: u64,
@@ -43,15 +43,16 @@ pub(crate) struct Wire {
     pub session: u64,
 }
 
+/// What was last seen of a stream.
 #[derive(Default)]
-struct Known {
+struct LastSeen {
     created: Option<i128>,
     last_seq: AtomicU64,
 }
 
-/// How a stream stands.
+/// The state of a stream.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct StreamFacts {
+pub(crate) struct StreamState {
     pub generation: u64,
     pub last_seq: u64,
 }
@@ -66,11 +67,11 @@ pub(crate) struct Shared {
     pub connected: watch::Sender<bool>,
     pub lost: watch::Sender<u64>,
     pub counters: Arc<Counters>,
-    /// Asks the monitor to look at the streams again.
+    /// Makes the monitor check the streams again.
     pub recheck: Notify,
-    known: Mutex<[Known; 2]>,
-    /// One look at a time, so that one loss is counted once.
-    looking: tokio::sync::Mutex<()>,
+    last_seen: Mutex<[LastSeen; 2]>,
+    /// One check at a time, so that one loss is counted once.
+    check: tokio::sync::Mutex<()>,
     /// The ledger that this process leads, when it leads one.
     pub ledger: OnceLock<LedgerId>,
 }
@@ -101,8 +102,8 @@ impl Shared {
             lost: watch::Sender::new(0),
             counters,
             recheck: Notify::new(),
-            known: Mutex::default(),
-            looking: tokio::sync::Mutex::default(),
+            last_seen: Mutex::default(),
+            check: tokio::sync::Mutex::default(),
             ledger: OnceLock::new(),
         }
     }
@@ -114,8 +115,7 @@ impl Shared {
     /// Remembers that the stream has got this far.
     pub fn note_seq(&self, stream: StreamName, generation: u64, seq: u64) {
         if self.link.borrow().generations[stream.index()] == generation {
-            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            known[stream.index()]
+            lock(&self.last_seen)[stream.index()]
                 .last_seq
                 .fetch_max(seq, Ordering::Relaxed);
         }
@@ -134,61 +134,60 @@ impl Shared {
     }
 
     /// Sees to it that the stream is there, and finds out whether it is another one.
-    pub async fn ensure(&self, stream: StreamName) -> Result<StreamFacts, BusError> {
-        let _looking = self.looking.lock().await;
-        // Before the look: what is published during it must not seem to be lost.
-        let last_known = self.with_known(stream, |k| k.last_seq.load(Ordering::Relaxed));
-        let (info, made) = self.look(stream).await?;
+    pub async fn ensure(&self, stream: StreamName) -> Result<StreamState, BusError> {
+        let _check = self.check.lock().await;
+        // Before the check: what is published during it must not seem to be lost.
+        let last_known = self.with_last_seen(stream, |seen| seen.last_seq.load(Ordering::Relaxed));
+        let (info, created_now) = self.find_or_create(stream).await?;
         let created = info.created.unix_timestamp_nanos();
         let last_seq = info.state.last_sequence;
-        let (first_look, lost) = self.with_known(stream, |known| {
-            let lost = match known.created {
-                None => made || last_seq == 0,
+        let (first_check, lost) = self.with_last_seen(stream, |seen| {
+            let lost = match seen.created {
+                None => created_now || last_seq == 0,
                 Some(before) => before != created || last_seq < last_known,
             };
-            let first_look = known.created.is_none();
-            known.created = Some(created);
+            let first_check = seen.created.is_none();
+            seen.created = Some(created);
             if lost {
-                known.last_seq.store(last_seq, Ordering::Relaxed);
+                seen.last_seq.store(last_seq, Ordering::Relaxed);
             } else {
-                known.last_seq.fetch_max(last_seq, Ordering::Relaxed);
+                seen.last_seq.fetch_max(last_seq, Ordering::Relaxed);
             }
-            (first_look, lost)
+            (first_check, lost)
         });
-        if first_look || lost {
+        if first_check || lost {
             self.link
                 .send_modify(|link| link.generations[stream.index()] += 1);
         }
         if lost {
             counters::add(&self.counters.streams_lost, 1);
             self.lost.send_modify(|n| *n += 1);
-            if !first_look {
+            if !first_check {
                 tracing::warn!(
                     stream = self.name(stream),
                     last_seq,
                     last_known,
-                    "the stream was lost or set back; it starts anew"
+                    "stream lost or set back, starting anew"
                 );
             }
         }
-        Ok(StreamFacts {
+        Ok(StreamState {
             generation: self.generation(stream),
             last_seq,
         })
     }
 
-    fn with_known<T>(&self, stream: StreamName, f: impl FnOnce(&mut Known) -> T) -> T {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        f(&mut known[stream.index()])
+    fn with_last_seen<T>(&self, stream: StreamName, f: impl FnOnce(&mut LastSeen) -> T) -> T {
+        f(&mut lock(&self.last_seen)[stream.index()])
     }
 
-    /// The stream's state, and whether we had to make it.
-    async fn look(&self, stream: StreamName) -> Result<(Info, bool), BusError> {
+    /// The stream's state, and whether we had to create it.
+    async fn find_or_create(&self, stream: StreamName) -> Result<(Info, bool), BusError> {
         let name = self.name(stream);
         let found = match self.js.get_stream(name).await {
             Ok(found) => found.cached_info().clone(),
-            Err(error) if is_missing(&error.kind()) => return self.make(stream).await,
-            Err(error) => return Err(BusError::server(format!("looking at stream {name}"), error)),
+            Err(error) if is_missing(&error.kind()) => return self.create(stream).await,
+            Err(error) => return Err(BusError::server(format!("reading stream {name}"), error)),
         };
         let missing: Vec<String> = stream
             .subjects()
@@ -211,7 +210,7 @@ impl Shared {
         Ok((updated, false))
     }
 
-    async fn make(&self, stream: StreamName) -> Result<(Info, bool), BusError> {
+    async fn create(&self, stream: StreamName) -> Result<(Info, bool), BusError> {
         let name = self.name(stream);
         let config = StreamConfig {
             name: name.to_owned(),
@@ -230,14 +229,14 @@ impl Shared {
             ..StreamConfig::default()
         };
         match self.js.create_stream(config).await {
-            Ok(made) => {
-                tracing::info!(stream = name, "made the stream");
-                Ok((made.cached_info().clone(), true))
+            Ok(created) => {
+                tracing::info!(stream = name, "stream created");
+                Ok((created.cached_info().clone(), true))
             }
             // Another service was faster, with other settings.
             Err(error) => match self.js.get_stream(name).await {
                 Ok(found) => Ok((found.cached_info().clone(), true)),
-                Err(_) => Err(BusError::server(format!("making stream {name}"), error)),
+                Err(_) => Err(BusError::server(format!("creating stream {name}"), error)),
             },
         }
     }
@@ -252,22 +251,22 @@ fn is_missing(kind: &GetStreamErrorKind) -> bool {
     }
 }
 
-/// Looks at the streams after every new connection, and when asked to, and only then
-/// calls the link ready. Runs until aborted.
+/// Checks the streams after every new connection, and on request, and only then calls the
+/// link ready. Runs until aborted.
 pub(crate) async fn monitor(shared: Arc<Shared>, wire: Arc<watch::Sender<Wire>>) {
     let mut changes = wire.subscribe();
     let mut backoff = Backoff::millis(100, 2_000);
     loop {
         let now = *changes.borrow_and_update();
-        let looked = now.connected.then(|| shared.ensure_all());
-        let retry = match looked {
+        let check = now.connected.then(|| shared.ensure_all());
+        let retry = match check {
             None => {
                 set_ready(&shared, now.session, false);
                 None
             }
-            Some(look) => match look.await {
+            Some(check) => match check.await {
                 Ok(()) => {
-                    // It may have gone while we looked; then the change is waiting.
+                    // It may have gone during the check; then the change is waiting.
                     if *wire.borrow() == now {
                         set_ready(&shared, now.session, true);
                     }
@@ -275,7 +274,7 @@ pub(crate) async fn monitor(shared: Arc<Shared>, wire: Arc<watch::Sender<Wire>>)
                     None
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "the streams are not there yet");
+                    tracing::warn!(%error, "streams unavailable, retrying");
                     Some(backoff.pause())
                 }
             },

@@ -11,7 +11,7 @@ use async_nats::header::NATS_MESSAGE_ID;
 use bytes::Bytes;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::acks::Word;
+use crate::acks::PublishAck;
 use crate::bus::Bus;
 use crate::counters;
 use crate::error::{BusError, PublishError};
@@ -33,7 +33,7 @@ pub struct Outgoing {
 }
 
 impl Bus {
-    /// Publishes to the streams: sends all, then waits for the streams' words, one result
+    /// Publishes to the streams: sends all, then waits for the streams' acknowledgements, one result
     /// for each message in the same order. Takes at most `publish_timeout` per 1,024.
     pub async fn publish_all(&self, messages: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
         let mut results = Vec::with_capacity(messages.len());
@@ -60,7 +60,7 @@ impl Bus {
         let sending = async {
             for (place, message) in messages.enumerate() {
                 let reply = expected.reply(place);
-                if let Err(error) = self.hand_over(message, reply).await {
+                if let Err(error) = self.enqueue(message, reply).await {
                     unsent[place] = Some(error);
                     expected.not_sent(place);
                 }
@@ -75,12 +75,12 @@ impl Bus {
         } else {
             let _ = timeout_at(deadline, expected.all()).await;
         }
-        let words = expected.said();
+        let acks = expected.take_received();
         let mut reached = [0; StreamName::ALL.len()];
-        for (word, unsent) in words.into_iter().zip(unsent) {
-            results.push(match (unsent, word) {
+        for (ack, unsent) in acks.into_iter().zip(unsent) {
+            results.push(match (unsent, ack) {
                 (Some(why), _) => Err(PublishError::NotSent(why)),
-                (None, Some(word)) => self.judge(word, &mut reached),
+                (None, Some(ack)) => self.outcome_of(ack, &mut reached),
                 (None, None) => Err(PublishError::Ambiguous("no answer in time".to_owned())),
             });
         }
@@ -99,7 +99,7 @@ impl Bus {
     }
 
     /// Gives the message to the client. An error here means that it was not queued.
-    async fn hand_over(&self, message: Outgoing, reply: String) -> Result<(), String> {
+    async fn enqueue(&self, message: Outgoing, reply: String) -> Result<(), String> {
         self.check_connected().map_err(|e| e.to_string())?;
         let client = &self.shared().client;
         let mut headers = HeaderMap::new();
@@ -120,13 +120,13 @@ impl Bus {
         sent.map_err(|e| e.to_string())
     }
 
-    fn judge(
+    fn outcome_of(
         &self,
-        word: Word,
+        ack: PublishAck,
         reached: &mut [u64; StreamName::ALL.len()],
     ) -> Result<(), PublishError> {
-        match word {
-            Word::Stored { stream, seq } => {
+        match ack {
+            PublishAck::Stored { stream, seq } => {
                 for known in StreamName::ALL {
                     if stream == self.shared().name(known) {
                         let reached = &mut reached[known.index()];
@@ -135,14 +135,14 @@ impl Bus {
                 }
                 Ok(())
             }
-            Word::NoStream => {
+            PublishAck::NoStream => {
                 self.shared().recheck.notify_one();
-                let why = "no stream takes this subject".to_owned();
+                let why = "no stream covers this subject".to_owned();
                 Err(PublishError::NotSent(why))
             }
             // The stream's refusal is certain; an answer we cannot read is not.
-            Word::Refused(why) => Err(PublishError::NotSent(why)),
-            Word::Unreadable(why) => Err(PublishError::Ambiguous(why)),
+            PublishAck::Refused(why) => Err(PublishError::NotSent(why)),
+            PublishAck::Unreadable(why) => Err(PublishError::Ambiguous(why)),
         }
     }
 
@@ -201,7 +201,7 @@ impl Bus {
             headers.insert(TRACEPARENT, trace);
             headers
         });
-        let doing = || format!("sending to {subject}");
+        let operation = || format!("sending to {subject}");
         let sending = async {
             let subject = subject.clone();
             match (reply, headers) {
@@ -217,8 +217,10 @@ impl Bus {
         };
         timeout(self.config().publish_timeout, sending)
             .await
-            .map_err(|_| BusError::TimedOut { doing: doing() })?
-            .map_err(|e| BusError::server(doing(), e))
+            .map_err(|_| BusError::TimedOut {
+                operation: operation(),
+            })?
+            .map_err(|e| BusError::server(operation(), e))
     }
 
     /// Waits until what was sent so far has left this process.
@@ -227,7 +229,7 @@ impl Bus {
         timeout(self.config().publish_timeout, self.shared().client.flush())
             .await
             .map_err(|_| BusError::TimedOut {
-                doing: "flushing".to_owned(),
+                operation: "flushing".to_owned(),
             })?
             .map_err(|e| BusError::server("flushing", e))
     }

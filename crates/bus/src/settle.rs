@@ -1,4 +1,4 @@
-//! Telling the stream what became of its messages.
+//! Acknowledging messages to their stream, by what became of them.
 //!
 //! What must stay true: poison is dead-lettered *first* and ended only when that
 //! succeeded, and an acknowledgement is sent only while its stream is the one the
@@ -26,7 +26,6 @@ const RETRY_DEAD_LETTER: Duration = Duration::from_secs(5);
 
 const ACK: Bytes = Bytes::from_static(b"+ACK");
 const TERM: Bytes = Bytes::from_static(b"+TERM");
-const WORKING: Bytes = Bytes::from_static(b"+WPI");
 
 /// What became of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +38,7 @@ pub enum Outcome {
     Poison { reason: String },
 }
 
-/// A message that could not be handled, with all that is needed to look into it.
+/// A message that could not be handled, with all that is needed to investigate it.
 #[derive(Debug, Clone)]
 pub struct DeadMessage {
     pub key: MessageKey,
@@ -52,28 +51,16 @@ pub struct DeadMessage {
 /// Where dead messages are kept. Putting one twice must be harmless.
 #[async_trait]
 pub trait DeadLetters: Send + Sync {
-    async fn put(&self, letters: Vec<DeadMessage>) -> Result<(), BoxError>;
+    async fn put(&self, messages: Vec<DeadMessage>) -> Result<(), BoxError>;
 }
 
-/// The duplicate check. It makes repeats cheap and never decides alone: in trouble it
-/// answers "not seen", and the ledger's compare-and-set makes the repeat harmless.
-#[async_trait]
-pub trait Seen: Send + Sync {
-    /// For each key whether its message was already processed. Marks the others as being
-    /// worked on, for whoever looks.
-    async fn begin(&self, keys: &[MessageKey]) -> Vec<bool>;
-
-    /// Remembers that the messages were processed; only after the commit.
-    async fn finish(&self, keys: &[MessageKey]);
-}
-
-/// What was told to the stream.
+/// How many messages were acknowledged in which way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Settled {
     pub acknowledged: usize,
     pub retried: usize,
     pub dead: usize,
-    /// Not told, because the message's stream is no more or NATS is away.
+    /// Not acknowledged, because the message's stream is no more or NATS is away.
     pub dropped: usize,
 }
 
@@ -84,17 +71,17 @@ pub struct Settler {
     stream: StreamName,
     consumer: Arc<str>,
     tracker: Arc<Tracker>,
-    words: Words,
+    ack_scope: AckScope,
 }
 
 /// What one acknowledgement counts for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Words {
-    /// Its message alone. Messages of a shared or a leader's consumer end in any order,
+pub(crate) enum AckScope {
+    /// Its message alone. Messages of a leader's consumer end in any order,
     /// and one that has to wait must not keep the others unacknowledged.
-    Each,
-    /// Its message and all before it. A worker's consumer: what it takes in it
-    /// acknowledges at once, in order.
+    Single,
+    /// Its message and all before it. A worker's consumer: it
+    /// acknowledges what it accepts at once, in order.
     UpTo,
 }
 
@@ -104,14 +91,14 @@ impl Settler {
         stream: StreamName,
         consumer: Arc<str>,
         tracker: Arc<Tracker>,
-        words: Words,
+        ack_scope: AckScope,
     ) -> Self {
         Self {
             bus,
             stream,
             consumer,
             tracker,
-            words,
+            ack_scope,
         }
     }
 
@@ -122,7 +109,7 @@ impl Settler {
         settled: Vec<(Delivery, Outcome)>,
         dead_letters: &dyn DeadLetters,
     ) -> Settled {
-        let mut told = Settled::default();
+        let mut counts = Settled::default();
         let mut poison = Vec::new();
         let mut done = Vec::new();
         self.wait_ready().await;
@@ -131,59 +118,54 @@ impl Settler {
                 Outcome::Done => done.push(delivery),
                 Outcome::Retry(delay) => {
                     let sent = self.retry(&delivery, delay).await;
-                    count(sent, &mut told.retried, &mut told.dropped);
+                    count(sent, &mut counts.retried, &mut counts.dropped);
                 }
                 Outcome::Poison { reason } => poison.push((delivery, reason)),
             }
         }
-        self.acknowledge(done, &mut told).await;
+        self.acknowledge(done, &mut counts).await;
         if !poison.is_empty() {
-            self.bury(poison, dead_letters, &mut told).await;
+            self.dead_letter(poison, dead_letters, &mut counts).await;
         }
-        counters::add(&self.bus.counters().acks_dropped, told.dropped);
-        counters::add(&self.bus.counters().retried, told.retried);
+        counters::add(&self.bus.counters().acks_dropped, counts.dropped);
+        counters::add(&self.bus.counters().retried, counts.retried);
         if let Err(error) = self.bus.flush().await {
-            tracing::debug!(consumer = %self.consumer, %error, "flushing acknowledgements");
+            tracing::debug!(consumer = %self.consumer, %error, "flushing acknowledgements failed");
         }
-        told
+        counts
     }
 
-    async fn acknowledge(&self, done: Vec<Delivery>, told: &mut Settled) {
-        match self.words {
-            Words::Each => {
+    async fn acknowledge(&self, done: Vec<Delivery>, counts: &mut Settled) {
+        match self.ack_scope {
+            AckScope::Single => {
                 let sent = self.acknowledge_each(&done).await;
-                told.acknowledged += sent;
-                told.dropped += done.len() - sent;
+                counts.acknowledged += sent;
+                counts.dropped += done.len() - sent;
             }
-            Words::UpTo => {
+            AckScope::UpTo => {
                 let Some(last) = done.last() else { return };
-                let these: Vec<_> = done
-                    .iter()
-                    .map(|d| (d.stream_seq, d.published_at, d.reply.clone()))
-                    .collect();
-                let sent = match self.tracker.let_go_up_to(&these) {
-                    Some(reply) => self.tell(last, Some(reply), ACK).await,
+                let these: Vec<_> = done.iter().map(|d| (d.at(), d.reply.clone())).collect();
+                let sent = match self.tracker.release_up_to(&these) {
+                    Some(reply) => self.send_ack(last, Some(reply), ACK).await,
                     None => true,
                 };
                 if sent {
-                    told.acknowledged += done.len();
+                    counts.acknowledged += done.len();
                 } else {
-                    told.dropped += done.len();
+                    counts.dropped += done.len();
                 }
             }
         }
     }
 
-    /// One look at the link and one time limit for all of them. Returns how many left.
+    /// One check of the link and one time limit for all of them. Returns how many left.
     async fn acknowledge_each(&self, done: &[Delivery]) -> usize {
         let shared = self.bus.shared();
         let link = *shared.link.borrow();
         let open = link.ready && self.bus.check_connected().is_ok();
         let generation = link.generations[self.stream.index()];
         let replies = done.iter().filter_map(|delivery| {
-            let reply = self
-                .tracker
-                .let_go(delivery.stream_seq, delivery.published_at);
+            let reply = self.tracker.release(delivery.at());
             (open && generation == delivery.generation)
                 .then(|| reply.unwrap_or_else(|| delivery.reply.clone()))
         });
@@ -200,41 +182,33 @@ impl Settler {
         sent
     }
 
-    /// Tells the stream that these are still being worked on, so that their AckWait
-    /// begins anew.
-    pub async fn working(&self, deliveries: &[Delivery]) {
-        for delivery in deliveries {
-            let reply = self
-                .tracker
-                .newest_reply(delivery.stream_seq, delivery.published_at);
-            self.tell(delivery, reply, WORKING).await;
-        }
-    }
-
-    async fn bury(
+    async fn dead_letter(
         &self,
         poison: Vec<(Delivery, String)>,
         dead_letters: &dyn DeadLetters,
-        told: &mut Settled,
+        counts: &mut Settled,
     ) {
-        let letters = poison.iter().map(|(d, reason)| letter(d, reason)).collect();
-        match dead_letters.put(letters).await {
+        let messages = poison
+            .iter()
+            .map(|(d, reason)| dead_message(d, reason))
+            .collect();
+        match dead_letters.put(messages).await {
             Ok(()) => {
                 counters::add(&self.bus.counters().dead_lettered, poison.len());
-                match self.words {
-                    Words::Each => {
+                match self.ack_scope {
+                    AckScope::Single => {
                         for (delivery, _) in &poison {
-                            let sent = self.end(delivery, TERM).await;
-                            count(sent, &mut told.dead, &mut told.dropped);
+                            let sent = self.terminate(delivery).await;
+                            count(sent, &mut counts.dead, &mut counts.dropped);
                         }
                     }
                     // Ending one would acknowledge all before it, as this does in order.
-                    Words::UpTo => {
+                    AckScope::UpTo => {
                         let ended = poison.into_iter().map(|(d, _)| d).collect();
                         let mut as_done = Settled::default();
                         self.acknowledge(ended, &mut as_done).await;
-                        told.dead += as_done.acknowledged;
-                        told.dropped += as_done.dropped;
+                        counts.dead += as_done.acknowledged;
+                        counts.dropped += as_done.dropped;
                     }
                 }
             }
@@ -243,33 +217,29 @@ impl Settler {
                     consumer = %self.consumer,
                     messages = poison.len(),
                     %error,
-                    "dead letters were not written; the messages come again"
+                    "writing dead letters failed, retrying"
                 );
                 for (delivery, _) in &poison {
                     let sent = self.retry(delivery, RETRY_DEAD_LETTER).await;
-                    count(sent, &mut told.retried, &mut told.dropped);
+                    count(sent, &mut counts.retried, &mut counts.dropped);
                 }
             }
         }
     }
 
-    async fn end(&self, delivery: &Delivery, word: Bytes) -> bool {
-        let reply = self
-            .tracker
-            .let_go(delivery.stream_seq, delivery.published_at);
-        self.tell(delivery, reply, word).await
+    async fn terminate(&self, delivery: &Delivery) -> bool {
+        let reply = self.tracker.release(delivery.at());
+        self.send_ack(delivery, reply, TERM).await
     }
 
     async fn retry(&self, delivery: &Delivery, delay: Duration) -> bool {
-        let reply = self
-            .tracker
-            .give_back(delivery.stream_seq, delivery.published_at);
-        let word = format!("-NAK {{\"delay\":{}}}", delay.as_nanos());
-        self.tell(delivery, reply, word.into()).await
+        let reply = self.tracker.give_back(delivery.at());
+        let nak = format!("-NAK {{\"delay\":{}}}", delay.as_nanos());
+        self.send_ack(delivery, reply, nak.into()).await
     }
 
-    /// Sends a word about a delivery, unless its stream is another one by now.
-    async fn tell(&self, delivery: &Delivery, reply: Option<Subject>, word: Bytes) -> bool {
+    /// Sends an acknowledgement of a delivery, unless its stream is another one by now.
+    async fn send_ack(&self, delivery: &Delivery, reply: Option<Subject>, ack: Bytes) -> bool {
         let shared = self.bus.shared();
         let link = *shared.link.borrow();
         if !link.ready
@@ -279,7 +249,7 @@ impl Settler {
             return false;
         }
         let reply = reply.unwrap_or_else(|| delivery.reply.clone());
-        let sending = shared.client.publish(reply, word);
+        let sending = shared.client.publish(reply, ack);
         matches!(
             timeout(shared.config.publish_timeout, sending).await,
             Ok(Ok(()))
@@ -288,7 +258,7 @@ impl Settler {
 
     /// A short break of the connection should not cost the acknowledgements: the client
     /// would queue them, and after a wipe they would hit other messages. So they wait
-    /// until the streams were looked at, but not without end.
+    /// until the streams were checked, but not without end.
     async fn wait_ready(&self) {
         let shared = self.bus.shared();
         let mut link = shared.link.subscribe();
@@ -297,7 +267,7 @@ impl Settler {
     }
 }
 
-fn letter(delivery: &Delivery, reason: &str) -> DeadMessage {
+fn dead_message(delivery: &Delivery, reason: &str) -> DeadMessage {
     DeadMessage {
         key: delivery.key(),
         subject: delivery.subject().to_owned(),
@@ -307,16 +277,16 @@ fn letter(delivery: &Delivery, reason: &str) -> DeadMessage {
     }
 }
 
-fn count(sent: bool, told: &mut usize, dropped: &mut usize) {
+fn count(sent: bool, acknowledged: &mut usize, dropped: &mut usize) {
     if sent {
-        *told += 1;
+        *acknowledged += 1;
     } else {
         *dropped += 1;
     }
 }
 
 impl DeadMessage {
-    /// When the stream took the message in.
+    /// When the stream stored the message.
     pub fn published_at(&self) -> Timestamp {
         self.key.published_at
     }

@@ -10,8 +10,7 @@ use crate::bus::Bus;
 use crate::error::BusError;
 use crate::subjects::TRACEPARENT;
 
-/// How long the server has for its word that a subscription stands, and how often it is
-/// asked.
+/// How long the server has to confirm a subscription, and how often it is asked.
 const ROUND_TRIP: Duration = Duration::from_secs(1);
 const ROUND_TRIPS: usize = 10;
 
@@ -97,7 +96,7 @@ impl Bus {
             }
         }
         Err(BusError::TimedOut {
-            doing: "waiting for a subscription".to_owned(),
+            operation: "waiting for a subscription".to_owned(),
         })
     }
 }
@@ -117,7 +116,7 @@ impl Bus {
             Ok(Ok(answer)) => Ok(answer.payload),
             Ok(Err(error)) => Err(BusError::server(format!("asking {subject}"), error)),
             Err(_) => Err(BusError::TimedOut {
-                doing: format!("asking {subject}"),
+                operation: format!("asking {subject}"),
             }),
         }
     }

@@ -4,13 +4,14 @@
 //! also what we are still working on. The tracker knows those, so that they are not
 //! handed out a second time; their acknowledgement then goes to the newest delivery.
 //!
-//! What must stay true: a message is told from another by its sequence *and* its time,
+//! What must stay true: a message is identified by its sequence *and* its time,
 //! because a stream that was set back gives old numbers to new messages.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use airlock_model::Timestamp;
+use airlock_settings::lock;
 use async_nats::Subject;
 
 #[derive(Default)]
@@ -22,7 +23,8 @@ struct State {
     generation: u64,
     highest: u64,
     held: BTreeMap<u64, Held>,
-    /// Done, but something before it is not; only where one word counts for all before.
+    /// Done, but something before it is not; only where one acknowledgement counts for
+    /// all before.
     done: BTreeMap<u64, Subject>,
 }
 
@@ -38,18 +40,34 @@ struct Held {
     total: u64,
 }
 
+/// Which message of a stream: a stream that was set back gives old numbers to new messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MessageAt {
+    pub seq: u64,
+    pub published_at: Timestamp,
+}
+
 /// What to do with a delivery.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
+pub(crate) enum Tracked {
     /// Hand it out; it was delivered this often.
     HandOut { deliveries: u64 },
     /// It is being worked on already.
     Held,
 }
 
+impl State {
+    fn release(&mut self, message: MessageAt) -> Option<Subject> {
+        if self.held.get(&message.seq)?.published_at != message.published_at {
+            return None;
+        }
+        self.held.remove(&message.seq).map(|held| held.reply)
+    }
+}
+
 impl Tracker {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Forgets everything when the stream is another one.
@@ -71,31 +89,31 @@ impl Tracker {
         lowest.or_else(|| (state.highest > 0).then(|| state.highest + 1))
     }
 
-    pub fn take_in(
+    /// Records a delivery: the `delivered`th by this opening of the consumer.
+    pub fn track(
         &self,
-        seq: u64,
-        published_at: Timestamp,
+        message: MessageAt,
         reply: &Subject,
         opening: u32,
         delivered: u64,
-    ) -> Taken {
+    ) -> Tracked {
         let mut state = self.state();
-        state.highest = state.highest.max(seq);
-        let known = state
+        state.highest = state.highest.max(message.seq);
+        let held_before = state
             .held
-            .get_mut(&seq)
-            .filter(|held| held.published_at == published_at);
-        let Some(held) = known else {
+            .get_mut(&message.seq)
+            .filter(|held| held.published_at == message.published_at);
+        let Some(held) = held_before else {
             let held = Held {
-                published_at,
+                published_at: message.published_at,
                 opening,
                 reply: reply.clone(),
                 given_back: false,
                 before: 0,
                 total: delivered,
             };
-            state.held.insert(seq, held);
-            return Taken::HandOut {
+            state.held.insert(message.seq, held);
+            return Tracked::HandOut {
                 deliveries: delivered,
             };
         };
@@ -109,47 +127,29 @@ impl Tracker {
         }
         held.total = held.total.max(held.before + delivered);
         if (reopened || forgotten) && !held.given_back {
-            return Taken::Held;
+            return Tracked::Held;
         }
         // Given back, or its AckWait is over and nobody said they still work on it.
         held.given_back = false;
-        Taken::HandOut {
+        Tracked::HandOut {
             deliveries: held.total,
         }
     }
 
-    /// The reply subject of the message's newest delivery, if it is held.
-    pub fn newest_reply(&self, seq: u64, published_at: Timestamp) -> Option<Subject> {
-        let state = self.state();
-        let held = state.held.get(&seq)?;
-        (held.published_at == published_at).then(|| held.reply.clone())
-    }
-
-    /// Like [`Tracker::newest_reply`]; the message is held no more.
-    pub fn let_go(&self, seq: u64, published_at: Timestamp) -> Option<Subject> {
-        let mut state = self.state();
-        if state.held.get(&seq)?.published_at != published_at {
-            return None;
-        }
-        state.held.remove(&seq).map(|held| held.reply)
+    /// Stops holding the message. Returns the reply subject of its newest delivery, if it
+    /// was held.
+    pub fn release(&self, message: MessageAt) -> Option<Subject> {
+        self.state().release(message)
     }
 
     /// The message is done, and so is perhaps everything up to one that is: that one's
     /// reply subject, when nothing before it is still held.
-    pub fn let_go_up_to(&self, done: &[(u64, Timestamp, Subject)]) -> Option<Subject> {
+    pub fn release_up_to(&self, done: &[(MessageAt, Subject)]) -> Option<Subject> {
         let mut state = self.state();
-        for (seq, published_at, reply) in done {
-            let known = state
-                .held
-                .get(seq)
-                .is_some_and(|held| held.published_at == *published_at);
-            let newest = if known {
-                state.held.remove(seq).map(|held| held.reply)
-            } else {
-                None
-            };
+        for (message, reply) in done {
+            let newest = state.release(*message);
             let reply = newest.unwrap_or_else(|| reply.clone());
-            state.done.insert(*seq, reply);
+            state.done.insert(message.seq, reply);
         }
         let lowest = state.held.first_key_value().map(|(seq, _)| *seq);
         let open = match lowest {
@@ -160,11 +160,12 @@ impl Tracker {
         done.into_iter().next_back().map(|(_, reply)| reply)
     }
 
-    /// Like [`Tracker::newest_reply`]; the message will come again.
-    pub fn give_back(&self, seq: u64, published_at: Timestamp) -> Option<Subject> {
+    /// Returns the reply subject of the message's newest delivery, if it is held. The
+    /// message will come again.
+    pub fn give_back(&self, message: MessageAt) -> Option<Subject> {
         let mut state = self.state();
-        let held = state.held.get_mut(&seq)?;
-        if held.published_at != published_at {
+        let held = state.held.get_mut(&message.seq)?;
+        if held.published_at != message.published_at {
             return None;
         }
         held.given_back = true;
@@ -178,65 +179,69 @@ mod tests {
 
     const T: Timestamp = Timestamp(1);
 
-    fn handed(deliveries: u64) -> Taken {
-        Taken::HandOut { deliveries }
+    fn at(seq: u64, published_at: Timestamp) -> MessageAt {
+        MessageAt { seq, published_at }
+    }
+
+    fn handed(deliveries: u64) -> Tracked {
+        Tracked::HandOut { deliveries }
     }
 
     #[test]
     fn what_is_held_is_not_handed_out_again_by_a_new_opening() {
         let tracker = Tracker::default();
-        assert_eq!(tracker.take_in(5, T, &"a".into(), 0, 1), handed(1));
-        assert_eq!(tracker.take_in(5, T, &"b".into(), 1, 1), Taken::Held);
-        assert_eq!(tracker.let_go(5, T), Some("b".into()));
-        assert_eq!(tracker.take_in(5, T, &"c".into(), 2, 1), handed(1));
+        assert_eq!(tracker.track(at(5, T), &"a".into(), 0, 1), handed(1));
+        assert_eq!(tracker.track(at(5, T), &"b".into(), 1, 1), Tracked::Held);
+        assert_eq!(tracker.release(at(5, T)), Some("b".into()));
+        assert_eq!(tracker.track(at(5, T), &"c".into(), 2, 1), handed(1));
     }
 
     #[test]
     fn what_is_held_is_not_handed_out_again_by_a_server_that_forgot() {
         let tracker = Tracker::default();
-        assert_eq!(tracker.take_in(5, T, &"a".into(), 0, 1), handed(1));
-        assert_eq!(tracker.take_in(5, T, &"b".into(), 0, 1), Taken::Held);
-        assert_eq!(tracker.take_in(5, T, &"c".into(), 1, 1), Taken::Held);
-        assert_eq!(tracker.take_in(5, T, &"d".into(), 1, 1), Taken::Held);
+        assert_eq!(tracker.track(at(5, T), &"a".into(), 0, 1), handed(1));
+        assert_eq!(tracker.track(at(5, T), &"b".into(), 0, 1), Tracked::Held);
+        assert_eq!(tracker.track(at(5, T), &"c".into(), 1, 1), Tracked::Held);
+        assert_eq!(tracker.track(at(5, T), &"d".into(), 1, 1), Tracked::Held);
         // Its AckWait ran out.
-        assert_eq!(tracker.take_in(5, T, &"e".into(), 1, 2), handed(3));
-        tracker.give_back(5, T);
-        assert_eq!(tracker.take_in(5, T, &"f".into(), 1, 1), handed(3));
+        assert_eq!(tracker.track(at(5, T), &"e".into(), 1, 2), handed(3));
+        tracker.give_back(at(5, T));
+        assert_eq!(tracker.track(at(5, T), &"f".into(), 1, 1), handed(3));
     }
 
     #[test]
     fn the_same_number_at_another_time_is_another_message() {
         let tracker = Tracker::default();
-        tracker.take_in(5, T, &"a".into(), 0, 1);
+        tracker.track(at(5, T), &"a".into(), 0, 1);
         let later = Timestamp(2);
-        assert_eq!(tracker.take_in(5, later, &"b".into(), 1, 1), handed(1));
-        assert_eq!(tracker.let_go(5, T), None);
-        assert_eq!(tracker.let_go(5, later), Some("b".into()));
+        assert_eq!(tracker.track(at(5, later), &"b".into(), 1, 1), handed(1));
+        assert_eq!(tracker.release(at(5, T)), None);
+        assert_eq!(tracker.release(at(5, later)), Some("b".into()));
     }
 
     #[test]
     fn deliveries_add_up_over_openings() {
         let tracker = Tracker::default();
-        tracker.take_in(5, T, &"a".into(), 0, 1);
-        tracker.give_back(5, T);
-        assert_eq!(tracker.take_in(5, T, &"a".into(), 0, 2), handed(2));
-        tracker.give_back(5, T);
-        assert_eq!(tracker.take_in(5, T, &"b".into(), 1, 1), handed(3));
+        tracker.track(at(5, T), &"a".into(), 0, 1);
+        tracker.give_back(at(5, T));
+        assert_eq!(tracker.track(at(5, T), &"a".into(), 0, 2), handed(2));
+        tracker.give_back(at(5, T));
+        assert_eq!(tracker.track(at(5, T), &"b".into(), 1, 1), handed(3));
         // Its AckWait ran out.
-        assert_eq!(tracker.take_in(5, T, &"b".into(), 1, 2), handed(4));
+        assert_eq!(tracker.track(at(5, T), &"b".into(), 1, 2), handed(4));
     }
 
     #[test]
-    fn one_word_for_all_waits_for_what_came_before() {
+    fn one_acknowledgement_for_all_waits_for_what_came_before() {
         let tracker = Tracker::default();
         for seq in [5, 6, 7, 9] {
-            tracker.take_in(seq, T, &format!("r{seq}").into(), 0, 1);
+            tracker.track(at(seq, T), &format!("r{seq}").into(), 0, 1);
         }
-        let done = |seq: u64| (seq, T, format!("r{seq}").into());
-        assert_eq!(tracker.let_go_up_to(&[done(6), done(7)]), None);
-        assert_eq!(tracker.let_go_up_to(&[done(5)]), Some("r7".into()));
-        assert_eq!(tracker.let_go_up_to(&[]), None);
-        assert_eq!(tracker.let_go_up_to(&[done(9)]), Some("r9".into()));
+        let done = |seq: u64| (at(seq, T), format!("r{seq}").into());
+        assert_eq!(tracker.release_up_to(&[done(6), done(7)]), None);
+        assert_eq!(tracker.release_up_to(&[done(5)]), Some("r7".into()));
+        assert_eq!(tracker.release_up_to(&[]), None);
+        assert_eq!(tracker.release_up_to(&[done(9)]), Some("r9".into()));
     }
 
     #[test]
@@ -245,13 +250,13 @@ mod tests {
         tracker.on_stream(1);
         assert_eq!(tracker.resume_at(), None);
         for seq in [5, 6, 7] {
-            tracker.take_in(seq, T, &"a".into(), 0, 1);
+            tracker.track(at(seq, T), &"a".into(), 0, 1);
         }
-        tracker.let_go(5, T);
-        tracker.give_back(6, T);
+        tracker.release(at(5, T));
+        tracker.give_back(at(6, T));
         assert_eq!(tracker.resume_at(), Some(6));
-        tracker.let_go(6, T);
-        tracker.let_go(7, T);
+        tracker.release(at(6, T));
+        tracker.release(at(7, T));
         assert_eq!(tracker.resume_at(), Some(8));
         tracker.on_stream(1);
         assert_eq!(tracker.resume_at(), Some(8));

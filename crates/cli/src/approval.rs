@@ -2,13 +2,13 @@
 
 use std::num::NonZeroU32;
 
-use airlock_client::{Approval, ApprovalListRequest, ApprovalPage};
+use airlock_client::{Approval, ApprovalDetail, ApprovalListRequest, ApprovalPage};
 use clap::{Args, Subcommand};
 
 use crate::args::Api;
 use crate::exit::Exit;
 use crate::payload;
-use crate::render::{Facts, Scene, table, when};
+use crate::render::{Facts, RenderContext, table, when};
 use crate::session::{self, Answer, Failure, Session};
 use crate::terminal::{Terminal, one_line};
 
@@ -22,47 +22,47 @@ pub struct ApprovalArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum Action {
-    /// Lists jobs that wait for an approval, newest first
+    /// List jobs that are held for approval, newest first
     List {
-        /// PENDING, APPROVED, REJECTED, EXPIRED, DENIED, SUPERSEDED, WITHDRAWN, RELEASED,
-        /// several separated by commas, or all
+        /// Only approvals in this status: PENDING (the default), APPROVED, REJECTED, EXPIRED,
+        /// DENIED, SUPERSEDED, WITHDRAWN, RELEASED, several separated by commas, or all
         #[arg(long)]
         status: Option<String>,
         /// Only jobs of this topic
         #[arg(long)]
         topic: Option<String>,
-        /// Only those that this rule holds
+        /// Only jobs held by this rule
         #[arg(long, value_name = "RULE")]
         rule: Option<String>,
-        /// How many
+        /// Maximum number of entries
         #[arg(long, value_name = "N", default_value = "20")]
         limit: NonZeroU32,
-        /// Goes on where an earlier list ended
+        /// Continue where an earlier list ended
         #[arg(long)]
         cursor: Option<String>,
     },
-    /// Shows who was asked about a job, who said what, and the audit trail
+    /// Show the approval of a job: its approvers, the votes and the audit trail
     Show {
         #[arg(value_name = "JOB")]
         id: String,
     },
-    /// Approves a held job
+    /// Approve a held job
     Approve {
         #[arg(value_name = "JOB")]
         id: String,
-        /// Why; kept in the audit trail
+        /// Reason; kept in the audit trail
         #[arg(long)]
         reason: Option<String>,
-        /// Narrows what the job may do: JSON of the shape of a rule's constraints, @FILE,
-        /// or - for standard input
+        /// Constraints that narrow what the job may do, as in a rule: JSON, @FILE, or - for
+        /// standard input
         #[arg(long, value_name = "JSON|@FILE|-")]
         constraints: Option<String>,
     },
-    /// Rejects a held job; it is denied
+    /// Reject a held job, which denies it
     Reject {
         #[arg(value_name = "JOB")]
         id: String,
-        /// Why; kept in the audit trail
+        /// Reason; kept in the audit trail
         #[arg(long)]
         reason: Option<String>,
     },
@@ -92,16 +92,23 @@ async fn act(session: Session, action: Action) -> Answer {
             if session.json {
                 return session.print(&page);
             }
-            session.terminal.say(&list(&page, &session.scene()));
+            session
+                .terminal
+                .say(&list(&page, &session.render_context()));
             if let Some(cursor) = &page.next_cursor {
-                let text = format!("there are more: --cursor {cursor}");
+                let text = format!("more entries: --cursor {cursor}");
                 session.terminal.hint(&text);
             }
             Ok(Exit::Done)
         }
         Action::Show { id } => {
-            let approval = session.client.approval(&id).await?;
-            told(&session, &approval)
+            let detail = session.client.approval(&id).await?;
+            if session.json {
+                return session.print(&detail);
+            }
+            let text = show(&detail.approval, Some(&detail), &session.render_context());
+            session.terminal.say(&text);
+            Ok(Exit::Done)
         }
         Action::Approve {
             id,
@@ -117,29 +124,31 @@ async fn act(session: Session, action: Action) -> Answer {
                 .client
                 .approve(&id, reason.as_deref(), narrowed.as_ref())
                 .await?;
-            told(&session, &approval)
+            print_vote(&session, &approval)
         }
         Action::Reject { id, reason } => {
             let approval = session.client.reject(&id, reason.as_deref()).await?;
-            told(&session, &approval)
+            print_vote(&session, &approval)
         }
     }
 }
 
-fn told(session: &Session, approval: &Approval) -> Answer {
+fn print_vote(session: &Session, approval: &Approval) -> Answer {
     if session.json {
         return session.print(approval);
     }
-    session.terminal.say(&show(approval, &session.scene()));
+    session
+        .terminal
+        .say(&show(approval, None, &session.render_context()));
     Ok(Exit::Done)
 }
 
-fn list(page: &ApprovalPage, scene: &Scene) -> String {
+fn list(page: &ApprovalPage, ctx: &RenderContext) -> String {
     if page.items.is_empty() {
         return "nothing waits for an approval".to_owned();
     }
     let header = [
-        "JOB", "STATUS", "VOTES", "TOPIC", "TENANT", "RULE", "ASKED", "EXPIRES", "REASON",
+        "JOB", "STATUS", "VOTES", "TOPIC", "TENANT", "RULE", "CREATED", "EXPIRES", "REASON",
     ];
     let rows = page.items.iter().map(|a| {
         [
@@ -149,27 +158,27 @@ fn list(page: &ApprovalPage, scene: &Scene) -> String {
             one_line(&a.topic),
             one_line(&a.tenant_id),
             one_line(&a.rule_id),
-            when(&a.created_at, scene),
-            when(&a.expires_at, scene),
+            when(&a.created_at, ctx),
+            when(&a.expires_at, ctx),
             one_line(&a.reason),
         ]
     });
     table(header, rows)
 }
 
-fn show(a: &Approval, scene: &Scene) -> String {
+fn show(a: &Approval, detail: Option<&ApprovalDetail>, ctx: &RenderContext) -> String {
     let heading = format!(
         "{}  {}  {}",
-        scene.paint.bold(&one_line(&a.job_id)),
+        ctx.paint.bold(&one_line(&a.job_id)),
         one_line(&a.status),
-        scene.paint.state(a.job_state),
+        ctx.paint.state(a.job_state),
     );
-    let mut facts = Facts::new(heading, scene);
+    let mut facts = Facts::new(heading, ctx);
     let mut fact = |name: &str, value: String| facts.add(name, value);
     fact("topic", one_line(&a.topic));
     fact("tenant", one_line(&a.tenant_id));
     fact(
-        "by",
+        "submitted by",
         one_line(a.submitted_by.as_deref().unwrap_or_default()),
     );
     let principal = a.principal_id.as_deref().unwrap_or_default();
@@ -185,10 +194,10 @@ fn show(a: &Approval, scene: &Scene) -> String {
     if let Some(claim) = &a.on_behalf_of {
         let names = [&claim.principal_id, &claim.actor_id];
         let names: Vec<&str> = names.into_iter().flatten().map(String::as_str).collect();
-        fact("says it is for", one_line(&names.join(", ")));
+        fact("on behalf of", one_line(&names.join(", ")));
     }
     fact("authors", one_line(&a.authors.join(", ")));
-    for (name, value) in asked_for(a) {
+    for (name, value) in detail.map(request_facts).unwrap_or_default() {
         fact(name, value);
     }
     fact("rule", one_line(&a.rule_id));
@@ -201,9 +210,9 @@ fn show(a: &Approval, scene: &Scene) -> String {
         .cloned()
         .chain(a.approver_roles.iter().map(|r| format!("role {r}")))
         .collect();
-    fact("may", one_line(&may.join(", ")));
-    fact("asked", when(&a.created_at, scene));
-    fact("expires", when(&a.expires_at, scene));
+    fact("approvers", one_line(&may.join(", ")));
+    fact("created", when(&a.created_at, ctx));
+    fact("expires", when(&a.expires_at, ctx));
     fact(
         "decided",
         one_line(a.decided_reason.as_deref().unwrap_or_default()),
@@ -222,8 +231,8 @@ fn show(a: &Approval, scene: &Scene) -> String {
         }
         fact("vote", line);
     }
-    for entry in &a.audit {
-        let at = when(&entry.at, scene);
+    for entry in detail.iter().flat_map(|d| &d.audit) {
+        let at = when(&entry.at, ctx);
         let line = format!(
             "{} by {} ({at})",
             one_line(&entry.kind),
@@ -235,7 +244,7 @@ fn show(a: &Approval, scene: &Scene) -> String {
 }
 
 /// What the job would do, and what is new about it.
-fn asked_for(a: &Approval) -> Vec<(&'static str, String)> {
+fn request_facts(a: &ApprovalDetail) -> Vec<(&'static str, String)> {
     let mut facts = Vec::new();
     if let Some(payload) = &a.payload {
         let mut text = one_line(payload.get());
@@ -286,7 +295,7 @@ mod tests {
     use super::*;
     use crate::terminal::Paint;
 
-    fn approval() -> Approval {
+    fn detail() -> ApprovalDetail {
         serde_json::from_value(serde_json::json!({
             "job_id": "j-1", "round": 1, "status": "PENDING", "job_state": "APPROVAL_REQUIRED",
             "topic": "job.pay", "tenant_id": "acme", "reason": "money\u{1b}[31m moves",
@@ -299,8 +308,8 @@ mod tests {
         .unwrap()
     }
 
-    fn scene() -> Scene {
-        Scene {
+    fn render_context() -> RenderContext {
+        RenderContext {
             now: Timestamp::parse_rfc3339("2030-01-01T00:05:00Z").unwrap(),
             zone: TimeZone::UTC,
             paint: Paint::Plain,
@@ -309,7 +318,7 @@ mod tests {
 
     #[test]
     fn a_request_says_who_is_asked_and_who_spoke() {
-        let text = show(&approval(), &scene());
+        let text = show(&detail().approval, None, &render_context());
         for part in [
             "j-1  PENDING  APPROVAL_REQUIRED",
             "1 of 2",
@@ -323,20 +332,22 @@ mod tests {
 
     #[test]
     fn an_approver_sees_what_the_job_would_do_and_what_is_new() {
-        let mut asked = approval();
-        asked.labels.insert("env".to_owned(), "prod".to_owned());
-        asked.payload = Some(serde_json::from_str(r#"{"to": "eve"}"#).unwrap());
-        asked.payload_truncated = true;
-        asked.payload_bytes = 99_999;
-        asked.estimated_cost = Some(serde_json::json!(12.5));
-        asked.constraints = Some(serde_json::json!({"budgets": {"max_retries": 1}}));
-        asked.last_approved = serde_json::from_value(serde_json::json!({
+        let mut held = detail();
+        held.approval
+            .labels
+            .insert("env".to_owned(), "prod".to_owned());
+        held.payload = Some(serde_json::from_str(r#"{"to": "eve"}"#).unwrap());
+        held.payload_truncated = true;
+        held.payload_bytes = 99_999;
+        held.estimated_cost = Some(serde_json::json!(12.5));
+        held.constraints = Some(serde_json::json!({"budgets": {"max_retries": 1}}));
+        held.last_approved = serde_json::from_value(serde_json::json!({
             "job_id": "j-0", "approved_at": "2030-01-01T00:00:00Z",
             "changes": [{"path": "payload.to", "old": "ann", "new": "eve\u{1b}[31m"},
                         {"path": "labels.env", "new": "prod"}],
         }))
         .unwrap();
-        let text = show(&asked, &scene());
+        let text = show(&held.approval, Some(&held), &render_context());
         for part in [
             "env=prod",
             r#"{"to": "eve"} (the beginning of 99999 bytes)"#,
@@ -354,14 +365,17 @@ mod tests {
     #[test]
     fn a_list_is_a_table_and_nothing_is_said_to_be_nothing() {
         let mut page = ApprovalPage {
-            items: vec![approval()],
+            items: vec![detail().approval],
             next_cursor: None,
         };
-        let text = list(&page, &scene());
+        let text = list(&page, &render_context());
         assert!(text.starts_with("JOB"), "{text}");
         assert!(text.contains("1/2") && text.contains("job.pay"), "{text}");
         assert_eq!(page.items[0].job_state, JobState::ApprovalRequired);
         page.items.clear();
-        assert_eq!(list(&page, &scene()), "nothing waits for an approval");
+        assert_eq!(
+            list(&page, &render_context()),
+            "nothing waits for an approval"
+        );
     }
 }

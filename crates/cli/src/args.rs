@@ -19,13 +19,13 @@ const DEFAULT_WAIT: &str = "60s";
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  0  the job succeeded, or the question was answered
-  1  the job ended otherwise
-  2  the request is wrong: arguments, key, unknown job
+  0  the job succeeded, or the request was answered
+  1  the job did not succeed
+  2  the request is invalid: arguments, key, unknown job
   3  the API cannot be reached or cannot answer now
-  4  the job had not ended when the wait was over";
+  4  the job had not ended when the wait ended";
 
-/// Submits jobs to Airlock and follows them
+/// Submit jobs to Airlock and follow them
 #[derive(Debug, Parser)]
 #[command(name = "airlock", version, after_help = EXIT_CODES, disable_help_subcommand = true)]
 pub struct Cli {
@@ -35,20 +35,20 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Submits, shows, follows and cancels jobs
+    /// Submit, show, follow and cancel jobs
     Job(Job),
-    /// Lists, shows, approves and rejects held jobs
+    /// List, show, approve and reject held jobs
     Approval(crate::approval::ApprovalArgs),
-    /// Checks, tests, tries and publishes policies
+    /// Check, test, simulate and publish policies
     Policy(crate::policy::PolicyArgs),
-    /// Runs every service in this one process, for development
+    /// Run every service in one process, for development
     #[cfg(feature = "dev")]
     Dev(Dev),
-    /// Lists, shows, retries and deletes what was given up
+    /// List, show, retry and delete dead letters
     Dlq(crate::dlq::DlqArgs),
-    /// Makes a new worker's project
+    /// Create a worker project
     Worker(crate::worker::Worker),
-    /// Prints a completion script for your shell
+    /// Print a completion script for your shell
     Completions { shell: clap_complete::Shell },
 }
 
@@ -64,12 +64,12 @@ pub struct Job {
 /// Where the API is and who asks.
 #[derive(Debug, Args)]
 pub struct Api {
-    /// Where the API is [default: the one in .airlock/dev.env here or in a parent
+    /// Address of the API [default: the one in .airlock/dev.env here or in a parent
     /// folder, else http://127.0.0.1:8080]
     #[arg(long, env = "AIRLOCK_URL", global = true)]
     pub url: Option<String>,
-    /// The key to come in with; better given as AIRLOCK_API_KEY, since others can see
-    /// a command line [default: the one in .airlock/dev.env]
+    /// API key; prefer AIRLOCK_API_KEY, since others can see a command line [default: the
+    /// one in .airlock/dev.env]
     #[arg(
         long,
         env = "AIRLOCK_API_KEY",
@@ -78,37 +78,37 @@ pub struct Api {
         global = true
     )]
     pub api_key: Option<SecretString>,
-    /// Prints the API's JSON, for scripts
+    /// Print the API's JSON, for scripts
     #[arg(long, global = true)]
     pub json: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Action {
-    /// Submits a job
+    /// Submit a job
     Submit(Box<Submit>),
-    /// Shows a job with its history and its result
+    /// Show a job with its history and its result
     Get {
         #[arg(value_name = "JOB")]
         id: String,
     },
-    /// Lists jobs, newest first
+    /// List jobs, newest first
     List(List),
-    /// Follows a job until its end, showing each state as it is reached
+    /// Follow a job until it ends, showing each state as it is reached
     Watch {
         #[arg(value_name = "JOB")]
         id: String,
     },
-    /// Says in a sentence what a job waits for, and since when
+    /// Explain in a sentence what a job waits for, and since when
     Explain {
         #[arg(value_name = "JOB")]
         id: String,
     },
-    /// Cancels a job
+    /// Cancel a job
     Cancel {
         #[arg(value_name = "JOB")]
         id: String,
-        /// Why; kept in the job's history
+        /// Reason; kept in the job's history
         #[arg(long)]
         reason: Option<String>,
     },
@@ -116,52 +116,51 @@ pub enum Action {
 
 #[derive(Debug, Args)]
 pub struct Submit {
-    /// What kind of job, as in job.echo
+    /// Topic of the job, as in job.echo
     pub topic: String,
-    /// The input: JSON, @FILE, or - for standard input
+    /// Input of the job: JSON, @FILE, or - for standard input
     #[arg(long, short, value_name = "JSON|@FILE|-", allow_hyphen_values = true)]
     pub payload: Option<String>,
-    /// CRITICAL, INTERACTIVE or BATCH
+    /// Priority: CRITICAL, INTERACTIVE or BATCH
     #[arg(long)]
     pub priority: Option<Priority>,
-    /// May be repeated
+    /// Label of the job; may be repeated
     #[arg(long = "label", short, value_name = "KEY=VALUE", value_parser = pair)]
     pub labels: Vec<(String, String)>,
-    /// What makes this job risky, for the policy to judge; may be repeated
+    /// Risk tag, which the policy evaluates; may be repeated
     #[arg(long = "risk-tag", value_name = "TAG")]
     pub risk_tags: Vec<String>,
-    /// What a worker must be able to do; may be repeated
+    /// Capability that a worker must have; may be repeated
     #[arg(long, value_name = "CAPABILITY")]
     pub requires: Vec<String>,
-    /// What the job uses, for the policy to judge
+    /// Capability that the job uses, which the policy evaluates
     #[arg(long)]
     pub capability: Option<String>,
-    /// What the job will cost, as far as you know, for the policy to judge
+    /// Estimated cost of the job, which the policy evaluates
     #[arg(long, value_name = "NUMBER")]
     pub estimated_cost: Option<Cost>,
-    /// Runs not before this much time has passed, as in 5s or 2h
+    /// Do not run it before this much time has passed, as in 5s or 2h
     #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "due_at")]
     pub delay: Option<Duration>,
-    /// Runs not before this moment, in RFC 3339
-    #[arg(long, value_name = "MOMENT", value_parser = moment)]
+    /// Do not run it before this time, in RFC 3339
+    #[arg(long, value_name = "TIMESTAMP", value_parser = moment)]
     pub due_at: Option<Timestamp>,
-    /// How often it may be tried
+    /// Maximum number of attempts
     #[arg(long, value_name = "N")]
     pub max_attempts: Option<NonZeroU32>,
-    /// The longest a run may take, as in 30s; one that takes longer is ended and the job is
-    /// TIMEOUT
+    /// Longest time that a run may take, as in 30s; a longer one ends the job as TIMEOUT
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub timeout: Option<Duration>,
-    /// The same key again is the same job, not a second one
+    /// Submitting again with the same key returns the same job
     #[arg(long, value_name = "KEY")]
     pub idempotency_key: Option<String>,
-    /// The run that this job belongs to
+    /// Workflow run that the job belongs to
     #[arg(long, value_name = "ID")]
     pub workflow_id: Option<String>,
-    /// Acts for this tenant; needs an administrator's key
+    /// Submit for this tenant; needs an administrator's key
     #[arg(long)]
     pub tenant: Option<String>,
-    /// Follows the job to its end, for at most TIME [default: 60s]
+    /// Follow the job until it ends, for at most TIME [default: 60s]
     #[arg(
         long,
         short,
@@ -182,13 +181,13 @@ pub struct List {
     /// Only jobs of this topic
     #[arg(long)]
     pub topic: Option<String>,
-    /// Only jobs of this run
+    /// Only jobs of this workflow run
     #[arg(long, value_name = "ID")]
     pub workflow_id: Option<String>,
-    /// How many
+    /// Maximum number of entries
     #[arg(long, value_name = "N", default_value = "20")]
     pub limit: NonZeroU32,
-    /// Goes on where an earlier list ended
+    /// Continue where an earlier list ended
     #[arg(long)]
     pub cursor: Option<String>,
 }
@@ -196,7 +195,7 @@ pub struct List {
 #[cfg(feature = "dev")]
 #[derive(Debug, Args)]
 pub struct Dev {
-    /// Where REST listens [default: http.listen of the gateway's configuration, else
+    /// Address that REST listens on [default: http.listen of the gateway's configuration, else
     /// 127.0.0.1:8080]
     #[arg(long, value_name = "HOST:PORT")]
     pub listen: Option<String>,

@@ -58,7 +58,7 @@ impl Target {
             return given;
         };
         match (&url, file.url.as_deref()) {
-            (Some(told), Some(known)) if !same(told, known) => given,
+            (Some(given_url), Some(file_url)) if !same(given_url, file_url) => given,
             (Some(_), None) => given,
             (Some(_), Some(_)) | (None, _) => Self {
                 url: url.or(file.url).unwrap_or_else(|| DEFAULT_URL.to_owned()),
@@ -122,15 +122,15 @@ fn variable(text: &str, name: &str) -> Option<String> {
 fn unquote(text: &str) -> String {
     let mut value = String::with_capacity(text.len());
     let mut open: Option<char> = None;
-    let mut letters = text.chars();
-    while let Some(letter) = letters.next() {
-        match (letter, open) {
-            ('\'' | '"', None) => open = Some(letter),
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match (c, open) {
+            ('\'' | '"', None) => open = Some(c),
             (quote, Some(opened)) if quote == opened => open = None,
-            ('\\', None | Some('"')) => value.extend(letters.next()),
-            (letter, Some(_)) => value.push(letter),
-            (letter, None) if letter.is_whitespace() => break,
-            (letter, None) => value.push(letter),
+            ('\\', None | Some('"')) => value.extend(chars.next()),
+            (c, Some(_)) => value.push(c),
+            (c, None) if c.is_whitespace() => break,
+            (c, None) => value.push(c),
         }
     }
     value

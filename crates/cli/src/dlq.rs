@@ -4,14 +4,14 @@ mod bulk;
 
 use std::num::NonZeroU32;
 
-use airlock_client::{DeadLetterFilter, DeadLetterPage, WholeLetter};
+use airlock_client::{DeadLetterDetail, DeadLetterFilter, DeadLetterPage};
 use airlock_model::Timestamp;
 use clap::{Args, Subcommand};
 
-use self::bulk::Rate;
+use self::bulk::{Prompt, Rate};
 use crate::args::{Api, moment};
 use crate::exit::Exit;
-use crate::render::{Facts, Scene, table, when};
+use crate::render::{Facts, RenderContext, table, when};
 use crate::session::{self, Answer, Failure, Session};
 use crate::terminal::{Terminal, clean, one_line};
 
@@ -25,41 +25,41 @@ pub struct DlqArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum Action {
-    /// Lists dead letters, newest first
+    /// List dead letters, newest first
     List {
         #[command(flatten)]
         filter: Filter,
-        /// Only those that were tried again (true) or were not (false)
+        /// Only dead letters that were retried (true) or were not (false)
         #[arg(long, value_name = "BOOL")]
         retried: Option<bool>,
-        /// How many
+        /// Maximum number of entries
         #[arg(long, value_name = "N", default_value = "20")]
         limit: NonZeroU32,
-        /// Goes on where an earlier list ended
+        /// Continue where an earlier list ended
         #[arg(long)]
         cursor: Option<String>,
     },
-    /// Shows a dead letter with its whole request
+    /// Show a dead letter with its request
     Show {
-        #[arg(value_name = "LETTER")]
+        #[arg(value_name = "ID")]
         id: i64,
     },
-    /// Submits the request of a dead letter again, or of all that a filter names
+    /// Retry a dead letter, or all that match a filter, by submitting the request again
     Retry {
         #[command(flatten)]
         which: Which,
-        /// How many at a time, as in 50/s or 10/m
+        /// Rate of retries, as in 50/s or 10/m
         #[arg(long, value_name = "N/s", default_value = "50/s")]
         rate: Rate,
-        /// Stops, with exit code 1, when more than so many of them have failed again
+        /// Stop with exit code 1 when more retried jobs than this have failed again
         #[arg(long, value_name = "N", default_value = "10")]
         max_failures: usize,
     },
-    /// Removes a dead letter, or all that a filter names
+    /// Delete a dead letter, or all that match a filter
     Delete {
         #[command(flatten)]
         which: Which,
-        /// Does not ask before more than one is removed
+        /// Delete more than one without asking
         #[arg(long, short)]
         yes: bool,
     },
@@ -68,34 +68,34 @@ pub enum Action {
 /// Letters by what they are about.
 #[derive(Debug, Args)]
 pub struct Filter {
-    /// Only letters of this job
+    /// Only dead letters of this job
     #[arg(long, value_name = "JOB")]
     pub job: Option<String>,
-    /// Only letters of this topic
+    /// Only dead letters of this topic
     #[arg(long)]
     pub topic: Option<String>,
-    /// Only letters with this reason code
+    /// Only dead letters with this reason code
     #[arg(long, value_name = "CODE")]
     pub reason_code: Option<String>,
-    /// Only letters written after this moment, in RFC 3339
-    #[arg(long, value_name = "MOMENT", value_parser = moment)]
+    /// Only dead letters written after this time, in RFC 3339
+    #[arg(long, value_name = "TIMESTAMP", value_parser = moment)]
     pub after: Option<Timestamp>,
-    /// Only letters written before this moment
-    #[arg(long, value_name = "MOMENT", value_parser = moment)]
+    /// Only dead letters written before this time, in RFC 3339
+    #[arg(long, value_name = "TIMESTAMP", value_parser = moment)]
     pub before: Option<Timestamp>,
 }
 
 /// One letter, or many.
 #[derive(Debug, Args)]
 pub struct Which {
-    #[arg(value_name = "LETTER", conflicts_with_all = ["job", "topic", "reason_code", "after", "before", "all", "dry_run"])]
+    #[arg(value_name = "ID", conflicts_with_all = ["job", "topic", "reason_code", "after", "before", "all", "dry_run"])]
     pub id: Option<i64>,
     #[command(flatten)]
     pub filter: Filter,
-    /// Every letter there is
+    /// All dead letters
     #[arg(long)]
     pub all: bool,
-    /// Only says how many there are
+    /// Only print how many there are
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -143,9 +143,11 @@ async fn act(session: Session, action: Action) -> Answer {
             if session.json {
                 return session.print(&page);
             }
-            session.terminal.say(&list(&page, &session.scene()));
+            session
+                .terminal
+                .say(&list(&page, &session.render_context()));
             if let Some(cursor) = &page.next_cursor {
-                let text = format!("there are more: --cursor {cursor}");
+                let text = format!("more entries: --cursor {cursor}");
                 session.terminal.hint(&text);
             }
             Ok(Exit::Done)
@@ -155,7 +157,9 @@ async fn act(session: Session, action: Action) -> Answer {
             if session.json {
                 return session.print(&letter);
             }
-            session.terminal.say(&show(&letter, &session.scene()));
+            session
+                .terminal
+                .say(&show(&letter, &session.render_context()));
             Ok(Exit::Done)
         }
         Action::Retry {
@@ -163,27 +167,38 @@ async fn act(session: Session, action: Action) -> Answer {
             rate,
             max_failures,
         } => bulk::retry(&session, which, rate, max_failures).await,
-        Action::Delete { which, yes } => bulk::delete(&session, which, yes).await,
+        Action::Delete { which, yes } => {
+            bulk::delete(&session, which, yes, &mut Prompt::terminal()).await
+        }
     }
 }
 
 /// The filter, unless nothing at all was said.
-fn meant(which: Which) -> Result<(DeadLetterFilter, bool, bool), Failure> {
+fn selection(which: Which) -> Result<(DeadLetterFilter, bool, bool), Failure> {
     if which.filter.is_empty() && !which.all {
         return Err(Failure::usage(
-            "name a letter, a filter (--topic, --reason-code, --job, --after, --before) or --all",
+            "name a dead letter, a filter (--topic, --reason-code, --job, --after, --before) or --all",
         ));
     }
     Ok((which.filter.request(), which.all, which.dry_run))
 }
 
-fn list(page: &DeadLetterPage, scene: &Scene) -> String {
+fn list(page: &DeadLetterPage, ctx: &RenderContext) -> String {
     if page.items.is_empty() {
         return "no dead letters".to_owned();
     }
     let text = |value: &Option<String>| one_line(value.as_deref().unwrap_or("-"));
     let header = [
-        "LETTER", "CODE", "JOB", "TOPIC", "TENANT", "LAST", "TRIES", "WRITTEN", "AGAIN", "REASON",
+        "ID",
+        "CODE",
+        "JOB",
+        "TOPIC",
+        "TENANT",
+        "LAST STATE",
+        "ATTEMPTS",
+        "CREATED",
+        "RETRIED AS",
+        "REASON",
     ];
     let rows = page.items.iter().map(|letter| {
         [
@@ -194,7 +209,7 @@ fn list(page: &DeadLetterPage, scene: &Scene) -> String {
             text(&letter.tenant_id),
             text(&letter.last_state),
             letter.attempts.to_string(),
-            when(&letter.created_at, scene),
+            when(&letter.created_at, ctx),
             text(&letter.retried_as),
             one_line(&letter.reason),
         ]
@@ -202,13 +217,14 @@ fn list(page: &DeadLetterPage, scene: &Scene) -> String {
     table(header, rows)
 }
 
-fn show(letter: &WholeLetter, scene: &Scene) -> String {
+fn show(detail: &DeadLetterDetail, ctx: &RenderContext) -> String {
+    let letter = &detail.letter;
     let heading = format!(
         "{}  {}",
-        scene.paint.bold(&format!("letter {}", letter.id)),
+        ctx.paint.bold(&format!("dead letter {}", letter.id)),
         one_line(&letter.reason_code),
     );
-    let mut facts = Facts::new(heading, scene);
+    let mut facts = Facts::new(heading, ctx);
     let mut fact = |name: &str, value: Option<String>| facts.add(name, value.unwrap_or_default());
     let text = |value: &Option<String>| value.as_deref().map(one_line);
     fact("reason", Some(one_line(&letter.reason)));
@@ -218,16 +234,16 @@ fn show(letter: &WholeLetter, scene: &Scene) -> String {
     fact("last state", text(&letter.last_state));
     fact("attempts", Some(letter.attempts.to_string()));
     fact("subject", text(&letter.subject));
-    fact("written", Some(when(&letter.created_at, scene)));
+    fact("created", Some(when(&letter.created_at, ctx)));
     let again = letter.retried_as.as_deref().map(|job| {
         let at = letter.retried_at.as_deref().unwrap_or_default();
-        format!("as {} ({})", one_line(job), when(at, scene))
+        format!("as {} ({})", one_line(job), when(at, ctx))
     });
-    fact("again", again);
-    fact("trace", text(&letter.trace_id));
-    let request = letter.request.as_ref().map(|r| clean(r.get()).into_owned());
+    fact("retried", again);
+    fact("trace", text(&detail.trace_id));
+    let request = detail.request.as_ref().map(|r| clean(r.get()).into_owned());
     fact("request", request);
-    fact("packet", text(&letter.packet_base64));
+    fact("packet", text(&detail.packet_base64));
     facts.text()
 }
 
@@ -248,8 +264,8 @@ mod tests {
         }
     }
 
-    fn scene() -> Scene {
-        Scene {
+    fn render_context() -> RenderContext {
+        RenderContext {
             now: Timestamp::parse_rfc3339("2030-01-01T00:05:00Z").unwrap(),
             zone: TimeZone::UTC,
             paint: Paint::Plain,
@@ -263,12 +279,12 @@ mod tests {
         let Ok(Action::Delete { which, yes: false }) = action(&["delete"]) else {
             panic!("not a deletion");
         };
-        assert!(meant(which).is_err());
+        assert!(selection(which).is_err());
         let Ok(Action::Retry { which, .. }) = action(&["retry", "--reason-code", "x", "--dry-run"])
         else {
             panic!("not a retry");
         };
-        let Ok((filter, all, dry_run)) = meant(which) else {
+        let Ok((filter, all, dry_run)) = selection(which) else {
             panic!("refused");
         };
         assert_eq!(filter.reason_code.as_deref(), Some("x"));
@@ -284,10 +300,10 @@ mod tests {
             "retried_at": "2030-01-01T00:04:00Z", "trace_id": "t",
             "request": {"topic": "job.pay", "payload": {"n": 1}},
         });
-        let whole: WholeLetter = serde_json::from_str(&letter.to_string()).unwrap();
-        let text = show(&whole, &scene());
+        let whole: DeadLetterDetail = serde_json::from_str(&letter.to_string()).unwrap();
+        let text = show(&whole, &render_context());
         for part in [
-            "letter 7  failed",
+            "dead letter 7  failed",
             "as j-2 (1 min ago)",
             r#""payload":{"n":1}"#,
         ] {
@@ -298,8 +314,8 @@ mod tests {
             items: vec![serde_json::from_value(letter).unwrap()],
             next_cursor: None,
         };
-        let text = list(&page, &scene());
-        assert!(text.starts_with("LETTER"), "{text}");
+        let text = list(&page, &render_context());
+        assert!(text.starts_with("ID"), "{text}");
         assert!(
             text.contains("job.pay") && text.contains("5 min ago"),
             "{text}"

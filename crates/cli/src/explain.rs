@@ -21,8 +21,8 @@ pub struct Explained {
 }
 
 impl Explained {
-    /// Tells it. Hints are told to scripts too: their logs are read when they fail.
-    pub fn tell(&self, terminal: Terminal) -> Exit {
+    /// Prints it. Hints are printed for scripts too: their logs are read when they fail.
+    pub fn print(&self, terminal: Terminal) -> Exit {
         terminal.error(&clean(&self.text));
         if let Some(hint) = &self.hint {
             terminal.note(&terminal.err.dim(&clean(hint)));
@@ -32,7 +32,7 @@ impl Explained {
 }
 
 /// Whether the same question may be answered later.
-pub fn is_passing(error: &ClientError) -> bool {
+pub fn is_transient(error: &ClientError) -> bool {
     error.is_retryable()
 }
 
@@ -46,7 +46,7 @@ pub fn explain(error: &ClientError, target: &Target) -> Explained {
             exit: Exit::Usage,
         },
         ClientError::Problem(problem) => Explained {
-            text: told(problem),
+            text: problem_text(problem),
             hint: hint(problem, target),
             exit: exit(problem),
         },
@@ -66,7 +66,7 @@ pub fn explain(error: &ClientError, target: &Target) -> Explained {
     }
 }
 
-fn told(problem: &Problem) -> String {
+fn problem_text(problem: &Problem) -> String {
     let mut text = problem.to_string();
     // With one field the detail names it already.
     if problem.errors.len() > 1 {
@@ -96,7 +96,7 @@ fn hint(problem: &Problem, target: &Target) -> Option<String> {
     let kind = problem.kind.strip_prefix(PROBLEMS).unwrap_or_default();
     let field = problem.field.as_deref();
     let text = match kind {
-        "unauthorized" => return Some(about_the_key(target)),
+        "unauthorized" => return Some(key_hint(target)),
         // Of a job that may be seen, only a vote is refused.
         "forbidden" if problem.job_id.is_some() => {
             "somebody else's key is needed: --api-key KEY (after ./dev up: $AIRLOCK_APPROVER_KEY)"
@@ -122,7 +122,7 @@ fn hint(problem: &Problem, target: &Target) -> Option<String> {
     Some(text.to_owned())
 }
 
-fn about_the_key(target: &Target) -> String {
+fn key_hint(target: &Target) -> String {
     match (&target.key, &target.file) {
         (None, _) => {
             "no key was given: set AIRLOCK_API_KEY (after ./dev up: . .airlock/dev.env)".to_owned()
@@ -163,7 +163,7 @@ mod tests {
 
     fn problem(status: u16) -> Problem {
         Problem {
-            title: "Title".to_owned(),
+            title: "Title".into(),
             detail: "detail".to_owned(),
             status,
             ..Problem::default()

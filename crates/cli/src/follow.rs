@@ -10,7 +10,7 @@ use std::time::Duration;
 use airlock_client::{Client, ClientError, Job};
 use tokio::time::Instant;
 
-use crate::explain::is_passing;
+use crate::explain::is_transient;
 
 const QUICK: Duration = Duration::from_millis(50);
 const SLOW: Duration = Duration::from_secs(1);
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen {
     New,
-    Known,
+    Unchanged,
 }
 
 /// Shows `id` to `see` until it has ended, or `bound` is over. Gives it as it was last.
@@ -34,9 +34,9 @@ pub async fn follow(
     let deadline = bound.map(|bound| Instant::now() + bound);
     let mut pause = QUICK;
     let mut last: Option<Job> = None;
-    let mut heard = Instant::now();
+    let mut last_answer_at = Instant::now();
     loop {
-        let asked = match &last {
+        let answer = match &last {
             None => client.get(id).await,
             Some(_) => {
                 let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
@@ -45,12 +45,12 @@ pub async fn follow(
                     .await
             }
         };
-        match asked {
+        match answer {
             Ok(job) => {
-                heard = Instant::now();
+                last_answer_at = Instant::now();
                 pause = match see(&job) {
                     Seen::New => QUICK,
-                    Seen::Known => (pause * 3 / 2).min(SLOW),
+                    Seen::Unchanged => (pause * 3 / 2).min(SLOW),
                 };
                 if job.state.is_final() {
                     return Ok(job);
@@ -58,8 +58,8 @@ pub async fn follow(
                 last = Some(job);
             }
             // A job that was never seen is a mistake more often than an outage.
-            Err(error) if last.is_none() || !is_passing(&error) => return Err(error),
-            Err(error) if heard.elapsed() >= PATIENCE => return Err(error),
+            Err(error) if last.is_none() || !is_transient(&error) => return Err(error),
+            Err(error) if last_answer_at.elapsed() >= PATIENCE => return Err(error),
             Err(_) => tokio::time::sleep(SLOW).await,
         }
         if let (Some(deadline), Some(job)) = (deadline, last.as_ref())

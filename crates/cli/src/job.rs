@@ -10,7 +10,7 @@ use crate::args::{self, Action};
 use crate::exit::Exit;
 use crate::follow::{Seen, follow};
 use crate::payload;
-use crate::render::{self, News};
+use crate::render::{self, Updates};
 use crate::session::{self, Answer, Failure, Session};
 use crate::terminal::{Terminal, one_line};
 
@@ -67,7 +67,8 @@ impl Session {
         if self.json {
             return self.print(&job);
         }
-        self.terminal.say(&render::job(&job, &self.scene()));
+        self.terminal
+            .say(&render::job(&job, &self.render_context()));
         Ok(Exit::Done)
     }
 
@@ -84,20 +85,21 @@ impl Session {
     }
 
     fn show(&self, page: &JobPage) {
-        self.terminal.say(&render::list(page, &self.scene()));
+        self.terminal
+            .say(&render::list(page, &self.render_context()));
         if let Some(cursor) = &page.next_cursor {
             self.terminal
-                .hint(&format!("there are more: --cursor {cursor}"));
+                .hint(&format!("more entries: --cursor {cursor}"));
         }
     }
 
     /// Shows each state as it is reached, then how it came out.
     async fn watch(&self, id: &str, bound: Option<Duration>) -> Answer {
-        let mut news = News::default();
+        let mut news = Updates::default();
         let job = follow(&self.client, id, bound, |job| {
-            let lines = news.of(job, &self.scene());
+            let lines = news.of(job, &self.render_context());
             if lines.is_empty() {
-                return Seen::Known;
+                return Seen::Unchanged;
             }
             if !self.json {
                 self.terminal.say(&lines.join("\n"));
@@ -110,7 +112,7 @@ impl Session {
             self.print(&job)?;
             return Ok(exit);
         }
-        let outcome = render::outcome(&job, &self.scene());
+        let outcome = render::outcome(&job, &self.render_context());
         if !outcome.is_empty() {
             self.terminal.say(&outcome);
         }
@@ -120,12 +122,16 @@ impl Session {
         Ok(exit)
     }
 
-    /// What the job waits for, for whoever waited for its end in vain.
+    /// What the job waits for, for a caller whose wait ended before the job.
     async fn why_unfinished(&self, job: &Job) {
         let (id, state) = (one_line(&job.job_id), job.state);
         match self.client.explain(&job.job_id).await {
-            Ok(told) => {
-                let text = format!("still {}: {}", told.state, one_line(&told.explanation));
+            Ok(explanation) => {
+                let text = format!(
+                    "still {}: {}",
+                    explanation.state,
+                    one_line(&explanation.explanation)
+                );
                 self.terminal.note(&text);
             }
             Err(_) => self.terminal.note(&format!("still {state}")),
@@ -139,17 +145,17 @@ impl Session {
     }
 
     async fn explain(&self, id: &str) -> Answer {
-        let told = self.client.explain(id).await?;
+        let explanation = self.client.explain(id).await?;
         if self.json {
-            return self.print(&told);
+            return self.print(&explanation);
         }
-        let state = self.terminal.out.state(told.state);
+        let state = self.terminal.out.state(explanation.state);
         self.terminal
-            .say(&format!("{}  {state}", one_line(&told.job_id)));
-        self.terminal.say(&one_line(&told.explanation));
+            .say(&format!("{}  {state}", one_line(&explanation.job_id)));
+        self.terminal.say(&one_line(&explanation.explanation));
         let when = |text: &str| render::time::read(text);
-        let now = self.scene().now;
-        for (name, at) in [("since", &told.since), ("until", &told.until)] {
+        let now = self.render_context().now;
+        for (name, at) in [("since", &explanation.since), ("until", &explanation.until)] {
             if let Some(at) = at.as_deref().and_then(when) {
                 let text = format!("{name} {}", render::time::relative(at, now));
                 self.terminal.say(&self.terminal.out.dim(&text));

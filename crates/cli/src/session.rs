@@ -10,7 +10,7 @@ use crate::connect::Target;
 use crate::exit::Exit;
 use crate::explain::{Explained, explain};
 use crate::payload;
-use crate::render::Scene;
+use crate::render::RenderContext;
 use crate::terminal::Terminal;
 
 /// A person waits, so that only what passes by itself within a second is waited for.
@@ -18,14 +18,14 @@ const RETRIES: usize = 3;
 
 /// Why there is no answer.
 pub enum Failure {
-    Asking(ClientError),
-    Told(Explained),
+    Client(ClientError),
+    Explained(Explained),
 }
 
 impl Failure {
     /// The request is wrong.
     pub fn usage(text: impl Into<String>) -> Self {
-        Self::Told(Explained {
+        Self::Explained(Explained {
             text: text.into(),
             hint: None,
             exit: Exit::Usage,
@@ -35,7 +35,7 @@ impl Failure {
 
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
-        Self::Asking(error)
+        Self::Client(error)
     }
 }
 
@@ -53,7 +53,7 @@ pub struct Session {
     pub json: bool,
 }
 
-/// Opens a session, lets `act` use it, and tells how that went.
+/// Opens a session, lets `act` use it, and reports how that went.
 pub fn run<F>(api: args::Api, terminal: Terminal, act: impl FnOnce(Session) -> F) -> Exit
 where
     F: Future<Output = Answer>,
@@ -74,8 +74,8 @@ where
         .and_then(|session| runtime.block_on(act(session)));
     match result {
         Ok(exit) => exit,
-        Err(Failure::Asking(error)) => explain(&error, &target).tell(terminal),
-        Err(Failure::Told(explained)) => explained.tell(terminal),
+        Err(Failure::Client(error)) => explain(&error, &target).print(terminal),
+        Err(Failure::Explained(explained)) => explained.print(terminal),
     }
 }
 
@@ -90,8 +90,8 @@ impl Session {
         })
     }
 
-    pub fn scene(&self) -> Scene {
-        Scene::now(self.terminal.out)
+    pub fn render_context(&self) -> RenderContext {
+        RenderContext::now(self.terminal.out)
     }
 
     pub fn print(&self, value: &impl Serialize) -> Answer {
@@ -100,7 +100,7 @@ impl Session {
                 self.terminal.say(&text);
                 Ok(Exit::Done)
             }
-            Err(error) => Err(Failure::Told(Explained {
+            Err(error) => Err(Failure::Explained(Explained {
                 text: format!("writing JSON: {error}"),
                 hint: None,
                 exit: Exit::Failed,

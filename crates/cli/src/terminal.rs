@@ -113,13 +113,13 @@ impl Terminal {
 
 /// `text` without anything a terminal would obey; line ends stay.
 pub fn clean(text: &str) -> Cow<'_, str> {
-    let harmless = |letter: char| !letter.is_control() || letter == '\n' || letter == '\t';
+    let harmless = |c: char| !c.is_control() || c == '\n' || c == '\t';
     if text.chars().all(harmless) {
         return Cow::Borrowed(text);
     }
     Cow::Owned(
         text.chars()
-            .map(|letter| if harmless(letter) { letter } else { '\u{fffd}' })
+            .map(|c| if harmless(c) { c } else { '\u{fffd}' })
             .collect(),
     )
 }

@@ -1,20 +1,23 @@
-//! The calls.
+//! The client itself, and the calls about jobs.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use airlock_api::{
+    BatchItem, BatchResponse, CancelRequest, CancelResponse, Explanation, Job, JobPage,
+    ListRequest, Problem, SubmitRequest, SubmitResponse,
+};
 use backon::{ExponentialBuilder, Retryable};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, RequestBuilder};
 use secrecy::{ExposeSecret, SecretString};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::error::{ClientError, Problem};
-use crate::types::{CancelResponse, Job, JobPage, ListRequest, SubmitRequest, SubmitResponse};
+use crate::error::ClientError;
 
 /// How long one call may take, waiting for a job's end not counted.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(40);
@@ -40,27 +43,9 @@ impl fmt::Debug for Client {
     }
 }
 
-#[derive(Deserialize)]
-struct BatchResponse {
-    results: Vec<BatchItem>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum BatchItem {
-    Accepted(SubmitResponse),
-    Refused { error: Box<Problem> },
-}
-
 #[derive(Serialize)]
 struct BatchRequest<'a> {
     jobs: &'a [SubmitRequest],
-}
-
-#[derive(Serialize)]
-struct CancelRequest<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'a str>,
 }
 
 impl Client {
@@ -116,7 +101,7 @@ impl Client {
     }
 
     /// How often a call is repeated when the gateway is away or busy. With 0, no
-    /// idempotency keys are made up either.
+    /// idempotency keys are generated either.
     pub fn with_retries(mut self, retries: usize) -> Self {
         self.retries = retries;
         self
@@ -143,7 +128,7 @@ impl Client {
     /// Submits a job; when this returns, it is committed.
     pub async fn submit(&self, request: &SubmitRequest) -> Result<SubmitResponse, ClientError> {
         let body = encode(request)?;
-        let key = self.made_up_key(request);
+        let key = self.generated_key(request);
         self.retrying(self.retries, || {
             let call = self.call(Method::POST, "/api/v1/jobs", CALL_TIMEOUT);
             send(with_json(with_key(call, key.as_deref()), body.clone()))
@@ -160,7 +145,7 @@ impl Client {
     ) -> Result<Job, ClientError> {
         let deadline = Instant::now() + bound;
         let body = encode(request)?;
-        let key = self.made_up_key(request);
+        let key = self.generated_key(request);
         let job: Job = self
             .retrying(self.retries, || {
                 let wait = bound.min(LONGEST_WAIT);
@@ -200,7 +185,7 @@ impl Client {
             .into_iter()
             .map(|item| match item {
                 BatchItem::Accepted(accepted) => Ok(accepted),
-                BatchItem::Refused { error } => Err(error),
+                BatchItem::Rejected { error } => Err(error),
             })
             .collect())
     }
@@ -249,12 +234,23 @@ impl Client {
         reason: Option<&str>,
     ) -> Result<CancelResponse, ClientError> {
         let path = job_path(job_id, "/cancel")?;
-        let body = encode(&CancelRequest { reason })?;
+        let body = encode(&CancelRequest {
+            reason: reason.map(str::to_owned),
+        })?;
         self.retrying(self.retries, || {
             send(with_json(
                 self.call(Method::POST, &path, CALL_TIMEOUT),
                 body.clone(),
             ))
+        })
+        .await
+    }
+
+    /// What a job waits for, and since when.
+    pub async fn explain(&self, job_id: &str) -> Result<Explanation, ClientError> {
+        let path = job_path(job_id, "/explain")?;
+        self.retrying(self.retries, || {
+            send(self.call(Method::GET, &path, CALL_TIMEOUT))
         })
         .await
     }
@@ -266,7 +262,7 @@ impl Client {
             .timeout(timeout)
     }
 
-    fn made_up_key(&self, request: &SubmitRequest) -> Option<String> {
+    fn generated_key(&self, request: &SubmitRequest) -> Option<String> {
         (self.retries > 0 && request.idempotency_key.is_none()).then(new_key)
     }
 

@@ -1,47 +1,6 @@
-//! What can go wrong, with the gateway's own words where it had any.
+//! What can go wrong, with the gateway's problem where it sent one.
 
-use std::fmt;
-
-use airlock_model::JobState;
-use serde::{Deserialize, Serialize};
-
-/// One field that was not as it must be.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FieldProblem {
-    pub field: String,
-    pub message: String,
-}
-
-/// The gateway's description of an error (RFC 9457).
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Problem {
-    #[serde(rename = "type")]
-    pub kind: String,
-    pub title: String,
-    pub status: u16,
-    pub detail: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub field: Option<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub errors: Vec<FieldProblem>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub job_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub state: Option<JobState>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub trace_id: Option<String>,
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.title, self.status)?;
-        if !self.detail.is_empty() {
-            write!(f, ": {}", self.detail)?;
-        }
-        Ok(())
-    }
-}
+use airlock_api::{PayloadError, Problem};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -51,14 +10,14 @@ pub enum ClientError {
     #[error("{0}")]
     Problem(Box<Problem>),
     /// No answer, or not a whole one.
-    #[error("asking the gateway: {}", causes(.0))]
+    #[error("calling the gateway: {}", causes(.0))]
     Transport(#[source] reqwest::Error),
     /// An answer that is not the gateway's.
     #[error("the answer (status {status}) is not the gateway's: {detail}")]
     Unexpected { status: u16, detail: String },
 }
 
-/// The error with what caused it; its own text is only "error sending request".
+/// The error with its causes; its own text is only "error sending request".
 fn causes(error: &reqwest::Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
@@ -68,6 +27,12 @@ fn causes(error: &reqwest::Error) -> String {
         cause = inner.source();
     }
     text
+}
+
+impl From<PayloadError> for ClientError {
+    fn from(error: PayloadError) -> Self {
+        Self::Config(error.to_string())
+    }
 }
 
 impl ClientError {

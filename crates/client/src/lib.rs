@@ -15,27 +15,23 @@
 //!
 //! What must stay true: nothing is done twice because this client tried twice. Reads
 //! and cancellations may be repeated by their nature; a submission is repeated only
-//! under an idempotency key, which is made up when the caller gave none.
+//! under an idempotency key, which is generated when the caller gave none.
 
 mod approvals;
 mod client;
 mod dlq;
 mod error;
 mod policy;
-mod types;
 
-pub use approvals::{Approval, ApprovalListRequest, ApprovalPage, AuditEntry, Vote};
+pub use airlock_api::{
+    ActiveBundle, Approval, ApprovalDetail, ApprovalListRequest, ApprovalPage, Artifact,
+    AuditEntry, BatchItem, BulkOutcome, Bundle, BundleChange, BundlePage, CancelResponse, Change,
+    ConstraintReport, DeadLetter, DeadLetterDetail, DeadLetterFilter, DeadLetterPage, Decision,
+    DecisionPage, DeleteOutcome, Evaluation, EvaluationRequest, Explanation, FieldProblem,
+    HistoryEntry, Job, JobPage, KernelProbe, KernelStatus, LastApproved, ListRequest, LoadedBy,
+    Page, Partial, PastDecision, PayloadError, PolicyStatus, Problem, Progress, PublishRequest,
+    RetryResponse, Rules, Snapshot, SnapshotPage, SubmitRequest, SubmitResponse, Vote,
+};
+pub use airlock_model::job::{Budget, Compensation, Cost};
 pub use client::Client;
-pub use dlq::{
-    BulkOutcome, DeadLetter, DeadLetterFilter, DeadLetterPage, DeleteOutcome, Explanation,
-    SecondChance, WholeLetter,
-};
-pub use error::{ClientError, FieldProblem, Problem};
-pub use policy::{
-    AskedKernel, Bundle, BundlePage, DecisionPage, Evaluation, KernelStanding, LoadedBy,
-    PastDecision, PolicyQuestion, PolicyStatus, PublishRequest, Rules, SnapshotPage,
-};
-pub use types::{
-    Artifact, Budget, CancelResponse, Compensation, ConstraintReport, Decision, HistoryEntry, Job,
-    JobPage, ListRequest, Partial, Progress, SubmitRequest, SubmitResponse,
-};
+pub use error::ClientError;

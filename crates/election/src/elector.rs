@@ -61,7 +61,7 @@ impl Elector {
         let won = tokio::select! {
             biased;
             () = shutdown.cancelled() => None,
-            won = self.stand() => Some(won?),
+            won = self.campaign() => Some(won?),
         };
         if won.is_none()
             && let Some(session) = self.session.take()
@@ -71,18 +71,18 @@ impl Elector {
         Ok(won)
     }
 
-    async fn stand(&mut self) -> Result<Leadership, ElectionError> {
+    async fn campaign(&mut self) -> Result<Leadership, ElectionError> {
         let shard = self.shard;
         let started = Instant::now();
         let mut waiting = false;
-        let mut away = false;
+        let mut unavailable = false;
         let retry = self.config.retry();
         let mut backoff = Backoff::new(retry, LONGEST_PAUSE.max(retry));
         loop {
             let tried = self.try_once().await;
-            if away && tried.is_ok() {
-                tracing::info!(shard = shard.0, "the ledger answers again");
-                away = false;
+            if unavailable && tried.is_ok() {
+                tracing::info!(shard = shard.0, "ledger available again");
+                unavailable = false;
                 backoff.reset();
             }
             let pause = match tried {
@@ -100,16 +100,16 @@ impl Elector {
                 Err(source) => match source.failure() {
                     Failure::Fatal => return Err(ElectionError::Ledger { shard, source }),
                     // A try that may have happened is no trouble: its session is gone,
-                    // and an epoch raised in vain is merely skipped.
+                    // and an epoch that was raised without a term is merely skipped.
                     Failure::Retryable | Failure::Ambiguous => {
-                        if !away {
+                        if !unavailable {
                             tracing::warn!(
                                 shard = shard.0,
                                 error = %source,
-                                "the ledger cannot be asked for the leader lease; trying on"
+                                "ledger unavailable, retrying the leader lease"
                             );
                         }
-                        away = true;
+                        unavailable = true;
                         backoff.pause()
                     }
                 },

@@ -16,7 +16,7 @@ pub enum ElectionError {
 }
 
 impl ElectionError {
-    /// What it means for whoever asked.
+    /// What the caller may do about it.
     pub fn failure(&self) -> Failure {
         match self {
             Self::Ledger { source, .. } => source.failure(),

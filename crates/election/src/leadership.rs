@@ -44,9 +44,9 @@ impl Leadership {
             timeout: config.ping_timeout(),
             max_misses: config.max_misses,
         };
-        let gone = lost.clone().drop_guard();
+        let cancel_lost = lost.clone().drop_guard();
         let renewal = tokio::spawn(async move {
-            let _gone = gone;
+            let _cancel_lost = cancel_lost;
             renewal.run().await;
         });
         Self {
@@ -77,7 +77,7 @@ impl Leadership {
         drop(self.stop);
         if let Err(error) = self.renewal.await {
             // The session went with the task, so the lock is free all the same.
-            tracing::warn!(shard = self.shard.0, %error, "the renewal of the lease had failed");
+            tracing::warn!(shard = self.shard.0, %error, "leader lease renewal failed");
         }
         tracing::info!(
             shard = self.shard.0,
@@ -111,7 +111,7 @@ impl Renewal {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut misses = 0;
         let stop = self.stop.clone();
-        let why = loop {
+        let reason = loop {
             let ping = tokio::select! {
                 biased;
                 () = stop.cancelled() => {
@@ -132,19 +132,19 @@ impl Renewal {
                         epoch = self.epoch.0,
                         misses,
                         %error,
-                        "a ping of the leader lease was missed"
+                        "leader lease ping missed"
                     );
                     if misses >= self.max_misses {
                         break format!("{misses} pings in a row were missed");
                     }
                 }
-                Ping::Lost(why) => break why,
+                Ping::Lost(reason) => break reason,
             }
         };
         tracing::error!(
             shard = self.shard.0,
             epoch = self.epoch.0,
-            why,
+            reason,
             "lost leader lease"
         );
     }
@@ -157,7 +157,7 @@ impl Renewal {
         {
             Ok(true) => Ping::Answered,
             Ok(false) => Ping::Lost("another term has begun".to_owned()),
-            // The lock went with its session: nothing is gained by asking a dead
+            // The lock went with its session: nothing is gained by using a dead
             // connection twice more, and a standby may lead already.
             Err(error) if error.ends_session() => {
                 Ping::Lost(format!("the session with the lock has ended: {error}"))

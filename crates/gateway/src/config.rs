@@ -10,9 +10,9 @@ use airlock_service::{HttpConfig, Secret, ServiceConfig, ShutdownConfig, Telemet
 use serde::{Deserialize, Serialize};
 
 use crate::auth;
-use crate::bundle_check::PublicKey;
-pub use crate::kernel::KernelConfig;
+use crate::policy::bundle_check::PublicKey;
 pub use crate::tasks::TasksConfig;
+use airlock_kernel_client::ConnectionConfig;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -24,7 +24,7 @@ pub struct GatewayConfig {
     pub tasks: TasksConfig,
     pub database: LedgerConfig,
     pub nats: BusConfig,
-    pub kernel: KernelConfig,
+    pub kernel: ConnectionConfig,
     pub policy: PolicyConfig,
     /// How many parts the jobs are divided into, each with a leader of its own. Must be
     /// the schedulers' number.
@@ -146,6 +146,9 @@ pub struct SubmitConfig {
     /// Batches of wake-ups under way on the bus at once. Those beyond are left to the
     /// scheduler's replayer.
     pub publishers: usize,
+    /// Announces jobs that come alone to the leader while they are committed. Off: it
+    /// learns of them after their commit.
+    pub speculation: bool,
 }
 
 impl Default for GatewayConfig {
@@ -158,7 +161,7 @@ impl Default for GatewayConfig {
             tasks: TasksConfig::default(),
             database: LedgerConfig::default(),
             nats: BusConfig::default(),
-            kernel: KernelConfig::default(),
+            kernel: ConnectionConfig::default(),
             policy: PolicyConfig::default(),
             shards: 1,
             telemetry: TelemetryConfig::default(),
@@ -194,6 +197,7 @@ impl Default for SubmitConfig {
             committers: 1,
             retry_for: Duration::from_secs(5),
             publishers: 32,
+            speculation: true,
         }
     }
 }
@@ -299,7 +303,7 @@ impl ServiceConfig for GatewayConfig {
             "submit.queue and submit.publishers must be at least 1",
         );
         problems.extend(self.policy.problems());
-        problems.extend(self.kernel.problems());
+        problems.extend(self.kernel.validate());
         problems.extend(self.tasks.problems());
         problems.extend(self.database.validate());
         problems.extend(

@@ -7,52 +7,36 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`config`] | the settings |
-//! | [`host`] | the parts put together, the links to Postgres and NATS |
-//! | [`http`] | routes, admission, authentication, problems |
-//! | [`body`], [`decode`], [`mistakes`] | a request's JSON to a job, with every mistake named |
-//! | [`shares`] | room that keys share, so that none takes all of it |
-//! | [`commit`] | group commit: concurrent submissions share transactions |
-//! | [`kernel`] | what the policy would say, for those who ask |
-//! | [`ahead`], [`wake`], [`late`] | what the scheduler is told during and after a commit |
+//! | [`config`] | the configuration |
+//! | [`service`] | the service: its parts put together |
+//! | [`http`] | the route table, the edge every request passes, one file per resource |
+//! | [`auth`] | API keys, the caller behind a request, the permission of each route |
+//! | [`limits`] | quotas per API key, admission of requests, the limit on open jobs |
+//! | [`submit`] | a request's JSON to a job, group commit, wake-ups on the bus |
+//! | [`view`] | how jobs, dead letters and approvals are shown |
 //! | [`waiting`] | clients that wait for a job's end |
-//! | [`open_jobs`] | how many jobs may be open, counted in the background |
-//! | [`tasks`] | the plainest way in: a time and a payload |
-//! | [`explain`] | what a job waits for, in a sentence |
-//! | [`letters`], [`letters_gauge`] | dead letters as they are asked for, shown and counted |
-//! | [`view`], [`cursor`], [`query`] | how jobs are shown and listed |
+//! | [`dlq`] | which dead letters a request is about, and their gauge |
+//! | [`policy`] | the safety kernel's client, bundles, what each kernel has loaded |
+//! | [`tasks`] | `POST /tasks`: a time and a payload |
+//! | [`connections`], [`retry`] | the connections to Postgres and NATS |
+//! | [`leader_health`] | whether a scheduler leads and gets on with its work |
 
-pub mod ahead;
 pub mod auth;
-pub mod body;
-pub mod bundle_check;
-pub mod changes;
-pub mod commit;
 pub mod config;
-pub mod cursor;
-pub mod decode;
-pub mod explain;
-pub mod host;
-pub mod http;
-pub mod kernel;
-pub mod kernels;
-pub mod late;
-pub mod letters;
-pub mod letters_gauge;
-pub mod links;
-pub mod metrics;
-pub mod mistakes;
-pub mod open_jobs;
-pub mod policy_query;
-pub mod problem;
-pub mod query;
-pub mod retry;
-pub mod shares;
-pub mod tasks;
-pub mod trace;
-pub mod view;
-pub mod waiting;
-pub mod wake;
+mod connections;
+mod dlq;
+mod http;
+mod leader_health;
+mod limits;
+mod metrics;
+mod policy;
+mod retry;
+mod service;
+mod submit;
+mod tasks;
+mod trace;
+mod view;
+mod waiting;
 
 pub use config::GatewayConfig;
-pub use host::Gateway;
+pub use service::Gateway;

@@ -25,11 +25,16 @@ pub struct GatewayMetrics {
     approvals: Family<Outcome, Counter>,
     pub commit_seconds: Histogram,
     pub commit_jobs: Histogram,
-    pub wakeups_lost: Counter,
+    wakeups_lost: Counter,
     pub waiters: Gauge,
 }
 
 impl GatewayMetrics {
+    pub fn wake_ups_lost(&self, jobs: usize) {
+        self.wakeups_lost
+            .inc_by(u64::try_from(jobs).unwrap_or(u64::MAX));
+    }
+
     pub fn new(metrics: &Metrics) -> Self {
         // From 1 to 512 jobs.
         let commit_jobs = Histogram::new(exponential_buckets(1.0, 2.0, 10));

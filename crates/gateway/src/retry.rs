@@ -8,7 +8,7 @@ use airlock_ledger::{Failure, LedgerError};
 use airlock_settings::Backoff;
 use tokio::time::Instant;
 
-use crate::problem::Problem;
+use crate::http::problem::Problem;
 
 /// Whether the same call, repeated, may go better. Everything given to [`retrying`]
 /// may be repeated without harm, so an ambiguous failure is among these.
@@ -31,18 +31,21 @@ fn may_pass(error: &LedgerError) -> bool {
 
 /// Calls `ask` until it succeeds, fails for good, or `deadline` has passed. Only for
 /// calls that may be repeated: reads, and writes that find their own earlier try.
-pub async fn retrying<T, F>(deadline: Instant, mut ask: impl FnMut() -> F) -> Result<T, LedgerError>
+pub async fn retrying<T, F>(
+    deadline: Instant,
+    mut call: impl FnMut() -> F,
+) -> Result<T, LedgerError>
 where
     F: Future<Output = Result<T, LedgerError>>,
 {
     let mut backoff = Backoff::millis(5, 250);
     loop {
-        match ask().await {
+        match call().await {
             Ok(answer) => return Ok(answer),
             Err(error) if !may_pass(&error) || Instant::now() + backoff.peek() >= deadline => {
                 return Err(error);
             }
-            Err(error) => tracing::debug!(%error, "asking the ledger again"),
+            Err(error) => tracing::debug!(%error, "ledger unavailable, retrying"),
         }
         tokio::time::sleep(backoff.pause()).await;
     }
@@ -51,10 +54,10 @@ where
 /// What a client hears of a ledger that fails. The error itself goes to the log.
 pub fn problem(error: &LedgerError) -> Problem {
     if may_pass(error) {
-        tracing::warn!(%error, "the ledger does not answer");
+        tracing::warn!(%error, "ledger unavailable");
         Problem::unavailable("the ledger does not answer; try again shortly")
     } else {
-        tracing::error!(%error, "the ledger refuses");
+        tracing::error!(%error, "request rejected by the ledger");
         Problem::internal()
     }
 }

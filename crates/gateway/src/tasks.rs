@@ -11,7 +11,7 @@ use axum::http::header::{CONTENT_TYPE, HOST};
 use axum::http::{HeaderName, Method, Uri};
 use serde::{Deserialize, Serialize};
 
-use crate::problem::Problem;
+use crate::http::problem::Problem;
 
 /// How tasks become jobs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -94,7 +94,7 @@ fn millis(time: Duration) -> Millis {
 }
 
 /// What browsers and proxies add; nothing on this machine that speaks to us directly does.
-fn is_foreign(name: &HeaderName) -> bool {
+fn is_forwarded(name: &HeaderName) -> bool {
     let name = name.as_str();
     matches!(
         name,
@@ -127,7 +127,7 @@ fn is_foreign(name: &HeaderName) -> bool {
 
 /// Whether a request was addressed to this machine by a name that no resolver can turn
 /// elsewhere: a page at a name that points here would come with that name.
-fn is_for_here(headers: &HeaderMap, uri: &Uri) -> bool {
+fn is_for_localhost(headers: &HeaderMap, uri: &Uri) -> bool {
     let authority = match headers.get(HOST) {
         Some(host) => host.to_str().ok().and_then(|h| h.parse().ok()),
         None => uri.authority().cloned(),
@@ -145,13 +145,13 @@ fn is_for_here(headers: &HeaderMap, uri: &Uri) -> bool {
 
 /// Keeps a web page that the developer happens to look at, and a proxy that lets
 /// strangers in, from coming without a key.
-pub fn from_here(method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
+pub fn check_local_request(method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
     // A page may send a form anywhere, but JSON only with leave.
     let json = *method == Method::GET
         || headers
             .get(CONTENT_TYPE)
             .is_some_and(|v| v.as_bytes().starts_with(b"application/json"));
-    if !json || headers.keys().any(is_foreign) || !is_for_here(headers, uri) {
+    if !json || headers.keys().any(is_forwarded) || !is_for_localhost(headers, uri) {
         return Err(Problem::unauthorized(
             "an API key is needed, as X-API-Key or Authorization: Bearer; without one, tasks are \
              taken as application/json and from this machine only",
@@ -200,7 +200,7 @@ mod tests {
             for (name, value) in pairs {
                 map.insert(*name, value.parse().unwrap());
             }
-            from_here(&method, &"/tasks".parse().unwrap(), &map).is_ok()
+            check_local_request(&method, &"/tasks".parse().unwrap(), &map).is_ok()
         };
         let json = ("content-type", "application/json");
         let here = ("host", "127.0.0.1:8080");

@@ -16,7 +16,8 @@ pub struct Tracing {
 /// A submission's place in its trace. The span ends when this is dropped.
 #[derive(Debug)]
 pub struct JobTrace {
-    pub span: Span,
+    /// Held for its end, which is the end of the submission.
+    _span: Span,
     pub traceparent: String,
     pub trace_id: String,
 }
@@ -49,7 +50,7 @@ impl Tracing {
             .unwrap_or_else(trace::fresh);
         let trace_id = trace::trace_id(&traceparent).unwrap_or_default().to_owned();
         JobTrace {
-            span,
+            _span: span,
             traceparent,
             trace_id,
         }

@@ -19,9 +19,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::watch;
 
 use crate::config::LimitsConfig;
-use crate::links::Links;
-use crate::problem::Problem;
-use crate::shares::{Place, Room, Shares, Who};
+use crate::connections::Links;
+use crate::http::problem::Problem;
+use crate::limits::quota::{Capacity, Permit, QuotaOwner, QuotaPool};
 
 const POLL_EVERY: Duration = Duration::from_millis(500);
 const POLL_CHUNK: usize = 1_000;
@@ -32,7 +32,7 @@ const EVENTS: usize = 256;
 #[derive(Clone)]
 pub struct Waiting {
     slots: Arc<Mutex<HashMap<JobId, Slot>>>,
-    places: Shares,
+    places: QuotaPool,
     gauge: Gauge,
 }
 
@@ -46,18 +46,18 @@ pub struct Waiter {
     waiting: Waiting,
     job_id: JobId,
     woken: watch::Receiver<()>,
-    _place: Place,
+    _place: Permit,
 }
 
 impl Waiting {
     pub fn new(limits: &LimitsConfig, gauge: Gauge) -> Self {
-        let all = Room {
+        let all = Capacity {
             places: limits.max_waiters,
             bytes: 0,
         };
         Self {
             slots: Arc::default(),
-            places: Shares::new(all, limits.admin_reserve_percent),
+            places: QuotaPool::new(all, limits.admin_reserve_percent),
             gauge,
         }
     }
@@ -67,7 +67,7 @@ impl Waiting {
     }
 
     /// Takes a place. Whoever does so before looking at the job misses nothing.
-    pub fn register(&self, job_id: &JobId, who: Who<'_>) -> Result<Waiter, Problem> {
+    pub fn register(&self, job_id: &JobId, who: QuotaOwner<'_>) -> Result<Waiter, Problem> {
         let place = self.places.enter(who).ok_or_else(|| {
             Problem::overloaded("too many clients wait for results; poll instead")
         })?;
@@ -139,7 +139,7 @@ impl Waiting {
                 }
                 _ = poll.tick() => {
                     if let Some(ledger) = links.ledger() {
-                        self.look(&ledger).await;
+                        self.poll_ledger(&ledger).await;
                     }
                 }
             }
@@ -167,7 +167,7 @@ impl Waiting {
         }
     }
 
-    async fn look(&self, ledger: &Ledger) {
+    async fn poll_ledger(&self, ledger: &Ledger) {
         for ids in self.job_ids().chunks(POLL_CHUNK) {
             match ledger.states(ids).await {
                 Ok(states) => {
@@ -175,7 +175,7 @@ impl Waiting {
                         self.wake(id.as_str());
                     }
                 }
-                Err(error) => tracing::debug!(%error, "looking for ended jobs"),
+                Err(error) => tracing::debug!(%error, "polling for finished jobs failed"),
             }
         }
     }
@@ -185,13 +185,17 @@ async fn subscribe(bus: &Bus) -> Option<airlock_bus::Subscription> {
     match bus.subscribe(subjects::JOB_EVENT, None).await {
         Ok(subscription) => Some(subscription),
         Err(error) => {
-            tracing::debug!(%error, "subscribing to events; polling meanwhile");
+            tracing::debug!(%error, "subscribing to job events failed, polling meanwhile");
             None
         }
     }
 }
 
 impl Waiter {
+    pub fn job_id(&self) -> &JobId {
+        &self.job_id
+    }
+
     /// Until the job may have ended.
     pub async fn woken(&mut self) {
         if self.woken.changed().await.is_err() {
@@ -231,12 +235,12 @@ mod tests {
     async fn places_are_bounded_and_given_back() {
         let waiting = waiting(3);
         let id = JobId::new("j").unwrap();
-        let enter = |key: &str| waiting.register(&id, Who::user(key));
+        let enter = |key: &str| waiting.register(&id, QuotaOwner::user(key));
         let mut first = enter("eve").unwrap_or_else(|_| panic!("a place"));
         assert!(enter("eve").is_err());
         let second = enter("bob").unwrap_or_else(|_| panic!("a place"));
         assert!(enter("carol").is_err());
-        let admin = Who {
+        let admin = QuotaOwner {
             key: "admin",
             admin: true,
         };
@@ -257,7 +261,7 @@ mod tests {
         let waiting = waiting(9);
         let id = JobId::new("j").unwrap();
         let mut waiter = waiting
-            .register(&id, Who::user("k"))
+            .register(&id, QuotaOwner::user("k"))
             .unwrap_or_else(|_| panic!("a place"));
         let event = |job_id: &str, state: &str| {
             let events = JobEvents {
@@ -285,7 +289,7 @@ mod tests {
     async fn a_wake_before_the_wait_is_not_lost() {
         let waiting = waiting(1);
         let mut waiter = waiting
-            .register(&JobId::new("j").unwrap(), Who::user("k"))
+            .register(&JobId::new("j").unwrap(), QuotaOwner::user("k"))
             .unwrap_or_else(|_| panic!("a place"));
         waiting.wake("j");
         waiter.woken().await;

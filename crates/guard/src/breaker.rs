@@ -4,37 +4,38 @@
 //! since when the circuit is open and who is probing. So one replica's third failure
 //! opens the circuit for all of them at once, and all of them together send at most the
 //! allowed number of probes. With Redis away each replica goes by its own
-//! [`Breaker`], which has the same rules and was told everything this replica saw.
+//! [`Breaker`], which has the same rules and records everything this replica saw.
 //!
 //! What must stay true: every admission is reported on, once. A replica that died with
 //! a probe in hand is forgiven after [`Settings::probe_lease`].
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use airlock_model::Timestamp;
 use airlock_model::breaker::{Admission, Breaker, Circuit, Settings};
+use airlock_settings::lock;
 use fred::types::Value;
 
 use crate::link::Guard;
 use crate::messages::millis;
 
-/// What an admission was given by; its report goes to the same place.
+/// Who granted a permit; its report goes to the same place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum By {
+enum GrantedBy {
     /// All replicas agree on it.
     Shared {
-        /// Failures were counted, or this is a probe: a success is worth telling.
-        tell: bool,
+        /// Failures were counted, or this is a probe: a success must be reported.
+        report_success: bool,
     },
     Local,
 }
 
-/// Leave to make one call. Hand it back with what came of the call.
+/// Permission to make one call. Return it with the outcome of the call.
 #[derive(Debug)]
 #[must_use = "an admission that is not reported on leaves a probe open"]
 pub struct Permit {
-    by: By,
+    by: GrantedBy,
 }
 
 /// See the module's page.
@@ -48,7 +49,7 @@ pub struct SharedBreaker {
 
 struct Local {
     breaker: Breaker,
-    /// The circuit opened while Redis was away: Redis is told when it is back.
+    /// The circuit opened while Redis was away: it is written to Redis when it is back.
     unshared: bool,
 }
 
@@ -69,41 +70,43 @@ impl Guard {
 }
 
 impl SharedBreaker {
-    /// Asked before each call. `None`: the circuit is open.
+    /// A permit, needed before each call. `None`: the circuit is open.
     pub async fn admit(&self, now: Timestamp) -> Option<Permit> {
         let script = &self.guard.inner.scripts.breaker_admit;
         let answer: Option<Vec<i64>> = self
             .guard
-            .hot(script, self.keys(), self.args(self.to_share(now)))
+            .run_script(script, self.keys(), self.args(self.to_share(now)))
             .await;
         let mut local = self.lock();
         let Some(answer) = answer else {
             return match local.breaker.admit(now) {
-                Admission::Go => Some(Permit { by: By::Local }),
+                Admission::Go => Some(Permit {
+                    by: GrantedBy::Local,
+                }),
                 Admission::Refused => None,
             };
         };
         local.unshared = false;
-        let (go, shared) = read(&answer, now);
+        let (go, shared) = parse(&answer, now);
         // Our own follows, so that it knows where to go on when Redis is lost.
         local.breaker.adopt(shared);
         go.then_some(Permit {
-            by: By::Shared {
-                tell: shared != Circuit::Closed { failures: 0 },
+            by: GrantedBy::Shared {
+                report_success: shared != Circuit::Closed { failures: 0 },
             },
         })
     }
 
-    /// What all replicas agree on, without asking for leave. Our own breaker follows, so
+    /// What all replicas agree on, without a permit. Our own breaker follows, so
     /// that a replica that begins knows what the others found out. `None` without Redis.
-    pub async fn look(&self, now: Timestamp) -> Option<Circuit> {
+    pub async fn read_shared(&self, now: Timestamp) -> Option<Circuit> {
         let (inner, keys) = (&self.guard.inner, self.keys());
-        let script = &inner.scripts.breaker_look;
+        let script = &inner.scripts.breaker_read;
         let call = script.evalsha_with_reload(&inner.client, keys, self.args(0));
-        let answer: Vec<i64> = self.guard.ask(inner.config.op_timeout, call).await.ok()?;
-        let (_, shared) = read(&answer, now);
+        let answer: Vec<i64> = self.guard.call(inner.config.op_timeout, call).await.ok()?;
+        let (_, shared) = parse(&answer, now);
         let mut local = self.lock();
-        // What was opened without Redis is still to be told to the others.
+        // A circuit that opened without Redis has yet to be shared.
         if !local.unshared {
             local.breaker.adopt(shared);
         }
@@ -114,11 +117,19 @@ impl SharedBreaker {
         let Permit { by } = permit;
         self.lock().breaker.succeeded();
         match by {
-            By::Shared { tell: true } => {
+            GrantedBy::Shared {
+                report_success: true,
+            } => {
                 let script = &self.guard.inner.scripts.breaker_succeeded;
-                let _: Option<i64> = self.guard.hot(script, self.keys(), self.args(0)).await;
+                let _: Option<i64> = self
+                    .guard
+                    .run_script(script, self.keys(), self.args(0))
+                    .await;
             }
-            By::Shared { tell: false } | By::Local => {}
+            GrantedBy::Shared {
+                report_success: false,
+            }
+            | GrantedBy::Local => {}
         }
     }
 
@@ -126,16 +137,19 @@ impl SharedBreaker {
         let Permit { by: _ } = permit;
         let script = &self.guard.inner.scripts.breaker_failed;
         // Also what was admitted locally: Redis may be back, and the others want to know.
-        let told: Option<i64> = self.guard.hot(script, self.keys(), self.args(0)).await;
+        let shared: Option<i64> = self
+            .guard
+            .run_script(script, self.keys(), self.args(0))
+            .await;
         let mut local = self.lock();
         local.breaker.failed(now);
-        if told.is_none() && matches!(local.breaker.circuit(), Circuit::Open { .. }) {
+        if shared.is_none() && matches!(local.breaker.circuit(), Circuit::Open { .. }) {
             local.unshared = true;
         }
     }
 
-    /// As far as this replica knows. For looking at, and for whether it is worth asking
-    /// Redis first.
+    /// As far as this replica knows: for display, and to decide whether Redis is worth a
+    /// call.
     pub fn circuit(&self) -> Circuit {
         self.lock().breaker.circuit()
     }
@@ -169,13 +183,13 @@ impl SharedBreaker {
     }
 
     fn lock(&self) -> MutexGuard<'_, Local> {
-        self.local.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.local)
     }
 }
 
 /// `{go, state, a, b}`: state 0 closed with `a` failures, 1 open for another `a` ms,
 /// 2 half-open with `a` probes out and `b` successes.
-fn read(answer: &[i64], now: Timestamp) -> (bool, Circuit) {
+fn parse(answer: &[i64], now: Timestamp) -> (bool, Circuit) {
     let at = |i: usize| answer.get(i).copied().unwrap_or(0);
     let small = |i: usize| u32::try_from(at(i)).unwrap_or(u32::MAX);
     let circuit = match at(1) {

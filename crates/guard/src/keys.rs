@@ -55,7 +55,7 @@ impl Keys {
         self.message("processed", key)
     }
 
-    /// Says that a message is being worked on; for whoever looks, never a gate.
+    /// Says that a message is being worked on; for inspection, never a gate.
     /// [`INFLIGHT_TTL`].
     pub fn inflight(&self, key: &MessageKey) -> String {
         self.message("inflight", key)
@@ -167,7 +167,7 @@ pub fn run_result(job: &JobId, dispatch: &str) -> String {
     format!("res:{job}:{dispatch}")
 }
 
-/// What a running job has produced so far, its `n`th word; the worker gives it its life
+/// What a running job has produced so far, its `n`th update; the worker gives it its life
 /// time. Only pointed at by progress, never a result.
 pub fn partial(job: &JobId, n: u32) -> String {
     format!("res:{job}:partial:{n}")

@@ -32,7 +32,6 @@ pub use counters::{Counters, CountersSnapshot};
 pub use keys::Keys;
 pub use link::{Guard, GuardError, Mode};
 pub use locks::JobLocks;
-pub use messages::MessageGuard;
 pub use named::NamedLock;
 pub use owner::CLAIM_TTL;
 pub use payloads::Head;

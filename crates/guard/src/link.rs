@@ -1,13 +1,14 @@
 //! The connection to Redis, and what everybody does while it is away.
 //!
-//! What must stay true: after one failure nobody asks Redis until a ping in the
+//! What must stay true: after one failure nobody calls Redis until a ping in the
 //! background succeeded, so a hung Redis costs one bounded wait and not one per call.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use airlock_model::Timestamp;
+use airlock_settings::lock;
 use fred::clients::Client;
 use fred::interfaces::{ClientLike, KeysInterface};
 use fred::types::config::{
@@ -26,11 +27,11 @@ use crate::local::LocalLocks;
 use crate::scripts::Scripts;
 use crate::tls;
 
-/// Whether Redis is asked.
+/// Whether Redis is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mode {
     Shared,
-    /// Guards say "not seen", locks hold within this process, payloads are not there.
+    /// Duplicate checks answer "not seen", locks hold within this process, payloads are not there.
     Local {
         since: Timestamp,
         reason: String,
@@ -67,7 +68,7 @@ impl GuardError {
     }
 }
 
-/// A connection to Redis that never stands in anybody's way. Clones share it.
+/// A connection to Redis that never blocks its users for long. Clones share it.
 #[derive(Clone)]
 pub struct Guard {
     pub(crate) inner: Arc<Inner>,
@@ -88,12 +89,7 @@ pub(crate) struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        for task in self
-            .tasks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .drain(..)
-        {
+        for task in lock(&self.tasks).drain(..) {
             task.abort();
         }
     }
@@ -131,32 +127,27 @@ impl Guard {
                 foreign: AtomicBool::new(false),
             }),
         };
-        let healer = tokio::spawn(heal(Arc::downgrade(&guard.inner), guard.mode()));
-        guard
-            .inner
-            .tasks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .extend([connection.abort_handle(), healer.abort_handle()]);
+        let recovery = tokio::spawn(recover(Arc::downgrade(&guard.inner), guard.mode()));
+        lock(&guard.inner.tasks).extend([connection.abort_handle(), recovery.abort_handle()]);
         let mut mode = guard.mode();
         let shared = mode.wait_for(|mode| !mode.is_local());
         if !matches!(timeout(config.op_timeout, shared).await, Ok(Ok(_))) {
-            tracing::warn!(url = %config.url, "Redis is not there; going on without it");
+            tracing::warn!(url = %config.url, "Redis unavailable, continuing without it");
         }
         Ok(guard)
     }
 
-    /// Whether Redis is asked, and why not.
+    /// Whether Redis is used, and why not.
     pub fn mode(&self) -> watch::Receiver<Mode> {
         self.inner.mode.subscribe()
     }
 
-    /// Asks Redis anything, so that the mode is true also where it is seldom asked.
+    /// Reads from Redis, so that the mode is true also where Redis is seldom used.
     pub async fn probe(&self) {
         let client = &self.inner.client;
         let call = client.exists::<i64, _>(crate::keys::WORKERS_SNAPSHOT);
-        // What came of it, the mode tells.
-        let _ = self.ask(self.inner.config.op_timeout, call).await;
+        // The outcome shows in the mode.
+        let _ = self.call(self.inner.config.op_timeout, call).await;
     }
 
     pub fn keys(&self) -> &Keys {
@@ -171,34 +162,31 @@ impl Guard {
         &self.inner.counters
     }
 
-    /// How its counts are called in a service's metrics, and the gauge beside them.
-    pub const SHOWN: (
+    /// The names of its counters in a service's metrics, and the gauge beside them.
+    pub const METRICS: (
         &'static str,
         &'static [(&'static str, &'static str)],
         (&'static str, &'static str),
     ) = (
         "cordum_guard",
         Counters::NAMES,
-        ("shared", "1 while Redis is asked, 0 in the local mode"),
+        ("shared", "1 while Redis is used, 0 in the local mode"),
     );
 
-    /// Reads the counts, in the order of [`Counters::NAMES`], and whether Redis is asked,
-    /// without keeping the connection: for a service's metrics.
-    pub fn reading(&self) -> impl Fn() -> (Vec<u64>, bool) + Send + Sync + use<> {
+    /// A function that reads the counters, in the order of [`Counters::NAMES`], and whether
+    /// Redis is used. It does not keep the connection: for a service's metrics.
+    pub fn metrics_reader(&self) -> impl Fn() -> (Vec<u64>, bool) + Send + Sync + use<> {
         let (counters, mode) = (Arc::clone(&self.inner.counters), self.mode());
         move || (counters.values(), !mode.borrow().is_local())
     }
 
     pub(crate) fn local(&self) -> MutexGuard<'_, LocalLocks> {
-        self.inner
-            .local
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner.local)
     }
 
-    /// Runs a script on the way of a job; `None` in local mode, and while this Redis is
+    /// Runs a script on the path of a job; `None` in local mode, and while this Redis is
     /// another ledger's.
-    pub(crate) async fn hot<T: FromValue>(
+    pub(crate) async fn run_script<T: FromValue>(
         &self,
         script: &Script,
         keys: Vec<String>,
@@ -209,11 +197,11 @@ impl Guard {
             return None;
         }
         let call = script.evalsha_with_reload(&self.inner.client, keys, args);
-        self.ask(self.inner.config.hot_timeout, call).await.ok()
+        self.call(self.inner.config.hot_timeout, call).await.ok()
     }
 
-    /// Asks Redis, within a bound. One failure begins the local mode.
-    pub(crate) async fn ask<T>(
+    /// Awaits a call of Redis, within a bound. One failure begins the local mode.
+    pub(crate) async fn call<T>(
         &self,
         bound: Duration,
         call: impl Future<Output = Result<T, fred::error::Error>>,
@@ -230,11 +218,11 @@ impl Guard {
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("no answer within {bound:?}"),
         };
-        self.go_local(&reason);
+        self.enter_local_mode(&reason);
         Err(GuardError::Unavailable(reason))
     }
 
-    fn go_local(&self, reason: &str) {
+    fn enter_local_mode(&self, reason: &str) {
         let began = self.inner.mode.send_if_modified(|mode| {
             let begins = !mode.is_local();
             if begins {
@@ -247,7 +235,7 @@ impl Guard {
         });
         if began {
             counters::add(&self.inner.counters.went_local, 1);
-            tracing::warn!(reason, "Redis failed; going on without it until it answers");
+            tracing::warn!(reason, "Redis unavailable, continuing without it");
         }
     }
 }
@@ -294,7 +282,7 @@ fn build(config: &GuardConfig) -> Result<Client, GuardError> {
 }
 
 /// Pings while Redis is away, and ends the local mode when it answers.
-async fn heal(inner: std::sync::Weak<Inner>, mut mode: watch::Receiver<Mode>) {
+async fn recover(inner: std::sync::Weak<Inner>, mut mode: watch::Receiver<Mode>) {
     while mode.wait_for(Mode::is_local).await.is_ok() {
         let Some(guard) = inner.upgrade().map(|inner| Guard { inner }) else {
             return;
@@ -310,7 +298,7 @@ async fn heal(inner: std::sync::Weak<Inner>, mut mode: watch::Receiver<Mode>) {
             guard.local().clear();
             let was = guard.inner.mode.send_replace(Mode::Shared);
             if let Mode::Local { since, .. } = was {
-                tracing::info!(away = ?now().since(since), "Redis answers");
+                tracing::info!(away = ?now().since(since), "Redis available again");
             }
             continue;
         }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// So many locks at most. Beyond it nothing is granted: busy means a short retry.
-const MOST: usize = 100_000;
+const MAX_LOCKS: usize = 100_000;
 
 /// Who holds a lock. A newer epoch takes an older one's over.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,9 +37,9 @@ impl LocalLocks {
         {
             return false;
         }
-        if self.held.len() >= MOST && !self.held.contains_key(key) {
+        if self.held.len() >= MAX_LOCKS && !self.held.contains_key(key) {
             self.held.retain(|_, (_, until)| *until > now);
-            if self.held.len() >= MOST {
+            if self.held.len() >= MAX_LOCKS {
                 return false;
             }
         }
@@ -105,7 +105,7 @@ mod tests {
         let mut locks = LocalLocks::default();
         let (ttl, now) = (Duration::from_secs(60), Instant::now());
         let me = holder(1, "a");
-        for i in 0..MOST {
+        for i in 0..MAX_LOCKS {
             assert!(locks.lock(&i.to_string(), &me, ttl, now));
         }
         assert!(!locks.lock("more", &me, ttl, now));

@@ -9,11 +9,12 @@
 //! must not be burdened further. The work goes on; the ledger refuses what is stale.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use airlock_bus::MessageKey;
 use airlock_model::ids::{Epoch, JobId};
+use airlock_settings::lock;
 use fred::types::Value;
 use tokio::task::JoinHandle;
 
@@ -41,7 +42,7 @@ struct Held(Mutex<HashMap<JobId, u32>>);
 
 impl Held {
     fn map(&self) -> MutexGuard<'_, HashMap<JobId, u32>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     fn remember(&self, jobs: &[JobId], locked: &[bool]) {
@@ -91,10 +92,10 @@ impl JobLocks {
         self.begin_batch(&[], jobs).await.1
     }
 
-    /// Tries again, for so long, to get the locks that were busy. Says how many still
+    /// Tries again, for so long, to get the locks that were busy. Returns how many still
     /// are; the caller goes on in any case, and the ledger's compare-and-set decides.
-    pub async fn wait_for_busy(&self, jobs: &[JobId], locked: &[bool], most: Duration) -> usize {
-        let until = Instant::now() + most;
+    pub async fn wait_for_busy(&self, jobs: &[JobId], locked: &[bool], bound: Duration) -> usize {
+        let until = Instant::now() + bound;
         let busy = jobs.iter().zip(locked).filter(|(_, locked)| !**locked);
         let mut busy: Vec<JobId> = busy.map(|(job, _)| job.clone()).collect();
         while !busy.is_empty() {
@@ -137,11 +138,7 @@ impl JobLocks {
 
     /// Stops renewing, waits until no renewal is on its way, and releases everything.
     pub async fn close(&self) {
-        let renewal = self
-            .renewal
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let renewal = lock(&self.renewal).take();
         if let Some(renewal) = renewal {
             renewal.abort();
             let _ = renewal.await;
@@ -153,26 +150,25 @@ impl JobLocks {
 
 impl Drop for JobLocks {
     fn drop(&mut self) {
-        let mut renewal = self.renewal.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(renewal) = renewal.take() {
+        if let Some(renewal) = lock(&self.renewal).take() {
             renewal.abort();
         }
     }
 }
 
 async fn renew(guard: Guard, holder: Holder, held: Arc<Held>) {
-    let most = guard.inner.config.max_renewal_failures;
+    let max_failures = guard.inner.config.max_renewal_failures;
     loop {
         tokio::time::sleep(guard.inner.config.job_lock_ttl / 3).await;
         let jobs: Vec<JobId> = held
             .map()
             .iter()
-            .filter(|(_, strikes)| **strikes < most)
+            .filter(|(_, failures)| **failures < max_failures)
             .map(|(job, _)| job.clone())
             .collect();
         for jobs in jobs.chunks(CHUNK) {
             let renewed = renew_chunk(&guard, &holder, jobs).await;
-            note_renewals(&guard, &held, jobs, &renewed);
+            record_renewals(&guard, &held, jobs, &renewed);
         }
     }
 }
@@ -182,7 +178,7 @@ async fn renew_chunk(guard: &Guard, holder: &Holder, jobs: &[JobId]) -> Vec<bool
     let ttl = guard.inner.config.job_lock_ttl;
     let args = vec![Value::from(holder.value()), millis(ttl)];
     let answers: Option<Vec<i64>> = guard
-        .hot(&guard.inner.scripts.renew, names.clone(), args)
+        .run_script(&guard.inner.scripts.renew, names.clone(), args)
         .await;
     match answers {
         Some(answers) => answers.into_iter().map(|n| n == 1).collect(),
@@ -197,24 +193,24 @@ async fn renew_chunk(guard: &Guard, holder: &Holder, jobs: &[JobId]) -> Vec<bool
     }
 }
 
-fn note_renewals(guard: &Guard, held: &Held, jobs: &[JobId], renewed: &[bool]) {
-    let most = guard.inner.config.max_renewal_failures;
+fn record_renewals(guard: &Guard, held: &Held, jobs: &[JobId], renewed: &[bool]) {
+    let max_failures = guard.inner.config.max_renewal_failures;
     let (mut good, mut failed) = (0, 0);
     let mut abandoned = Vec::new();
     let mut held = held.map();
     for (job, renewed) in jobs.iter().zip(renewed) {
         // One that was released meanwhile is no failure.
-        let Some(strikes) = held.get_mut(job) else {
+        let Some(failures) = held.get_mut(job) else {
             continue;
         };
         if *renewed {
-            *strikes = 0;
+            *failures = 0;
             good += 1;
             continue;
         }
         failed += 1;
-        *strikes += 1;
-        if *strikes == most {
+        *failures += 1;
+        if *failures == max_failures {
             abandoned.push(job.as_str());
         }
     }
@@ -226,9 +222,9 @@ fn note_renewals(guard: &Guard, held: &Held, jobs: &[JobId], renewed: &[bool]) {
         tracing::error!(
             locks = abandoned.len(),
             first,
-            failures = most,
+            failures = max_failures,
             redis_away = local,
-            "job locks could not be renewed and are left to expire"
+            "job lock renewal failed, locks left to expire"
         );
     }
 }

@@ -4,9 +4,8 @@
 //! in the stream agree, because a wiped stream gives the old numbers to new messages
 //! while the old keys still live.
 
-use airlock_bus::{MessageKey, Seen};
+use airlock_bus::MessageKey;
 use airlock_model::ids::JobId;
-use async_trait::async_trait;
 use fred::types::Value;
 
 use crate::counters;
@@ -14,16 +13,8 @@ use crate::link::Guard;
 use crate::local::Holder;
 use crate::scripts::CHUNK;
 
-/// The bus's duplicate check on Redis.
-#[derive(Debug, Clone)]
-pub struct MessageGuard(Guard);
-
 impl Guard {
-    pub fn messages(&self) -> MessageGuard {
-        MessageGuard(self.clone())
-    }
-
-    /// Checks messages and takes job locks, both in the same round trip. In local mode
+    /// Checks messages and acquires job locks, both in the same round trip. In local mode
     /// nothing was seen, and the locks are this process's.
     pub(crate) async fn begin(
         &self,
@@ -68,7 +59,9 @@ impl Guard {
         ];
         args.extend(keys.iter().map(time));
         let names = self.names(keys, jobs);
-        let answers: Vec<i64> = self.hot(&self.inner.scripts.begin, names, args).await?;
+        let answers: Vec<i64> = self
+            .run_script(&self.inner.scripts.begin, names, args)
+            .await?;
         (answers.len() == keys.len() + jobs.len()).then_some(answers)
     }
 
@@ -82,7 +75,9 @@ impl Guard {
             ];
             args.extend(keys.iter().map(time));
             let names = self.names(keys, jobs);
-            let done: Option<i64> = self.hot(&self.inner.scripts.finish, names, args).await;
+            let done: Option<i64> = self
+                .run_script(&self.inner.scripts.finish, names, args)
+                .await;
             if done.is_none() {
                 let mut local = self.local();
                 for job in jobs {
@@ -126,22 +121,4 @@ fn count(n: usize) -> Value {
 
 pub(crate) fn millis(duration: std::time::Duration) -> Value {
     Value::from(duration.as_millis().max(1).to_string())
-}
-
-#[async_trait]
-impl Seen for MessageGuard {
-    async fn begin(&self, keys: &[MessageKey]) -> Vec<bool> {
-        self.0.begin(keys, &[], &nobody()).await.0
-    }
-
-    async fn finish(&self, keys: &[MessageKey]) {
-        self.0.finish(keys, &[], &nobody()).await;
-    }
-}
-
-fn nobody() -> Holder {
-    Holder {
-        epoch: 0,
-        token: String::new(),
-    }
 }

@@ -42,7 +42,7 @@ impl Guard {
     pub async fn count(&self, key: &str, ttl: Duration) -> Option<u64> {
         let script = &self.inner.scripts.count;
         let n: i64 = self
-            .hot(script, vec![key.to_owned()], vec![millis(ttl)])
+            .run_script(script, vec![key.to_owned()], vec![millis(ttl)])
             .await?;
         u64::try_from(n).ok()
     }
@@ -59,7 +59,10 @@ impl NamedLock {
             Value::from(self.holder.value()),
         ];
         let script = &self.guard.inner.scripts.begin;
-        let answer: Option<Vec<i64>> = self.guard.hot(script, vec![self.key.clone()], args).await;
+        let answer: Option<Vec<i64>> = self
+            .guard
+            .run_script(script, vec![self.key.clone()], args)
+            .await;
         match answer {
             Some(answer) => answer == [1],
             None => {
@@ -77,7 +80,10 @@ impl NamedLock {
             Value::from(self.holder.value()),
         ];
         let script = &self.guard.inner.scripts.finish;
-        let done: Option<i64> = self.guard.hot(script, vec![self.key.clone()], args).await;
+        let done: Option<i64> = self
+            .guard
+            .run_script(script, vec![self.key.clone()], args)
+            .await;
         if done.is_none() {
             self.guard.local().unlock(&self.key, &self.holder);
         }

@@ -21,14 +21,14 @@ use crate::messages::millis;
 pub const CLAIM_TTL: Duration = Duration::from_secs(30);
 
 impl Guard {
-    /// Claims this Redis, under our prefix, for a ledger. Says whose it is when it is
-    /// another's.
+    /// Claims this Redis, under our prefix, for a ledger. Returns the other ledger
+    /// when it is claimed by one.
     pub async fn claim(&self, ledger: &LedgerId) -> Result<Option<String>, GuardError> {
         let script = &self.inner.scripts.claim;
         let keys = vec![self.keys().ledger()];
         let args = vec![Value::from(ledger.as_str()), millis(CLAIM_TTL)];
         let call = script.evalsha_with_reload::<String, _, _>(&self.inner.client, keys, args);
-        let holder = self.ask(self.inner.config.op_timeout, call).await?;
+        let holder = self.call(self.inner.config.op_timeout, call).await?;
         let other = (holder != ledger.as_str()).then_some(holder);
         self.inner.foreign.store(other.is_some(), Ordering::Relaxed);
         Ok(other)

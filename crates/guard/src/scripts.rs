@@ -9,7 +9,7 @@ pub(crate) const CHUNK: usize = 1_000;
 /// KEYS: processed × n, inflight × n, locks. ARGV: n, inflight ttl, lock ttl, epoch,
 /// holder, time × n. Answers for each message 1 if it was processed, then for each lock
 /// 1 if it is ours. What can be asked for all keys at once is: a call from Lua costs
-/// more than the look-up it makes.
+/// more than the lookup it makes.
 const BEGIN: &str = r"
 local n = tonumber(ARGV[1])
 local out = {}
@@ -137,7 +137,7 @@ local probed = tonumber(c[4] or 0) or 0
     };
 }
 
-/// Answers {go, state, a, b}: see `breaker::read`.
+/// Answers {go, state, a, b}: see `breaker::parse`.
 const BREAKER_ADMIT: &str = breaker!(
     r"
 if not till then
@@ -158,8 +158,8 @@ return {1, 2, probes + 1, successes}
 "
 );
 
-/// The same answer, without asking for leave.
-const BREAKER_LOOK: &str = breaker!(
+/// The same answer, without a permit.
+const BREAKER_READ: &str = breaker!(
     r"
 if not till then return {1, 0, tonumber(redis.call('GET', KEYS[1]) or '0'), 0} end
 if now < till then return {0, 1, till - now, 0} end
@@ -187,7 +187,7 @@ return n
 "
 );
 
-/// KEYS: counters. ARGV: 1 to count or 0 only to look, then for each: job, most, window
+/// KEYS: counters. ARGV: 1 to count or 0 only to read, then for each: job, most, window
 /// ms. Answers for each how many jobs were in the window, this one included. One that
 /// is over the limit takes no place in it, so that what is refused now does not hold up
 /// what comes later; and no counter grows beyond its limit.
@@ -223,7 +223,7 @@ pub(crate) struct Scripts {
     pub count: Script,
     pub claim: Script,
     pub breaker_admit: Script,
-    pub breaker_look: Script,
+    pub breaker_read: Script,
     pub breaker_succeeded: Script,
     pub breaker_failed: Script,
     pub velocity: Script,
@@ -239,7 +239,7 @@ impl Default for Scripts {
             count: Script::from_lua(COUNT),
             claim: Script::from_lua(CLAIM),
             breaker_admit: Script::from_lua(BREAKER_ADMIT),
-            breaker_look: Script::from_lua(BREAKER_LOOK),
+            breaker_read: Script::from_lua(BREAKER_READ),
             breaker_succeeded: Script::from_lua(BREAKER_SUCCEEDED),
             breaker_failed: Script::from_lua(BREAKER_FAILED),
             velocity: Script::from_lua(VELOCITY),

@@ -29,7 +29,7 @@ impl Guard {
         ];
         let script = &self.inner.scripts.snapshot;
         let call = script.evalsha_with_reload::<i64, _, _>(&self.inner.client, names, args);
-        let written = self.ask(self.inner.config.op_timeout, call).await?;
+        let written = self.call(self.inner.config.op_timeout, call).await?;
         Ok(written == 1)
     }
 
@@ -39,6 +39,6 @@ impl Guard {
             .inner
             .client
             .get::<Option<Bytes>, _>(keys::WORKERS_SNAPSHOT);
-        self.ask(READ_BOUND, call).await
+        self.call(READ_BOUND, call).await
     }
 }

@@ -6,9 +6,10 @@
 //! same rules, and says so.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use airlock_settings::lock;
 use fred::types::Value;
 
 use crate::link::Guard;
@@ -16,10 +17,10 @@ use crate::messages::millis;
 use crate::scripts::CHUNK;
 
 /// Counters kept in this process at most. The one used longest ago is given up.
-const MOST: usize = 10_000;
+const MAX_COUNTERS: usize = 10_000;
 
 /// Jobs remembered by one counter of this process at most.
-const MOST_JOBS: u64 = 100_000;
+const MAX_JOBS: u64 = 100_000;
 
 /// One question: how many jobs with this one?
 #[derive(Debug, Clone)]
@@ -70,22 +71,22 @@ impl Velocity {
 
     /// Counts each job, once.
     pub async fn count(&self, checks: &[VelocityCheck]) -> Counted {
-        self.ask(checks, true).await
+        self.run(checks, true).await
     }
 
     /// What counting would answer, without counting.
     pub async fn peek(&self, checks: &[VelocityCheck]) -> Counted {
-        self.ask(checks, false).await
+        self.run(checks, false).await
     }
 
-    async fn ask(&self, checks: &[VelocityCheck], count: bool) -> Counted {
+    async fn run(&self, checks: &[VelocityCheck], count: bool) -> Counted {
         let mut counts = Vec::with_capacity(checks.len());
         for chunk in checks.chunks(CHUNK) {
-            match self.shared(chunk, count).await {
+            match self.count_in_redis(chunk, count).await {
                 Some(found) => counts.extend(found),
                 None => {
                     return Counted {
-                        counts: self.alone(checks, count),
+                        counts: self.count_locally(checks, count),
                         local: true,
                     };
                 }
@@ -97,7 +98,7 @@ impl Velocity {
         }
     }
 
-    async fn shared(&self, checks: &[VelocityCheck], count: bool) -> Option<Vec<u64>> {
+    async fn count_in_redis(&self, checks: &[VelocityCheck], count: bool) -> Option<Vec<u64>> {
         let guard = self.guard.as_ref()?;
         let keys = checks
             .iter()
@@ -110,7 +111,7 @@ impl Velocity {
             args.push(millis(check.window));
         }
         let script = &guard.inner.scripts.velocity;
-        let found: Vec<i64> = guard.hot(script, keys, args).await?;
+        let found: Vec<i64> = guard.run_script(script, keys, args).await?;
         (found.len() == checks.len()).then(|| {
             found
                 .into_iter()
@@ -119,18 +120,18 @@ impl Velocity {
         })
     }
 
-    fn alone(&self, checks: &[VelocityCheck], count: bool) -> Vec<u64> {
+    fn count_locally(&self, checks: &[VelocityCheck], count: bool) -> Vec<u64> {
         let now = Instant::now();
-        let mut local = self.local.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut local = lock(&self.local);
         checks
             .iter()
-            .map(|check| local.one(check, count, now))
+            .map(|check| local.check(check, count, now))
             .collect()
     }
 }
 
 impl Local {
-    fn one(&mut self, check: &VelocityCheck, count: bool, now: Instant) -> u64 {
+    fn check(&mut self, check: &VelocityCheck, count: bool, now: Instant) -> u64 {
         self.tick += 1;
         if !self.counters.contains_key(&check.counter) {
             if !count {
@@ -149,14 +150,14 @@ impl Local {
         if counter.jobs.iter().any(|(_, job)| *job == check.job) {
             return n;
         }
-        if count && n < check.most.min(MOST_JOBS) {
+        if count && n < check.most.min(MAX_JOBS) {
             counter.jobs.push_back((now, check.job.clone()));
         }
         n + 1
     }
 
     fn make_room(&mut self) {
-        if self.counters.len() < MOST {
+        if self.counters.len() < MAX_COUNTERS {
             return;
         }
         let oldest = self.counters.iter().min_by_key(|(_, c)| c.used);
@@ -183,20 +184,20 @@ mod tests {
     fn alone_it_counts_each_job_once_and_never_what_is_over() {
         let mut local = Local::default();
         let now = Instant::now();
-        assert_eq!(local.one(&check("a"), false, now), 1);
-        assert_eq!(local.one(&check("a"), true, now), 1);
-        assert_eq!(local.one(&check("a"), true, now), 1, "once");
-        assert_eq!(local.one(&check("b"), true, now), 2);
-        assert_eq!(local.one(&check("c"), true, now), 3, "over");
+        assert_eq!(local.check(&check("a"), false, now), 1);
+        assert_eq!(local.check(&check("a"), true, now), 1);
+        assert_eq!(local.check(&check("a"), true, now), 1, "once");
+        assert_eq!(local.check(&check("b"), true, now), 2);
+        assert_eq!(local.check(&check("c"), true, now), 3, "over");
         assert_eq!(
-            local.one(&check("d"), true, now),
+            local.check(&check("d"), true, now),
             3,
             "the third left no trace"
         );
-        assert_eq!(local.one(&check("b"), true, now), 2, "still within");
+        assert_eq!(local.check(&check("b"), true, now), 2, "still within");
         let later = now + Duration::from_secs(60);
         assert_eq!(
-            local.one(&check("d"), true, later),
+            local.check(&check("d"), true, later),
             1,
             "the window has passed"
         );
@@ -205,14 +206,14 @@ mod tests {
     #[test]
     fn it_is_bounded() {
         let mut local = Local::default();
-        for i in 0..MOST + 5 {
+        for i in 0..MAX_COUNTERS + 5 {
             let check = VelocityCheck {
                 counter: i.to_string(),
                 ..check("a")
             };
-            local.one(&check, true, Instant::now());
+            local.check(&check, true, Instant::now());
         }
-        assert_eq!(local.counters.len(), MOST);
+        assert_eq!(local.counters.len(), MAX_COUNTERS);
         assert!(!local.counters.contains_key("0"), "the oldest went");
     }
 }

@@ -91,3 +91,45 @@ impl LedgerConfig {
         Duration::from_millis(self.op_timeout_ms)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use airlock_testkit::Postgres;
+    use sqlx::Connection;
+
+    use super::*;
+    use crate::Ledger;
+
+    /// A program that stands still in a transaction, or whose machine is gone, holds up the
+    /// others only for so long: the server ends its session.
+    #[tokio::test]
+    async fn a_pool_connection_that_hangs_in_a_transaction_is_ended() -> anyhow::Result<()> {
+        let postgres = Postgres::start().await?;
+        let ledger = Ledger::connect(&LedgerConfig::at(&postgres.url()), "test").await?;
+        ledger.migrate().await?;
+        let mut hung = ledger.pool.begin().await?;
+        for (setting, wanted) in [
+            ("idle_in_transaction_session_timeout", "5s"),
+            ("lock_timeout", "5s"),
+            ("tcp_keepalives_idle", "5"),
+            ("tcp_keepalives_interval", "2"),
+            ("tcp_keepalives_count", "3"),
+        ] {
+            let show = format!("SHOW {setting}");
+            let value: String = sqlx::query_scalar(sqlx::AssertSqlSafe(show))
+                .fetch_one(&mut *hung)
+                .await?;
+            assert_eq!(value, wanted, "{setting}");
+        }
+        let lock = "LOCK TABLE setting IN ACCESS EXCLUSIVE MODE";
+        sqlx::query(lock).execute(&mut *hung).await?;
+        // A session without any limit of its own gets what the other held.
+        let mut other = sqlx::PgConnection::connect(&postgres.url()).await?;
+        let read = sqlx::query("SELECT FROM setting").fetch_all(&mut other);
+        tokio::time::timeout(Duration::from_secs(60), read).await??;
+        assert!(hung.commit().await.is_err(), "its session goes on");
+        Ok(())
+    }
+}

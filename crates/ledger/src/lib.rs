@@ -2,89 +2,67 @@
 //!
 //! A job is two rows: [`submit`] writes both in one statement, the leader moves the
 //! state row by compare-and-set on (state, attempt, dispatch) under its epoch
-//! ([`leader`]), and whatever others must hear of goes to the change log in the same
+//! ([`writer`]), and whatever others must hear of goes to the change log in the same
 //! transaction ([`changes`]). Rows of a batch are always sorted by key, or two batches
 //! could deadlock.
 
 mod approvals;
-mod approvals_hold;
-mod approvals_request;
-mod approvals_rules;
-mod approvals_sweep;
-mod approvals_vote;
-mod as_leader;
-mod audit;
-mod bundles;
-mod cancel;
-mod changes;
-mod commit;
 mod config;
-mod cursors;
-mod decisions;
+mod dlq;
 mod error;
-mod history;
-mod kernels;
+mod jobs;
 mod leader;
-mod lease;
-mod letters;
-mod letters_count;
-mod lines;
-mod migrate;
-mod open;
-mod page;
-mod query;
-mod recover;
+mod log;
+mod ops;
+mod policy;
 mod reports;
-mod reports_write;
-mod retention;
-mod second;
-mod settings;
-mod stale;
-mod submit;
+mod states;
 mod ts;
-mod velocity;
 
 use std::time::Duration;
 
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
+pub use approvals::request::{AskedFor, Input, LastApproved};
+pub use approvals::rules::{Refusal, Voter, may_vote};
+pub use approvals::sweep::{HeldJob, Reevaluated};
+pub use approvals::vote::{NewVote, VoteOutcome};
 pub use approvals::{
     Approval, ApprovalFilter, ApprovalPage, ApprovalStatus, DEFAULT_EXPIRY_SECONDS, Granted,
     Permitted, Vote,
 };
-pub use approvals_request::{AskedFor, Input, LastApproved};
-pub use approvals_rules::{Refusal, Voter, may_vote};
-pub use approvals_sweep::{HeldJob, Rejudged};
-pub use approvals_vote::{NewVote, VoteOutcome};
-pub use as_leader::LeaderLedger;
-pub use audit::{Actor, AuditEntry, AuditPosition};
-pub use bundles::{Bundle, KEPT_BUNDLES, NewBundle, RolledBack};
-pub use cancel::{CancelOutcome, CancelRequest};
-pub use changes::{Change, ChangePosition};
-pub use commit::{Assign, Commit, Finish, Mark, Refuse, Requeue, StrayResult, Written};
 pub use config::LedgerConfig;
-pub use decisions::PastDecision;
+pub use dlq::counts::OpenDeadLetters;
+pub use dlq::dead_letters::{DeadLetter, DeadLetterDetail, DeadLetterFilter, NewDeadLetter};
+pub use dlq::retry::{Retried, retry_key};
 pub use error::{Failure, LedgerError};
-pub use history::HistoryEntry;
-pub use kernels::{KERNEL_GONE_AFTER, KernelReport, KernelStatus};
-pub use leader::LeaderWriter;
-pub use lease::{LeaderInfo, LeaseConnection};
-pub use letters::{DeadLetter, LetterFilter, NewDeadLetter, WholeLetter};
-pub use letters_count::OpenLetters;
-pub use open::{Full, OpenByTenant, OpenJobs, OpenLimits};
-pub use query::{JobFilter, JobPage, JobView};
-pub use recover::{Accepted, LoadedJob, OpenJob};
+pub use jobs::cancel::{CancelOutcome, CancelRequest};
+pub use jobs::decisions::PastDecision;
+pub use jobs::history::HistoryEntry;
+pub use jobs::load::{Accepted, LoadedJob, OpenJob};
+pub use jobs::open_jobs::{Full, OpenByTenant, OpenJobs, OpenLimits};
+pub use jobs::query::{JobFilter, JobPage, JobView};
+pub use jobs::submit::{NewJob, SubmitConflict, Submitted};
+pub use leader::commit::{Commit, Written};
+pub use leader::fence::LeaderLedger;
+pub use leader::moves::{
+    Assign, Close, Finish, GiveUp, Hold, Move, MoveKind, RecordTimes, Requeue, UnmatchedResult,
+};
+pub use leader::stale::StaleAfter;
+pub use leader::writer::LeaderWriter;
+pub use log::audit::{Actor, AuditEntry, AuditPosition};
+pub use log::changes::{Change, ChangePosition};
+pub use ops::lease::{LeaderHealth, LeaderInfo, LeaseConnection};
+pub use ops::retention::{Sweep, Swept, id_floor};
+pub use ops::settings::Fact;
+pub use policy::bundles::{Bundle, KEPT_BUNDLES, NewBundle, RolledBack};
+pub use policy::kernels::{KERNEL_GONE_AFTER, KernelReport, KernelStatus};
+pub use policy::velocity::StrictCount;
 pub use reports::{
     Artifact, ConstraintOutcome, ConstraintReport, JobReport, KEPT_ARTIFACTS, KEPT_PARTIALS,
     NewReport, Partial, Progress,
 };
-pub use retention::{Sweep, Swept, id_floor};
-pub use second::{Retried, retry_key};
-pub use settings::Fact;
-pub use stale::StaleAfter;
-pub use submit::{Clash, NewJob, Submitted};
-pub use velocity::StrictCount;
 
 use error::Doing;
 
@@ -92,7 +70,7 @@ use error::Doing;
 #[derive(Clone)]
 pub struct Ledger {
     pool: PgPool,
-    lines: lines::Lines,
+    lines: ops::hot_pool::Lines,
     options: PgConnectOptions,
     op_timeout: Duration,
 }
@@ -121,7 +99,7 @@ impl Ledger {
             .doing("connecting to Postgres")?;
         Ok(Self {
             pool,
-            lines: lines::Lines::new(&options, config.op_timeout()),
+            lines: ops::hot_pool::Lines::new(&options, config.op_timeout()),
             options,
             op_timeout: config.op_timeout(),
         })
@@ -129,7 +107,7 @@ impl Ledger {
 
     /// Brings the schema up to date; safe to call from every service at once.
     pub async fn migrate(&self) -> Result<(), LedgerError> {
-        migrate::run(&self.options).await
+        ops::migrate::run(&self.options).await
     }
 
     /// Asks the database anything, to see whether it answers; returns its time.

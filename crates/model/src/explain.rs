@@ -1,8 +1,8 @@
-//! Where an open job stands and what it waits for, as the leader knows it: asked for by
-//! whoever has to explain a job, answered from the engine's own books.
+//! What an open job waits for, as the leader's engine has it: the request and the reply of
+//! `explain`, and the sentence that a person reads.
 //!
-//! Nothing of it is written down: what a job waits for changes with every heartbeat, and
-//! a ledger write per job and try would cost more than the jobs themselves.
+//! None of this is in the ledger: what a job waits for changes with every heartbeat, and a
+//! write per job and try would cost more than the jobs themselves.
 
 use std::time::Duration;
 
@@ -12,33 +12,33 @@ use crate::ids::{JobId, PoolName, TenantId, WorkerId};
 use crate::routing::WaitReason;
 use crate::time::Timestamp;
 
-/// The code of a job that is before the kernel.
+/// The code of a job that the safety kernel is evaluating.
 pub const CHECKING: &str = "safety_check";
 
-/// What the leader is asked.
+/// Requests the wait status of one job from the leader.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Question {
+pub struct ExplainRequest {
     pub job_id: JobId,
 }
 
-/// What it says.
+/// The leader's reply. The names on the wire are older than those of the fields.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Answer {
+pub struct ExplainReply {
     pub job_id: JobId,
     pub leader: String,
     pub epoch: u64,
     pub at: Timestamp,
     #[serde(flatten)]
-    pub standing: Standing,
+    pub status: WaitStatus,
 }
 
-/// Where a job stands with the leader.
+/// What a job waits for, or who runs it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "standing", rename_all = "snake_case")]
-pub enum Standing {
-    /// The leader does not hold it.
+pub enum WaitStatus {
+    /// The leader's engine does not track it.
     Unknown,
-    /// The safety kernel is being asked.
+    /// The safety kernel decides about it.
     Checking { since: Timestamp },
     /// Allowed, and in the ready queue.
     Waiting {
@@ -58,10 +58,10 @@ pub enum Standing {
         /// Jobs that wait in the same lane (pool and tenant), itself included.
         lane: u64,
     },
-    /// To be asked about again at a time.
+    /// The kernel decides about it again at a time.
     Sleeping {
         reason: String,
-        /// The same in words, where more can be said than the reason.
+        /// The same in words, where there is more than the reason.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         detail: String,
         since: Timestamp,
@@ -77,11 +77,12 @@ pub enum Standing {
         since: Timestamp,
         accepted: bool,
         started_at: Option<Timestamp>,
-        last_sign: Timestamp,
+        #[serde(rename = "last_sign")]
+        last_heartbeat: Timestamp,
     },
 }
 
-impl Standing {
+impl WaitStatus {
     /// What a job that is PENDING waits for: the code and the words. `None` when that is
     /// not known here, or when it does not wait.
     pub fn waits_for(&self) -> Option<(String, String)> {
@@ -92,8 +93,8 @@ impl Standing {
             )),
             Self::Waiting { reason, detail, .. } => Some((reason.clone(), detail.clone())),
             Self::Sleeping { reason, detail, .. } => {
-                let words = sleeping_words(reason, detail).to_owned();
-                Some((reason.clone(), words))
+                let text = sleeping_text(reason, detail).to_owned();
+                Some((reason.clone(), text))
             }
             Self::Unknown | Self::Held { .. } | Self::Assigned { .. } => None,
         }
@@ -103,8 +104,7 @@ impl Standing {
     pub fn sentence(&self, now: Timestamp) -> String {
         match self {
             Self::Unknown => {
-                "The scheduler does not hold it yet; the replayer takes up what was forgotten."
-                    .to_owned()
+                "The scheduler does not track it yet; the replayer finds forgotten jobs.".to_owned()
             }
             Self::Checking { since } => format!(
                 "It is before the safety kernel, {}.",
@@ -124,19 +124,8 @@ impl Standing {
                 if *lane > 1 {
                     text.push_str(&format!(" {lane} jobs of its tenant wait there."));
                 }
-                if *tries > 0 {
-                    text.push_str(&format!(" {tries} of {max_tries} tries are used up"));
-                    text.push_str(&match counted_since {
-                        Some(at) => format!(", counted anew by this leader since {at}."),
-                        None => ".".to_owned(),
-                    });
-                }
-                if *next_try_at > now {
-                    text.push_str(&format!(
-                        " It is tried as soon as something changes, and in {} in any case.",
-                        words(next_try_at.since(now))
-                    ));
-                }
+                text.push_str(&used_tries(*tries, *max_tries, *counted_since));
+                text.push_str(&next_try(now, *next_try_at));
                 text
             }
             Self::Sleeping {
@@ -147,8 +136,8 @@ impl Standing {
             } => format!(
                 "It waits {}: {}; next in {}.",
                 ago("since", now, *since),
-                sleeping_words(reason, detail),
-                words(until.since(now))
+                sleeping_text(reason, detail),
+                human_duration(until.since(now))
             ),
             Self::Held { since } => {
                 format!("It is held for approval, {}.", ago("since", now, *since))
@@ -160,14 +149,14 @@ impl Standing {
                 since,
                 accepted,
                 started_at,
-                last_sign,
+                last_heartbeat,
             } => {
                 let run = format!("run {attempt} of at most {max_attempts}");
                 match (started_at, accepted) {
                     (Some(at), _) => format!(
-                        "Worker {worker} runs it ({run}) {}; last sign of life {} ago.",
+                        "Worker {worker} runs it ({run}) {}; last heartbeat {} ago.",
                         ago("since", now, *at),
-                        words(now.since(*last_sign))
+                        human_duration(now.since(*last_heartbeat))
                     ),
                     (None, true) => {
                         format!("Worker {worker} has accepted it ({run}).")
@@ -182,7 +171,25 @@ impl Standing {
     }
 }
 
-fn sleeping_words<'a>(reason: &'a str, detail: &'a str) -> &'a str {
+fn used_tries(tries: u32, max: u32, counted_since: Option<Timestamp>) -> String {
+    match counted_since {
+        _ if tries == 0 => String::new(),
+        Some(at) => {
+            format!(" {tries} of {max} tries are used up, counted anew by this leader since {at}.")
+        }
+        None => format!(" {tries} of {max} tries are used up."),
+    }
+}
+
+fn next_try(now: Timestamp, at: Timestamp) -> String {
+    if at <= now {
+        return String::new();
+    }
+    let within = human_duration(at.since(now));
+    format!(" It is tried as soon as something changes, and in {within} in any case.")
+}
+
+fn sleeping_text<'a>(reason: &'a str, detail: &'a str) -> &'a str {
     if !detail.is_empty() {
         return detail;
     }
@@ -195,12 +202,12 @@ fn sleeping_words<'a>(reason: &'a str, detail: &'a str) -> &'a str {
     }
 }
 
-fn ago(word: &str, now: Timestamp, then: Timestamp) -> String {
-    format!("for {} ({word} {then})", words(now.since(then)))
+fn ago(label: &str, now: Timestamp, then: Timestamp) -> String {
+    format!("for {} ({label} {then})", human_duration(now.since(then)))
 }
 
 /// A duration as a person says it.
-fn words(d: Duration) -> String {
+fn human_duration(d: Duration) -> String {
     let s = d.as_secs();
     match s {
         0 => format!("{} ms", d.as_millis()),
@@ -227,13 +234,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_survive_the_wire() {
-        let answer = Answer {
+    fn replies_survive_the_wire() {
+        let reply = ExplainReply {
             job_id: JobId::new("j").unwrap(),
             leader: "here".to_owned(),
             epoch: 3,
             at: Timestamp(5),
-            standing: Standing::Waiting {
+            status: WaitStatus::Waiting {
                 reason: "no_workers".to_owned(),
                 detail: "no worker in pool default".to_owned(),
                 since: Timestamp(1),
@@ -245,31 +252,31 @@ mod tests {
                 lane: 4,
             },
         };
-        let text = serde_json::to_string(&answer).unwrap();
+        let text = serde_json::to_string(&reply).unwrap();
         assert!(text.contains("\"standing\":\"waiting\""), "{text}");
-        assert_eq!(serde_json::from_str::<Answer>(&text).unwrap(), answer);
+        assert_eq!(serde_json::from_str::<ExplainReply>(&text).unwrap(), reply);
     }
 
     #[test]
     fn a_sleeping_job_says_what_it_was_told_or_what_its_reason_means() {
-        let sleeping = |reason: &str, detail: &str| Standing::Sleeping {
+        let sleeping = |reason: &str, detail: &str| WaitStatus::Sleeping {
             reason: reason.to_owned(),
             detail: detail.to_owned(),
             since: Timestamp(0),
             until: Timestamp::from_millis(5_000),
         };
         let open = sleeping("safety_unavailable", "safety kernel circuit open");
-        let (code, words) = open.waits_for().unwrap();
+        let (code, text) = open.waits_for().unwrap();
         assert_eq!(code, "safety_unavailable");
-        assert_eq!(words, "safety kernel circuit open");
+        assert_eq!(text, "safety kernel circuit open");
         let text = open.sentence(Timestamp(0));
         assert!(
             text.contains("safety kernel circuit open; next in 5 s"),
             "{text}"
         );
-        let (_, words) = sleeping("throttled", "").waits_for().unwrap();
-        assert_eq!(words, "the policy asks to slow down");
-        let held = Standing::Held {
+        let (_, text) = sleeping("throttled", "").waits_for().unwrap();
+        assert_eq!(text, "the policy asks to slow down");
+        let held = WaitStatus::Held {
             since: Timestamp(0),
         };
         assert_eq!(held.waits_for(), None);
@@ -278,7 +285,7 @@ mod tests {
     #[test]
     fn a_sentence_names_reason_time_and_tries() {
         let now = Timestamp::from_millis(100_000);
-        let text = Standing::Waiting {
+        let text = WaitStatus::Waiting {
             reason: "no_workers".to_owned(),
             detail: "no worker in pool default serves job.a".to_owned(),
             since: Timestamp::from_millis(88_000),

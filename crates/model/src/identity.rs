@@ -41,6 +41,15 @@ impl Credential {
     /// signatures proves nothing, so such a name is never one of an API key.
     pub const BUS: &'static str = "bus:";
 
+    /// What the name of a sender begins with whose packet had a good signature. It stands
+    /// beside the name with [`Self::BUS`], never instead of it: rules know that one.
+    pub const SIGNED: &'static str = "signed:";
+
+    /// The name that proves a sender, for a packet whose signature was verified.
+    pub fn signed_sender(sender: &str) -> String {
+        format!("{}{sender}", Self::SIGNED)
+    }
+
     /// Of a client on the bus. Its principal is apart from those of API keys, so that no
     /// sender id poses as one of them.
     pub fn of_sender(sender: &str) -> Self {
@@ -65,7 +74,7 @@ impl Credential {
     }
 
     /// The name that counts, and the claim that does not.
-    fn settle(&self, claimed: Option<String>) -> (String, Option<String>) {
+    fn resolve(&self, claimed: Option<String>) -> (String, Option<String>) {
         match claimed.filter(|name| !name.is_empty()) {
             None => (self.principal.clone(), None),
             Some(name) if name.eq_ignore_ascii_case(&self.principal) => {
@@ -78,10 +87,10 @@ impl Credential {
 }
 
 impl JobSpec {
-    /// Puts the credential's names in place of what the request said of itself.
+    /// Puts the credential's names in place of what the request claimed.
     pub fn identify(&mut self, by: &Credential) {
-        let (principal, claimed_principal) = by.settle(self.principal_id.take());
-        let (actor, claimed_actor) = by.settle(self.actor_id.take());
+        let (principal, claimed_principal) = by.resolve(self.principal_id.take());
+        let (actor, claimed_actor) = by.resolve(self.actor_id.take());
         self.principal_id = Some(principal);
         self.actor_id = Some(actor);
         let claim = Claim {

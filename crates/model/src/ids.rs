@@ -10,6 +10,11 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::routing::Addressing;
+use crate::run_end::RunEnd;
+use crate::state::JobState;
+use crate::time::Timestamp;
+
 /// Why a string is not a valid id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdError {
@@ -33,19 +38,19 @@ pub enum IdError {
 /// A rule for the characters of an id.
 struct Charset {
     allowed: fn(char) -> bool,
-    words: &'static str,
+    description: &'static str,
 }
 
 /// Anything printable without white space: safe in a Redis key and a log line.
 const VISIBLE: Charset = Charset {
     allowed: |c| c.is_ascii_graphic(),
-    words: "only visible ASCII characters are allowed",
+    description: "only visible ASCII characters are allowed",
 };
 
 /// What may be one or more tokens of a NATS subject.
 const SUBJECT: Charset = Charset {
     allowed: |c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '/' | '@' | '+'),
-    words: "only letters, digits and - _ . : / @ + are allowed",
+    description: "only letters, digits and - _ . : / @ + are allowed",
 };
 
 fn check(kind: &'static str, s: &str, max: usize, set: &Charset) -> Result<(), IdError> {
@@ -64,7 +69,7 @@ fn check(kind: &'static str, s: &str, max: usize, set: &Charset) -> Result<(), I
             kind,
             ch,
             at,
-            allowed: set.words,
+            allowed: set.description,
         }),
         None => Ok(()),
     }
@@ -173,6 +178,46 @@ impl JobId {
     }
 }
 
+/// What the incarnations of workers of the agent protocol begin with. Those workers have
+/// none of their own, so the scheduler makes one up.
+const AGENT_PROTOCOL: &str = "cap-";
+const SHARED: &str = "cap-shared";
+const TOPIC_LISTENER: &str = "cap-topic";
+
+impl Incarnation {
+    /// Of a worker of the agent protocol: the time it was first seen.
+    pub fn agent_protocol(first_seen: Timestamp) -> Self {
+        Self(Arc::from(
+            format!("{AGENT_PROTOCOL}{}", first_seen.as_micros()).as_str(),
+        ))
+    }
+
+    /// Of all processes that share a worker id.
+    pub fn shared() -> Self {
+        Self(Arc::from(SHARED))
+    }
+
+    /// Of whoever listens on a topic's subject without having registered.
+    pub fn topic_listener() -> Self {
+        Self(Arc::from(TOPIC_LISTENER))
+    }
+
+    /// Whether its worker uses only the agent protocol: it is not built on our SDK, so
+    /// it knows no dispatch ids, epochs or receipts, and takes no payload in the packet.
+    pub fn is_agent_protocol(&self) -> bool {
+        self.as_str().starts_with(AGENT_PROTOCOL)
+    }
+
+    /// How a dispatch reaches its worker.
+    pub fn addressing(&self) -> Addressing {
+        match self.as_str() {
+            SHARED => Addressing::Shared,
+            TOPIC_LISTENER => Addressing::Unregistered,
+            _ => Addressing::Direct,
+        }
+    }
+}
+
 /// What kind of work a job is, and the NATS subject shared workers listen on:
 /// `job.` followed by dot-separated tokens.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -266,7 +311,18 @@ impl std::str::FromStr for DispatchId {
     }
 }
 
-/// How often a job has been run, the current run included; 0 before the first.
+/// The number of a run of a job. Runs count from 1; 0 means that none was begun.
+///
+/// Two things carry one, and they count differently while a run is under way:
+///
+/// - A job's row in the ledger, an assignment and every message name **the run itself**: in
+///   SCHEDULED, DISPATCHED and RUNNING it is included.
+/// - [`QueuedJob::attempt`](crate::engine::QueuedJob) counts **the runs before**: a queued job
+///   has no run under way, and the next one is [`Attempt::next`].
+///
+/// The conversions are the methods here. The ledger assigns a run only to a row that has
+/// `before_this_run`, and takes the row back to it when a run is requeued that
+/// surely never began (`after_requeue`).
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -274,8 +330,36 @@ impl std::str::FromStr for DispatchId {
 pub struct Attempt(pub u32);
 
 impl Attempt {
+    /// The run after this one.
     pub fn next(self) -> Self {
         Self(self.0.saturating_add(1))
+    }
+
+    /// Whether this is the last run of a job that may have `max`.
+    pub(crate) fn is_last_of(self, max: u32) -> bool {
+        self.0 >= max
+    }
+
+    /// What was counted before this run was assigned.
+    pub(crate) fn before_this_run(self) -> Self {
+        Self(self.0.saturating_sub(1))
+    }
+
+    /// What a queued job counts, from what its row in this state counts.
+    pub fn without_run_under_way(self, state: JobState) -> Self {
+        match state.is_in_flight() {
+            true => self.before_this_run(),
+            false => self,
+        }
+    }
+
+    /// What is counted after this run ended so and its job is queued again: a run that
+    /// surely never began does not count.
+    pub(crate) fn after_requeue(self, end: RunEnd) -> Self {
+        match end.may_have_begun() {
+            true => self,
+            false => self.before_this_run(),
+        }
     }
 }
 
@@ -361,6 +445,46 @@ mod tests {
         ] {
             assert!(Topic::new(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn made_up_incarnations_are_valid_and_say_how_a_worker_is_reached() {
+        let made_up = [
+            (
+                Incarnation::agent_protocol(Timestamp(7)),
+                Addressing::Direct,
+            ),
+            (Incarnation::shared(), Addressing::Shared),
+            (Incarnation::topic_listener(), Addressing::Unregistered),
+        ];
+        for (incarnation, addressing) in made_up {
+            assert_eq!(
+                Incarnation::new(incarnation.as_str()),
+                Ok(incarnation.clone())
+            );
+            assert!(incarnation.is_agent_protocol(), "{incarnation}");
+            assert_eq!(incarnation.addressing(), addressing);
+        }
+        let sdk = Incarnation::new("0198-sdk").unwrap();
+        assert!(!sdk.is_agent_protocol());
+        assert_eq!(sdk.addressing(), Addressing::Direct);
+    }
+
+    #[test]
+    fn a_queued_job_counts_the_runs_before() {
+        let third = Attempt(3);
+        assert_eq!(third.before_this_run().next(), third);
+        assert_eq!(Attempt(0).before_this_run(), Attempt(0));
+        for state in JobState::ALL {
+            let queued = third.without_run_under_way(state);
+            assert_eq!(
+                queued.0,
+                if state.is_in_flight() { 2 } else { 3 },
+                "{state}"
+            );
+        }
+        assert_eq!(third.after_requeue(RunEnd::WorkerLost), third);
+        assert_eq!(third.after_requeue(RunEnd::NotAccepted), Attempt(2));
     }
 
     #[test]

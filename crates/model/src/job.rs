@@ -2,6 +2,8 @@
 
 mod cost;
 mod decision;
+pub(crate) mod placement;
+mod released;
 mod retry;
 
 use std::collections::BTreeMap;
@@ -15,33 +17,34 @@ use crate::text;
 use crate::time::{Millis, Timestamp};
 
 pub use cost::Cost;
-pub use decision::{Decision, Verdict};
+pub use decision::{Allowed, Decision, Verdict};
+pub use released::Released;
 pub use retry::RetryPlan;
 
 /// Labels that only Airlock itself may set. A client that could send them could
 /// approve its own job or pass for a compensation.
-pub fn is_reserved_label(key: &str) -> bool {
+pub(crate) fn is_reserved_label(key: &str) -> bool {
     let key = text::fold_name(key);
     key.starts_with("approval_") || key.starts_with("saga_") || key == "is_compensation"
 }
 
 /// Limits on a request. Each has a clear error.
 pub mod limits {
-    pub const LABELS: usize = 64;
-    pub const LABEL_KEY: usize = 128;
-    pub const LABEL_VALUE: usize = 1024;
-    pub const TAGS: usize = 64;
+    pub(crate) const LABELS: usize = 64;
+    pub(crate) const LABEL_KEY: usize = 128;
+    pub(crate) const LABEL_VALUE: usize = 1024;
+    pub(crate) const TAGS: usize = 64;
     pub const TAG: usize = 128;
     pub const NAME: usize = 256;
     pub const IDEMPOTENCY_KEY: usize = 256;
     /// All texts of a request together, its payload left out: what the policy, every
     /// restart and every list must read of each job.
-    pub const SPEC_BYTES: usize = 64 * 1024;
+    pub(crate) const SPEC_BYTES: usize = 64 * 1024;
     pub const MAX_ATTEMPTS: u32 = 100;
     /// One pause per attempt that may follow the first.
     pub const RETRY_DELAYS: usize = 99;
     /// A year: longer waits are calendar entries, not jobs.
-    pub const MAX_DELAY_MS: u64 = 366 * 24 * 3600 * 1000;
+    pub(crate) const MAX_DELAY_MS: u64 = 366 * 24 * 3600 * 1000;
     pub const MAX_TIMEOUT_MS: u64 = 7 * 24 * 3600 * 1000;
 }
 

@@ -7,27 +7,29 @@
 
 pub mod backoff;
 pub mod breaker;
+pub mod constraints;
 pub mod engine;
 pub mod explain;
+pub mod glob;
 pub mod hash;
 pub mod identity;
 pub mod ids;
 pub mod job;
+pub mod reads;
 pub mod routing;
 pub mod rules;
 pub mod run_end;
 pub mod state;
-pub mod terms;
 pub mod text;
 pub mod time;
 
+pub use constraints::{ApprovalTerms, Constraints};
 pub use identity::{ActsFor, Claim, Credential};
 pub use ids::{
     Attempt, DispatchId, Epoch, IdError, Incarnation, JobId, LedgerId, PoolName, Shard, TenantId,
     Topic, WorkerId,
 };
-pub use job::{Decision, Due, JobSpec, Priority, Verdict};
+pub use job::{Allowed, Decision, Due, JobSpec, Priority, Released, Verdict};
 pub use run_end::RunEnd;
-pub use state::{JobEvent, JobState};
-pub use terms::{ApprovalTerms, Constraints};
+pub use state::{Aftermath, DeadLetterCode, JobEvent, JobState};
 pub use time::{ListenTime, Millis, Timestamp};

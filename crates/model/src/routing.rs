@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ids::{Incarnation, PoolName, WorkerId};
+use crate::ids::{Incarnation, PoolName, Topic, WorkerId};
 use crate::job::JobSpec;
+use crate::job::placement::{Placement, Selector};
 pub use crate::rules::{Glob, Pool, PoolRouting, PoolStatus};
 use crate::time::ListenTime;
 
@@ -19,9 +20,9 @@ pub enum WaitReason {
     PoolOverloaded,
     TenantLimit,
     DispatchFailed,
-    /// The kernel could not be asked.
+    /// The kernel could not be reached.
     SafetyUnavailable,
-    /// The kernel asked us to come back later.
+    /// The kernel wants to decide later.
     Throttled,
     /// A retry waits for its time.
     Backoff,
@@ -60,7 +61,7 @@ impl WaitReason {
 
 /// How a worker is given a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Reach {
+pub enum Addressing {
     /// `worker.<id>.jobs`.
     #[default]
     Direct,
@@ -73,19 +74,19 @@ pub enum Reach {
 
 /// What we notice about a worker beside what it says.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Care {
+pub struct WorkerHealth {
     /// Jobs on it that have lost a worker before and have no attempt after this one.
-    pub fragile: u32,
+    pub crash_suspect: u32,
     /// Dispatches in a row that it did not accept in time.
-    pub missed: u32,
-    /// It speaks but does not hear: nothing more for it until then.
-    pub deaf_until: Option<ListenTime>,
+    pub missed_accepts: u32,
+    /// It sends but does not receive: nothing more for it until then.
+    pub unresponsive_until: Option<ListenTime>,
     /// When its last heartbeat said that it has nothing to do.
     pub idle_at: Option<ListenTime>,
     /// A run of ours ended there just then.
-    pub last_end: Option<ListenTime>,
+    pub last_run_end: Option<ListenTime>,
     /// Topics that it turned out not to serve, when it never said which it does.
-    pub refuses: BTreeSet<String>,
+    pub declined_topics: BTreeSet<String>,
 }
 
 /// A worker as we know it.
@@ -113,8 +114,8 @@ pub struct Worker {
     pub last_seen: ListenTime,
     /// What we have given it and not heard the end of.
     pub in_flight: u32,
-    pub reach: Reach,
-    pub care: Care,
+    pub addressing: Addressing,
+    pub health: WorkerHealth,
 }
 
 impl Worker {
@@ -123,76 +124,71 @@ impl Worker {
         self.max_parallel.max(1)
     }
 
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.in_flight < self.slots()
     }
 
     /// By what it reports: 90 % of its slots, its processor or its accelerator.
-    pub fn is_overloaded(&self) -> bool {
+    pub(crate) fn is_overloaded(&self) -> bool {
         f64::from(self.reported_active) / f64::from(self.slots()) >= 0.9
             || self.cpu_load >= 90.0
             || self.gpu_utilization >= 90.0
     }
 
     /// Whether it is given anything at all at present.
-    pub fn is_hearing(&self) -> bool {
-        !self.draining && self.care.deaf_until.is_none()
+    pub(crate) fn is_available(&self) -> bool {
+        !self.draining && self.health.unresponsive_until.is_none()
     }
 
     /// Whether it may be given a job.
-    pub fn is_open(&self) -> bool {
-        self.is_hearing() && self.has_room() && !self.is_overloaded()
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_available() && self.has_room() && !self.is_overloaded()
     }
 
     /// Whether it is used only when nobody else can serve a job at all: it may not be
     /// there, or nobody knows which topics it serves.
     fn is_last_resort(&self) -> bool {
-        self.reach == Reach::Unregistered || (!self.sdk && self.topics.is_empty())
+        self.addressing == Addressing::Unregistered || (!self.sdk && self.topics.is_empty())
     }
 
-    pub fn score(&self) -> f64 {
+    pub(crate) fn score(&self) -> f64 {
         f64::from(self.reported_active)
             + f64::from(self.in_flight)
             + f64::from(self.cpu_load) / 100.0
             + f64::from(self.gpu_utilization) / 100.0
     }
 
-    fn serves(&self, pool: &PoolName, spec: &JobSpec) -> bool {
+    fn serves(&self, pool: &PoolName, topic: &Topic) -> bool {
         self.pool.as_ref().is_none_or(|p| p == pool)
             && if self.topics.is_empty() {
-                !self.care.refuses.contains(spec.topic.as_str())
+                !self.health.declined_topics.contains(topic.as_str())
             } else {
-                self.topics.contains(spec.topic.as_str())
+                self.topics.contains(topic.as_str())
             }
     }
 
     /// A worker that announces no capabilities has its pool's.
-    fn fits(&self, pool: Option<&Pool>, spec: &JobSpec) -> bool {
+    fn fits(&self, pool: &Pool, job: Placement<'_>) -> bool {
         let can = |capability: &str| {
             if self.capabilities.is_empty() {
-                pool.is_some_and(|p| p.capabilities.contains(capability))
+                pool.capabilities.contains(capability)
             } else {
                 self.capabilities.contains(capability)
             }
         };
-        spec.requires.iter().all(|r| can(r))
-            && spec.labels.iter().all(|(key, value)| {
-                if let Some(name) = key.strip_prefix("placement.") {
-                    self.labels.get(name) == Some(value)
-                } else if let Some(name) = key.strip_prefix("node.") {
-                    self.labels.get(name) == Some(value)
-                } else if let Some(name) = key.strip_prefix("constraint.") {
-                    can(if value == "true" { name } else { value })
-                } else {
-                    true
+        job.requires.iter().all(|r| can(r))
+            && job.selectors().all(|selector| match selector {
+                Selector::Label(name, value) => {
+                    self.labels.get(name).is_some_and(|own| own == value)
                 }
+                Selector::Capability(name) => can(name),
             })
     }
 }
 
 /// The pools a job may go to, in the order of the configuration; with those that take
 /// nothing new when `draining`.
-pub fn pools_of<'a>(
+pub(crate) fn pools_of<'a>(
     routing: &'a PoolRouting,
     spec: &'a JobSpec,
     draining: bool,
@@ -209,35 +205,36 @@ fn pools_where<'a>(
     spec: &'a JobSpec,
     taking: impl Fn(PoolStatus) -> bool + Clone,
 ) -> impl Iterator<Item = (&'a PoolName, &'a Pool)> + Clone {
-    let wanted = spec.labels.get("preferred_pool");
+    let job = spec.placement();
     routing
-        .pools_for(&spec.topic)
+        .pools_for(job.topic)
         .iter()
-        .filter(move |p| wanted.is_none_or(|want| want == p.as_str()))
+        .filter(move |p| job.preferred_pool().is_none_or(|want| want == p.as_str()))
         .filter_map(|name| Some((name, routing.pools.get(name)?)))
-        .filter(move |(_, pool)| taking(pool.status) && pool.offers(&spec.requires))
+        .filter(move |(_, pool)| taking(pool.status) && pool.offers(job.requires))
 }
 
-/// Chooses a worker for `spec`, or says why there is none. A `fragile` job (one more lost
+/// Chooses a worker for `spec`, or says why there is none. A `crash_suspect` job (one more lost
 /// worker ends it) is not put beside another: one of the two may be what kills workers.
-pub fn pick<'a>(
+pub(crate) fn pick<'a>(
     routing: &PoolRouting,
     spec: &JobSpec,
-    fragile: bool,
+    crash_suspect: bool,
     workers: impl Iterator<Item = &'a Worker> + Clone,
 ) -> Result<&'a Worker, WaitReason> {
     let pools = pools_of(routing, spec, false);
     if pools.clone().next().is_none() {
         return Err(closed(routing, spec).unwrap_or(WaitReason::NoPoolMapping));
     }
+    let job = spec.placement();
     let eligible = workers.filter(|w| {
-        w.is_hearing()
+        w.is_available()
             && pools
                 .clone()
-                .any(|(name, pool)| w.serves(name, spec) && w.fits(Some(pool), spec))
+                .any(|(name, pool)| w.serves(name, job.topic) && w.fits(pool, job))
     });
-    let open = |w: &Worker| w.is_open() && !(fragile && w.care.fragile > 0);
-    if let Some(want) = spec.labels.get("preferred_worker_id")
+    let open = |w: &Worker| w.is_open() && !(crash_suspect && w.health.crash_suspect > 0);
+    if let Some(want) = job.preferred_worker()
         && let Some(worker) = eligible.clone().find(|w| w.id.as_str() == want && open(w))
     {
         return Ok(worker);
@@ -311,8 +308,8 @@ mod tests {
             draining: false,
             last_seen: ListenTime::default(),
             in_flight: 0,
-            reach: Reach::Direct,
-            care: Care::default(),
+            addressing: Addressing::Direct,
+            health: WorkerHealth::default(),
         }
     }
 

@@ -9,6 +9,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::run_end::RunEnd;
+
 /// Where a job stands. The numbers are what the ledger stores: never reuse one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
@@ -68,6 +70,39 @@ pub enum JobEvent {
     Quarantine,
 }
 
+/// What follows from a state, for everybody who must hear of it: the one answer for the
+/// commit loop, the change log's reader and the ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Aftermath {
+    /// A job event is published.
+    pub event: bool,
+    /// The job goes to the dead-letter queue, in the ledger and on the bus, under this code.
+    pub dead_letter: Option<DeadLetterCode>,
+    /// A worker that may still run it gets a cancel.
+    pub cancel_run: bool,
+    /// The saga it belongs to is rolled back.
+    pub rollback: bool,
+}
+
+/// The reason code of a dead letter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeadLetterCode {
+    /// The reason code of the job.
+    AsRecorded,
+    /// Whatever led to the denial: `safety_denied`.
+    SafetyDenied,
+}
+
+impl DeadLetterCode {
+    /// The code of a job with this reason code.
+    pub fn of(self, recorded: &str) -> &str {
+        match self {
+            Self::AsRecorded => recorded,
+            Self::SafetyDenied => "safety_denied",
+        }
+    }
+}
+
 impl JobState {
     pub const ALL: [Self; 11] = [
         Self::Pending,
@@ -121,6 +156,52 @@ impl JobState {
             .iter()
             .find(|(from, on, _)| *from == self && *on == event)
             .map(|(_, _, to)| *to)
+    }
+
+    /// What others must hear of when a job is in this state. `end` is how its last run
+    /// ended, if it had one.
+    pub const fn aftermath(self, end: Option<RunEnd>) -> Aftermath {
+        const NOTHING: Aftermath = Aftermath {
+            event: false,
+            dead_letter: None,
+            cancel_run: false,
+            rollback: false,
+        };
+        let event = Aftermath {
+            event: true,
+            ..NOTHING
+        };
+        match self {
+            Self::Pending => NOTHING,
+            Self::Scheduled | Self::Dispatched | Self::Running | Self::ApprovalRequired => event,
+            Self::Succeeded => event,
+            Self::Failed => Aftermath {
+                dead_letter: Some(DeadLetterCode::AsRecorded),
+                cancel_run: true,
+                rollback: matches!(end, Some(RunEnd::FailedFatal)),
+                ..event
+            },
+            Self::Timeout => Aftermath {
+                dead_letter: Some(DeadLetterCode::AsRecorded),
+                cancel_run: true,
+                ..event
+            },
+            // Somebody wanted it: no dead letter.
+            Self::Cancelled => Aftermath {
+                cancel_run: true,
+                ..event
+            },
+            Self::Denied => Aftermath {
+                dead_letter: Some(DeadLetterCode::SafetyDenied),
+                cancel_run: true,
+                ..event
+            },
+            Self::OutputQuarantined => Aftermath {
+                dead_letter: Some(DeadLetterCode::AsRecorded),
+                cancel_run: true,
+                ..event
+            },
+        }
     }
 
     pub const fn as_str(self) -> &'static str {
@@ -246,6 +327,28 @@ pub fn diagram() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_end_but_success_and_a_cancel_is_a_dead_letter() {
+        for state in JobState::ALL {
+            let after = state.aftermath(None);
+            assert_eq!(after.event, state != S::Pending, "{state}");
+            let dead = state.is_final() && state != S::Succeeded && state != S::Cancelled;
+            assert_eq!(after.dead_letter.is_some(), dead, "{state}");
+            let stop = state.is_final() && state != S::Succeeded;
+            assert_eq!(after.cancel_run, stop, "{state}");
+            for end in RunEnd::ALL {
+                let rollback = state == S::Failed && end == RunEnd::FailedFatal;
+                assert_eq!(
+                    state.aftermath(Some(end)).rollback,
+                    rollback,
+                    "{state} {end:?}"
+                );
+            }
+        }
+        assert_eq!(DeadLetterCode::AsRecorded.of("worker_lost"), "worker_lost");
+        assert_eq!(DeadLetterCode::SafetyDenied.of("rejected"), "safety_denied");
+    }
 
     /// Written apart from the table, state by state, so that a slip in either shows.
     fn expected(from: JobState, on: JobEvent) -> Option<JobState> {

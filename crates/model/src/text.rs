@@ -40,7 +40,7 @@ pub fn fold_name(name: &str) -> String {
 }
 
 /// Why a name is refused: it would look like another one, or like nothing.
-pub fn name_fault(name: &str) -> Option<String> {
+pub(crate) fn name_fault(name: &str) -> Option<String> {
     if name.is_ascii() {
         return None;
     }

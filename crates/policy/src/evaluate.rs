@@ -14,11 +14,11 @@ use serde::Serialize;
 use crate::Policy;
 use crate::clause::Facts;
 use crate::decision::Decision;
-use crate::reads::Reads;
 use crate::request::Request;
 use crate::rule::Head;
 use crate::terms::{ApprovalTerms, Constraints, Remediation};
 use crate::velocity::Counters;
+use airlock_model::reads::Reads;
 
 /// The answer about one job. The texts are shared with the policy, so that most
 /// answers cost a few reference counts and no copying.

@@ -26,7 +26,6 @@ mod load;
 mod mcp;
 mod owned;
 mod problem;
-mod reads;
 pub mod replay;
 mod request;
 mod rule;
@@ -40,14 +39,14 @@ mod words;
 
 use std::sync::Arc;
 
+pub use airlock_model::reads::Reads;
 pub use decision::{Decision, FailMode};
 pub use evaluate::{Evaluation, PANICKED, ShadowHit};
 pub use explain::{Change, Condition, Explanation, Outcome, Step};
-pub use glob::{Glob, GlobError};
+pub use glob::{Glob, GlobError, parse_glob};
 pub use load::Source;
 pub use owned::{Meta, OwnedRequest};
 pub use problem::{LoadError, Problem, limits};
-pub use reads::{Field, Reads};
 pub use request::{Budget, Content, Request, RequestFault};
 pub use rule::RuleInfo;
 pub use terms::{

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use airlock_model::text;
 
-use crate::reads::Reads;
 use crate::when::MCP;
 use crate::words::Word;
+use airlock_model::reads::Reads;
 
 /// One pair of lists, for one label.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -6,9 +6,9 @@ use serde::Serialize;
 
 use crate::clause::{Clause, Facts, Held};
 use crate::decision::Decision;
-use crate::reads::Reads;
 use crate::terms::{ApprovalTerms, Constraints, Remediation};
 use crate::velocity::{Count, Counters, Velocity};
+use airlock_model::reads::Reads;
 
 /// What every kind of rule has.
 #[derive(Debug)]

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 
 use crate::glob::Glob;
 use crate::mcp::McpLists;
-use crate::reads::Reads;
 use crate::request::Request;
 use crate::words::fold;
+use airlock_model::reads::Reads;
 
 #[derive(Debug, Default)]
 pub(crate) struct Tenant {

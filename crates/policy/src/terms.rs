@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-pub use airlock_model::terms::{
+pub use airlock_model::constraints::{
     ApprovalTerms, Budgets, Constraints, Diff, NOTHING, Sandbox, Toolchain,
 };
 use serde::{Deserialize, Serialize};

@@ -12,8 +12,8 @@ use airlock_model::text::label;
 use sha2::{Digest, Sha256};
 
 use crate::clause::Facts;
-use crate::reads::{Field, Reads};
 use crate::words::fold;
+use airlock_model::reads::{Field, Reads};
 
 /// What is to be counted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -155,7 +155,12 @@ impl Velocity {
                     Field::ActorId => add(&fold(request.actor_id)),
                     Field::ActorType => add(&fold(request.actor_type)),
                     // No word names them.
-                    Field::RiskTags | Field::Requires | Field::Budget | Field::EstimatedCost => {}
+                    Field::RiskTags
+                    | Field::Requires
+                    | Field::Budget
+                    | Field::EstimatedCost
+                    | Field::MemoryId
+                    | Field::InputSize => {}
                 },
                 KeyPart::Label(name) => match label(request.labels, name) {
                     Some(value) => {

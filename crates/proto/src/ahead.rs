@@ -1,4 +1,5 @@
-//! Jobs that are told of before they are committed, sealed with a key of the ledger's.
+//! Speculative submissions: jobs announced to the scheduler while they are still being
+//! committed, sealed with a key of the ledger's.
 //!
 //! What must stay true: what is opened here was sealed by somebody who has that key, which
 //! is somebody with the ledger's password.
@@ -9,21 +10,21 @@ use ring::hmac;
 
 use crate::own;
 
-/// How many jobs are told of at once at most.
+/// How many jobs one announcement may have.
 pub const JOBS: usize = 4;
 /// And how large they may be together, with their inputs.
-pub const BYTES: usize = 64 * 1024;
+const MAX_BYTES: usize = 64 * 1024;
 
-/// Tells one transaction's jobs from another's.
+/// Identifies the transaction.
 pub type Id = [u8; 16];
 
-/// The number under which the ledger locks the transaction.
-pub fn number(id: Id) -> i64 {
+/// The key of the advisory lock that the ledger holds for the transaction.
+pub fn advisory_lock_key(id: Id) -> i64 {
     // Any half is as random as the other.
     u128::from_be_bytes(id) as i64
 }
 
-/// Shows nothing of itself.
+/// The sealing key. Its debug output does not contain the secret.
 #[derive(Debug, Clone)]
 pub struct Key(hmac::Key);
 
@@ -35,7 +36,7 @@ impl Key {
     /// Nothing when they are too large.
     pub fn seal(&self, id: Id, jobs: Vec<own::AheadJob>) -> Option<own::Ahead> {
         let jobs = own::AheadJobs { jobs }.encode_to_vec();
-        if jobs.len() > BYTES {
+        if jobs.len() > MAX_BYTES {
             return None;
         }
         let mac = hmac::sign(&self.0, &signed(&id, &jobs));
@@ -100,7 +101,7 @@ mod tests {
     fn there_are_limits() {
         let key = Key::new("the ledger's");
         let mut large = jobs(1);
-        large[0].payload = Some(Bytes::from(vec![b' '; BYTES]));
+        large[0].payload = Some(Bytes::from(vec![b' '; MAX_BYTES]));
         assert_eq!(key.seal([0; 16], large), None);
         let many = key.seal([0; 16], jobs(JOBS + 1)).expect("small");
         assert_eq!(key.open(&many), None);

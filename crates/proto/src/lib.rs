@@ -1,8 +1,8 @@
 //! The wire: the Cordum Agent Protocol's messages ([`cap`]), Airlock's own
 //! ([`own`]), the envelope
 //! both travel in ([`packet`]), its signature ([`signing`]), the trace context beside it
-//! ([`trace`]), the terms of a decision ([`terms`]), and jobs told of before they are
-//! committed ([`ahead`]).
+//! ([`trace`]), the terms of a decision ([`terms`]), and speculative submissions
+//! ([`ahead`]).
 //!
 //! Everything on the bus is a [`cap::BusPacket`]. [`packet::seal`] makes one that any
 //! CAP peer accepts and [`packet::open`] holds what we receive to the same rules, so

@@ -51,8 +51,8 @@ pub fn open(bytes: Bytes) -> Result<(BusPacket, Payload), PacketError> {
     if packet.protocol_version != PROTOCOL_VERSION {
         return Err(PacketError::Version(packet.protocol_version));
     }
-    need("trace_id", &packet.trace_id)?;
-    need("sender_id", &packet.sender_id)?;
+    require("trace_id", &packet.trace_id)?;
+    require("sender_id", &packet.sender_id)?;
     if packet.created_at.is_none() {
         return Err(PacketError::Missing("created_at"));
     }
@@ -71,7 +71,7 @@ pub fn sent_at(packet: &BusPacket) -> Option<Timestamp> {
     Some(Timestamp(us.checked_add(i64::from(at.nanos) / 1_000)?))
 }
 
-fn need(field: &'static str, value: &str) -> Result<(), PacketError> {
+fn require(field: &'static str, value: &str) -> Result<(), PacketError> {
     if value.is_empty() {
         Err(PacketError::Missing(field))
     } else {
@@ -79,8 +79,8 @@ fn need(field: &'static str, value: &str) -> Result<(), PacketError> {
     }
 }
 
-fn same(field: &'static str, inner: &str, sender: &str) -> Result<(), PacketError> {
-    need(field, inner)?;
+fn require_sender(field: &'static str, inner: &str, sender: &str) -> Result<(), PacketError> {
+    require(field, inner)?;
     if inner == sender {
         Ok(())
     } else {
@@ -102,8 +102,8 @@ fn invalid(field: &'static str, value: impl ToString) -> PacketError {
 fn check(sender: &str, payload: &Payload) -> Result<(), PacketError> {
     match payload {
         Payload::JobRequest(r) => {
-            need("job_request.job_id", &r.job_id)?;
-            need("job_request.topic", &r.topic)?;
+            require("job_request.job_id", &r.job_id)?;
+            require("job_request.topic", &r.topic)?;
             if JobPriority::try_from(r.priority).is_err() {
                 return Err(invalid("job_request.priority", r.priority));
             }
@@ -113,23 +113,25 @@ fn check(sender: &str, payload: &Payload) -> Result<(), PacketError> {
             Ok(())
         }
         Payload::JobResult(r) => {
-            need("job_result.job_id", &r.job_id)?;
+            require("job_result.job_id", &r.job_id)?;
             match JobStatus::try_from(r.status) {
                 Err(_) | Ok(JobStatus::Unspecified) => {
                     return Err(invalid("job_result.status", r.status));
                 }
                 Ok(_) => {}
             }
-            same("job_result.worker_id", &r.worker_id, sender)
+            require_sender("job_result.worker_id", &r.worker_id, sender)
         }
-        Payload::Heartbeat(h) => same("heartbeat.worker_id", &h.worker_id, sender),
-        Payload::Handshake(h) => same("handshake.component_id", &h.component_id, sender),
-        Payload::JobProgress(p) => need("job_progress.job_id", &p.job_id),
+        Payload::Heartbeat(h) => require_sender("heartbeat.worker_id", &h.worker_id, sender),
+        Payload::Handshake(h) => require_sender("handshake.component_id", &h.component_id, sender),
+        Payload::JobProgress(p) => require("job_progress.job_id", &p.job_id),
         Payload::JobCancel(c) => {
-            need("job_cancel.job_id", &c.job_id)?;
-            need("job_cancel.requested_by", &c.requested_by)
+            require("job_cancel.job_id", &c.job_id)?;
+            require("job_cancel.requested_by", &c.requested_by)
         }
-        Payload::WorkerInventory(i) => same("worker_inventory.worker_id", &i.worker_id, sender),
+        Payload::WorkerInventory(i) => {
+            require_sender("worker_inventory.worker_id", &i.worker_id, sender)
+        }
         Payload::Wake(w) if w.job_ids.is_empty() => Err(PacketError::Missing("wake.job_ids")),
         Payload::Wake(w) if w.job_ids.len() > WAKE_JOBS => {
             let count = format!("{} jobs ({WAKE_JOBS} at most)", w.job_ids.len());

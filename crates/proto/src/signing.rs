@@ -72,7 +72,7 @@ impl fmt::Debug for VerifyingKey {
 impl VerifyingKey {
     /// Reads `-----BEGIN PUBLIC KEY-----`.
     pub fn from_pem(pem: &str) -> Result<Self, KeyError> {
-        let der = block(pem, "PUBLIC KEY")?;
+        let der = pem_block(pem, "PUBLIC KEY")?;
         match der.strip_prefix(&SPKI_P256) {
             Some(point) if point.len() == POINT && point[0] == 4 => Ok(Self {
                 point: point.to_vec(),
@@ -99,7 +99,7 @@ impl VerifyingKey {
 
     /// Whether the encoded packet carries this key's signature.
     pub fn verify(&self, packet: &[u8]) -> Result<(), SignatureError> {
-        let (unsigned, signature) = cut(packet)?;
+        let (unsigned, signature) = split_signature(packet)?;
         let signature = signature.ok_or(SignatureError::Missing)?;
         UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, &self.point)
             .verify(&unsigned, signature)
@@ -122,7 +122,7 @@ impl fmt::Debug for SigningKey {
 impl SigningKey {
     /// Reads `-----BEGIN PRIVATE KEY-----` (PKCS#8, without a password).
     pub fn from_pem(pem: &str) -> Result<Self, KeyError> {
-        let der = block(pem, "PRIVATE KEY")?;
+        let der = pem_block(pem, "PRIVATE KEY")?;
         Self::from_pkcs8(&der)
     }
 
@@ -151,7 +151,7 @@ impl SigningKey {
 
     /// Signs an encoded packet. A signature it has already is replaced.
     pub fn sign(&self, packet: &[u8]) -> Result<Bytes, SignatureError> {
-        let (packet, _) = cut(packet)?;
+        let (packet, _) = split_signature(packet)?;
         let fields = canonical(&packet, &PACKET)?;
         let mut unsigned = Vec::with_capacity(packet.len());
         for (_, bytes) in &fields {
@@ -179,12 +179,12 @@ impl SigningKey {
 }
 
 /// The packet without its signature, in the order it came, and the signature.
-fn cut(packet: &[u8]) -> Result<(Vec<u8>, Option<&[u8]>), SignatureError> {
+fn split_signature(packet: &[u8]) -> Result<(Vec<u8>, Option<&[u8]>), SignatureError> {
     let mut rest = packet;
     let mut unsigned = Vec::with_capacity(packet.len());
     let mut signature = None;
     while !rest.is_empty() {
-        let field = take(&mut rest).ok_or(SignatureError::Malformed)?;
+        let field = next_field(&mut rest).ok_or(SignatureError::Malformed)?;
         match (field.number, field.content) {
             (SIGNATURE, Some(content)) => signature = Some(content),
             (SIGNATURE, None) => return Err(SignatureError::Malformed),
@@ -248,7 +248,7 @@ fn canonical(message: &[u8], shape: &Shape) -> Result<Vec<(u32, Vec<u8>)>, Signa
     let mut rest = message;
     let mut fields = Vec::new();
     while !rest.is_empty() {
-        let field = take(&mut rest).ok_or(SignatureError::Malformed)?;
+        let field = next_field(&mut rest).ok_or(SignatureError::Malformed)?;
         let nested = shape.messages.iter().find(|(n, _)| *n == field.number);
         let map = shape.maps.iter().find(|(n, _)| *n == field.number);
         let bytes = match (nested, map, field.content) {
@@ -277,7 +277,7 @@ fn whole_entry(entry: &[u8], default: &[u8]) -> Result<Vec<u8>, SignatureError> 
     let mut rest = entry;
     let (mut key, mut value) = (None, None);
     while !rest.is_empty() {
-        let field = take(&mut rest).ok_or(SignatureError::Malformed)?;
+        let field = next_field(&mut rest).ok_or(SignatureError::Malformed)?;
         match field.number {
             1 => key = Some(field.whole),
             2 => value = Some(field.whole),
@@ -299,7 +299,7 @@ struct Field<'a> {
     content: Option<&'a [u8]>,
 }
 
-fn take<'a>(rest: &mut &'a [u8]) -> Option<Field<'a>> {
+fn next_field<'a>(rest: &mut &'a [u8]) -> Option<Field<'a>> {
     let start = *rest;
     let tag = varint(rest)?;
     let number = u32::try_from(tag >> 3).ok().filter(|n| *n > 0)?;
@@ -309,15 +309,15 @@ fn take<'a>(rest: &mut &'a [u8]) -> Option<Field<'a>> {
             None
         }
         1 => {
-            skip(rest, 8)?;
+            take_bytes(rest, 8)?;
             None
         }
         2 => {
             let len = usize::try_from(varint(rest)?).ok()?;
-            Some(skip(rest, len)?)
+            Some(take_bytes(rest, len)?)
         }
         5 => {
-            skip(rest, 4)?;
+            take_bytes(rest, 4)?;
             None
         }
         _ => return None,
@@ -330,7 +330,7 @@ fn take<'a>(rest: &mut &'a [u8]) -> Option<Field<'a>> {
     })
 }
 
-fn skip<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
+fn take_bytes<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
     let (taken, after) = rest.split_at_checked(len)?;
     *rest = after;
     Some(taken)
@@ -364,7 +364,7 @@ fn put_bytes(out: &mut Vec<u8>, number: u32, content: &[u8]) {
 }
 
 /// The bytes of the first block of this kind.
-fn block(pem: &str, kind: &'static str) -> Result<Vec<u8>, KeyError> {
+fn pem_block(pem: &str, kind: &'static str) -> Result<Vec<u8>, KeyError> {
     let begin = format!("-----BEGIN {kind}-----");
     let end = format!("-----END {kind}-----");
     let body = pem

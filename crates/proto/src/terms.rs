@@ -4,7 +4,7 @@
 //! What must stay true: nothing is lost or gained on the way. Zero and an empty list mean
 //! "not limited" on both sides.
 
-use airlock_model::terms::{Budgets, Diff, Sandbox, Toolchain};
+use airlock_model::constraints::{Budgets, Diff, Sandbox, Toolchain};
 use airlock_model::{ApprovalTerms, Constraints};
 
 use crate::{cap, own};

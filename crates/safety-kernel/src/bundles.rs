@@ -1,9 +1,9 @@
-//! The bundles in force, as the ledger has them, with a copy on disk for when it cannot
-//! be asked.
+//! The active bundles, as the ledger has them, with a copy on disk for a start without
+//! the ledger.
 //!
-//! What must stay true: with a ledger configured no job is let through before it is
-//! known which bundles are in force, because one of them may forbid it. Until the ledger
-//! or the copy has told, jobs are asked to come back ([`Bundles::known`]).
+//! What must stay true: with a ledger configured no job is allowed before the kernel
+//! knows which bundles are active, because one of them may deny it. Until the ledger or
+//! the copy was read, jobs are throttled ([`Bundles::active`] is `None`).
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,40 +13,40 @@ use airlock_ledger::{Bundle, Ledger, LedgerConfig};
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
-use crate::sources::Piece;
+use crate::sources::PolicySource;
 
-/// No try to reach the ledger takes longer.
-const TRY_FOR: Duration = Duration::from_secs(5);
+/// Bound of one query of the ledger, connecting included.
+const LEDGER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A copy is refused beyond this.
-const COPY_BYTES: u64 = 64 * 1024 * 1024;
+/// A larger copy is refused.
+const MAX_COPY_BYTES: u64 = 64 * 1024 * 1024;
 
-/// What is written to disk.
+/// The copy on disk.
 #[derive(Debug, Serialize, Deserialize)]
-struct Copy {
+struct BundleCopy {
     generation: u64,
-    bundles: Vec<Piece>,
+    bundles: Vec<PolicySource>,
 }
 
-/// Which bundles there are, and since which change of them.
+/// The active bundles and the generation of the change that made them so.
 #[derive(Debug, Clone)]
-struct Known {
-    /// `None`: from the copy, so that anything the ledger says is news.
+struct ActiveBundles {
+    /// `None`: read from the copy, so any generation in the ledger counts as newer.
     generation: Option<u64>,
-    bundles: Arc<[Piece]>,
+    bundles: Arc<[PolicySource]>,
 }
 
 pub struct Bundles {
     config: Option<LedgerConfig>,
     copy: PathBuf,
     ledger: Mutex<Option<Ledger>>,
-    known: Mutex<Option<Known>>,
+    active: Mutex<Option<ActiveBundles>>,
 }
 
 impl Bundles {
-    /// Without a ledger there are none, and that is known.
+    /// Without a ledger there are no bundles, and that is known at once.
     pub fn new(config: Option<LedgerConfig>, copy: PathBuf) -> Self {
-        let known = config.is_none().then(|| Known {
+        let active = config.is_none().then(|| ActiveBundles {
             generation: Some(0),
             bundles: Arc::new([]),
         });
@@ -54,60 +54,60 @@ impl Bundles {
             config,
             copy,
             ledger: Mutex::default(),
-            known: Mutex::new(known),
+            active: Mutex::new(active),
         }
     }
 
-    /// The bundles in force; `None` while nobody has told.
-    pub fn known(&self) -> Option<Arc<[Piece]>> {
-        lock(&self.known).as_ref().map(|k| k.bundles.clone())
+    /// The active bundles; `None` until the ledger or the copy was read.
+    pub fn active(&self) -> Option<Arc<[PolicySource]>> {
+        lock(&self.active).as_ref().map(|k| k.bundles.clone())
     }
 
-    /// Which change of the bundles is known; 0 when it is not known which.
+    /// The generation of the active bundles; 0 when it is unknown.
     pub fn generation(&self) -> u64 {
-        let generation = lock(&self.known).as_ref().and_then(|k| k.generation);
+        let generation = lock(&self.active).as_ref().and_then(|k| k.generation);
         generation.unwrap_or(0)
     }
 
-    /// Whether there is a ledger to ask.
-    pub fn any(&self) -> bool {
+    /// Whether a ledger is configured.
+    pub fn has_ledger(&self) -> bool {
         self.config.is_some()
     }
 
-    /// Asks the ledger. Tells whether what is in force may have changed.
+    /// Reads the bundles from the ledger. Returns whether they may have changed.
     pub async fn refresh(&self) -> anyhow::Result<bool> {
         if self.config.is_none() {
             return Ok(false);
         }
-        tokio::time::timeout(TRY_FOR, self.ask())
+        tokio::time::timeout(LEDGER_TIMEOUT, self.query_ledger())
             .await
             .context("the ledger did not answer in time")?
     }
 
-    async fn ask(&self) -> anyhow::Result<bool> {
+    async fn query_ledger(&self) -> anyhow::Result<bool> {
         let ledger = self.ledger().await?;
-        // The number first: a change in between is then found at the next look.
+        // The generation is read first: a change in between is then found by the next poll.
         let generation = ledger.bundles_generation().await?;
-        let old = lock(&self.known).clone();
+        let old = lock(&self.active).clone();
         if old.is_some_and(|k| k.generation == Some(generation)) {
             return Ok(false);
         }
-        let bundles: Arc<[Piece]> = ledger
+        let bundles: Arc<[PolicySource]> = ledger
             .active_bundles()
             .await?
             .into_iter()
-            .map(piece)
+            .map(source)
             .collect();
-        let mut known = lock(&self.known);
-        let changed = known.as_ref().is_none_or(|k| k.bundles != bundles);
-        *known = Some(Known {
+        let mut active = lock(&self.active);
+        let changed = active.as_ref().is_none_or(|k| k.bundles != bundles);
+        *active = Some(ActiveBundles {
             generation: Some(generation),
             bundles,
         });
         Ok(changed)
     }
 
-    /// The ledger, connected to when it is first needed.
+    /// The ledger, connected when it is first needed.
     pub async fn ledger(&self) -> anyhow::Result<Ledger> {
         if let Some(ledger) = lock(&self.ledger).clone() {
             return Ok(ledger);
@@ -120,16 +120,16 @@ impl Bundles {
         Ok(ledger)
     }
 
-    /// Takes the copy from disk, when nothing better is known. Blocks on the disk.
-    pub fn fall_back(&self) -> anyhow::Result<()> {
-        if self.known().is_some() {
+    /// Reads the copy from disk, if no bundles are known yet. Blocks on the disk.
+    pub fn load_copy(&self) -> anyhow::Result<()> {
+        if self.active().is_some() {
             return Ok(());
         }
-        let copy = read(&self.copy)?;
-        tracing::warn!(path = %self.copy.display(), bundles = copy.bundles.len(), "the ledger cannot be asked; using the bundles last in force");
-        let mut known = lock(&self.known);
-        if known.is_none() {
-            *known = Some(Known {
+        let copy = read_copy(&self.copy)?;
+        tracing::warn!(path = %self.copy.display(), bundles = copy.bundles.len(), "ledger unavailable, using the copy of the last active bundles");
+        let mut active = lock(&self.active);
+        if active.is_none() {
+            *active = Some(ActiveBundles {
                 generation: None,
                 bundles: copy.bundles.into(),
             });
@@ -137,44 +137,54 @@ impl Bundles {
         Ok(())
     }
 
-    /// Writes the copy, once the bundles have proved good. Blocks on the disk.
-    pub fn keep(&self) -> anyhow::Result<()> {
-        let Some(Known {
+    /// Writes the copy, after the bundles made a valid policy. Blocks on the disk.
+    pub fn save_copy(&self) -> anyhow::Result<()> {
+        let Some(ActiveBundles {
             generation: Some(generation),
             bundles,
-        }) = lock(&self.known).clone()
+        }) = lock(&self.active).clone()
         else {
             return Ok(());
         };
-        // Where bundles were never used there is nothing to keep.
+        // Where bundles were never used there is nothing to save.
         if self.config.is_none() || (bundles.is_empty() && !self.copy.exists()) {
             return Ok(());
         }
-        let copy = Copy {
+        let copy = BundleCopy {
             generation,
             bundles: bundles.to_vec(),
         };
         let beside = self.copy.with_extension("json.new");
         std::fs::write(&beside, serde_json::to_vec(&copy)?)
             .and_then(|()| std::fs::rename(&beside, &self.copy))
-            .with_context(|| format!("keeping the bundles in {}", self.copy.display()))
+            .with_context(|| {
+                format!(
+                    "writing the copy of the policy bundles to {}",
+                    self.copy.display()
+                )
+            })
     }
 }
 
-fn read(path: &Path) -> anyhow::Result<Copy> {
-    let reading = || format!("reading the bundles last in force from {}", path.display());
-    let size = std::fs::metadata(path).with_context(reading)?.len();
+fn read_copy(path: &Path) -> anyhow::Result<BundleCopy> {
+    let context = || {
+        format!(
+            "reading the copy of the policy bundles from {}",
+            path.display()
+        )
+    };
+    let size = std::fs::metadata(path).with_context(context)?.len();
     anyhow::ensure!(
-        size <= COPY_BYTES,
-        "{} is larger than {COPY_BYTES} bytes",
+        size <= MAX_COPY_BYTES,
+        "{} is larger than {MAX_COPY_BYTES} bytes",
         path.display()
     );
-    let bytes = std::fs::read(path).with_context(reading)?;
-    serde_json::from_slice(&bytes).with_context(reading)
+    let bytes = std::fs::read(path).with_context(context)?;
+    serde_json::from_slice(&bytes).with_context(context)
 }
 
-fn piece(bundle: Bundle) -> Piece {
-    Piece {
+fn source(bundle: Bundle) -> PolicySource {
+    PolicySource {
         name: format!("bundle:{}@{}", bundle.name, bundle.version),
         text: bundle.content,
         signature: bundle.signature.map(|bytes| hex(&bytes)),

@@ -16,11 +16,11 @@ use serde::{Deserialize, Serialize};
 pub struct Config {
     pub grpc: GrpcConfig,
     pub policy: PolicyConfig,
-    /// Where velocity is counted for all kernels; without it each counts for itself.
+    /// Where velocity is counted for all kernels; without it each kernel counts alone.
     pub redis: Option<GuardConfig>,
-    /// Where `sys.config.changed` is heard; without it changes are found by looking.
+    /// Where `sys.config.changed` is received; without it changes are found by polling.
     pub nats: Option<BusConfig>,
-    /// Where published bundles are; without it there are only files.
+    /// Where published bundles are stored; without it there are only files.
     pub database: Option<LedgerConfig>,
     pub http: HttpConfig,
     pub telemetry: TelemetryConfig,
@@ -30,7 +30,7 @@ pub struct Config {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GrpcConfig {
-    /// Where the scheduler and the gateway ask.
+    /// The address the scheduler and the gateway call.
     pub listen: String,
     pub tls: Option<TlsConfig>,
     /// Never plain text; also `SAFETY_KERNEL_TLS_REQUIRED`.
@@ -52,11 +52,11 @@ pub struct TlsConfig {
 pub struct PolicyConfig {
     /// Read at start and again whenever it changes.
     pub path: PathBuf,
-    /// Files asked before it, in this order; bundles come before all of them.
+    /// Files evaluated before it, in this order; bundles come before all of them.
     pub overlays: Vec<PathBuf>,
-    /// Where the bundles last in force are kept; beside `path` when unset.
+    /// The copy of the last active bundles; beside `path` when unset.
     pub last_good: Option<PathBuf>,
-    /// How often the ledger is asked whether bundles changed.
+    /// How often the ledger is polled for changed bundles.
     #[serde(with = "duration")]
     pub bundle_poll: Duration,
     /// Ed25519 public keys, base64 or hexadecimal.
@@ -105,7 +105,7 @@ impl Default for PolicyConfig {
 }
 
 impl PolicyConfig {
-    /// In the order in which their rules are asked.
+    /// In the order in which their rules are evaluated.
     pub fn files(&self) -> Vec<PathBuf> {
         let mut files = self.overlays.clone();
         files.push(self.path.clone());
@@ -160,7 +160,7 @@ impl ServiceConfig for Config {
         );
         check(
             g.tls.is_some() || g.insecure || g.tls_required,
-            "the safety kernel would answer in plain text; give grpc.tls.cert and grpc.tls.key, \
+            "the safety kernel would serve plain text; set grpc.tls.cert and grpc.tls.key, \
              or set SAFETY_KERNEL_INSECURE=true for development",
         );
         let p = &self.policy;
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_text_must_be_asked_for_and_never_against_required() {
+    fn plain_text_must_be_set_explicitly_and_contradicts_required() {
         let with = |tls: bool, required: bool, insecure: bool| {
             let mut config = Config::default();
             config.grpc.tls = tls.then(|| TlsConfig {
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_cannot_be_required_without_a_key() {
+    fn a_required_signature_needs_a_key() {
         let mut config = Config::default();
         config.grpc.insecure = true;
         config.policy.require_signature = true;

@@ -1,7 +1,7 @@
-//! The kernel's gRPC face: CAP's `SafetyKernel` and our own `PolicyBatch` and `PolicyAdmin`.
+//! The kernel's gRPC services: CAP's `SafetyKernel` and our own `PolicyBatch` and `PolicyAdmin`.
 //!
-//! A job that is malformed is a verdict (deny, with the reason), because the caller
-//! must record one. Only a call that is malformed gets a status.
+//! A malformed job gets a verdict (deny, with the reason), because the caller must record
+//! one. Only a malformed call gets a status.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,27 +13,30 @@ use airlock_proto::trace;
 use tonic::{Request, Response, Status};
 use tracing::Span;
 
-use crate::judge::{Judge, Judged, Purpose, Sitting};
-use crate::keeper::Keeper;
-use crate::sources::{Piece, SourceError};
+use crate::evaluator::{Evaluator, PolicySession, Purpose, Verdict};
+use crate::reloader::Reloader;
+use crate::sources::{PolicySource, SourceError};
 use crate::wire;
 
 /// Requests in one batch.
 pub const MAX_BATCH: usize = 1_000;
 
-/// All services; clones answer by the same policy.
+/// All services; clones share one policy.
 #[derive(Clone)]
 pub struct Kernel {
-    judge: Judge,
-    keeper: Arc<Keeper>,
+    evaluator: Evaluator,
+    reloader: Arc<Reloader>,
 }
 
 impl Kernel {
-    pub fn new(judge: Judge, keeper: Arc<Keeper>) -> Self {
-        Self { judge, keeper }
+    pub fn new(evaluator: Evaluator, reloader: Arc<Reloader>) -> Self {
+        Self {
+            evaluator,
+            reloader,
+        }
     }
 
-    async fn one(
+    async fn check_one(
         &self,
         request: Request<cap::PolicyCheckRequest>,
         purpose: Purpose,
@@ -45,24 +48,24 @@ impl Kernel {
             .unwrap_or_default()
             .to_owned();
         let requests = [request.into_inner()];
-        let sitting = self.judge.sitting();
-        let answers = traced(&sitting, &requests, &[traceparent], purpose).await;
-        let answer = answers.first().map(wire::response);
-        answer
+        let session = self.evaluator.session();
+        let verdicts = evaluate_traced(&session, &requests, &[traceparent], purpose).await;
+        let response = verdicts.first().map(wire::response);
+        response
             .map(Response::new)
-            .ok_or_else(|| Status::internal("no answer"))
+            .ok_or_else(|| Status::internal("no verdict"))
     }
 }
 
-/// Answers under spans of the callers' traces; without a trace, without a span.
-async fn traced(
-    sitting: &Sitting<'_>,
+/// Evaluates under spans of the callers' traces; without a trace there is no span.
+async fn evaluate_traced(
+    session: &PolicySession<'_>,
     requests: &[cap::PolicyCheckRequest],
     traceparents: &[String],
     purpose: Purpose,
-) -> Vec<Judged> {
+) -> Vec<Verdict> {
     if traceparents.iter().all(String::is_empty) {
-        return sitting.answer(requests, &[], purpose).await;
+        return session.evaluate(requests, &[], purpose).await;
     }
     let spans: Vec<Span> = requests
         .iter()
@@ -82,14 +85,14 @@ async fn traced(
             Some(_) | None => Span::none(),
         })
         .collect();
-    let answers = sitting.answer(requests, &spans, purpose).await;
-    for (span, answer) in spans.iter().zip(&answers) {
-        span.record("decision", answer.decision().word());
-        if let Judged::ByPolicy { evaluation, .. } = answer {
+    let verdicts = session.evaluate(requests, &spans, purpose).await;
+    for (span, verdict) in spans.iter().zip(&verdicts) {
+        span.record("decision", verdict.decision().word());
+        if let Verdict::ByPolicy { evaluation, .. } = verdict {
             span.record("rule", evaluation.rule_id.as_deref().unwrap_or_default());
         }
     }
-    answers
+    verdicts
 }
 
 #[tonic::async_trait]
@@ -98,7 +101,7 @@ impl safety_kernel_server::SafetyKernel for Kernel {
         &self,
         request: Request<cap::PolicyCheckRequest>,
     ) -> Result<Response<cap::PolicyCheckResponse>, Status> {
-        self.one(request, Purpose::Decide).await
+        self.check_one(request, Purpose::Decide).await
     }
 
     /// CAP's other name for `Check`.
@@ -106,20 +109,20 @@ impl safety_kernel_server::SafetyKernel for Kernel {
         &self,
         request: Request<cap::PolicyCheckRequest>,
     ) -> Result<Response<cap::PolicyCheckResponse>, Status> {
-        self.one(request, Purpose::Decide).await
+        self.check_one(request, Purpose::Decide).await
     }
 
     async fn explain(
         &self,
         request: Request<cap::PolicyCheckRequest>,
     ) -> Result<Response<cap::PolicyCheckResponse>, Status> {
-        let sitting = self.judge.sitting();
-        let (judged, explanation) = sitting.explain(request.get_ref()).await;
-        let mut response = wire::response(&judged);
+        let session = self.evaluator.session();
+        let (verdict, explanation) = session.explain(request.get_ref()).await;
+        let mut response = wire::response(&verdict);
         if let Some(explanation) = explanation {
             response.reason = explanation.to_string();
             let json = serde_json::to_string(&explanation)
-                .map_err(|e| Status::internal(format!("writing the explanation: {e}")))?;
+                .map_err(|e| Status::internal(format!("encoding the explanation: {e}")))?;
             response.airlock.get_or_insert_default().explanation = json;
         }
         Ok(Response::new(response))
@@ -129,7 +132,7 @@ impl safety_kernel_server::SafetyKernel for Kernel {
         &self,
         request: Request<cap::PolicyCheckRequest>,
     ) -> Result<Response<cap::PolicyCheckResponse>, Status> {
-        self.one(request, Purpose::Look).await
+        self.check_one(request, Purpose::DryRun).await
     }
 
     async fn list_snapshots(
@@ -137,7 +140,7 @@ impl safety_kernel_server::SafetyKernel for Kernel {
         _: Request<cap::ListSnapshotsRequest>,
     ) -> Result<Response<cap::ListSnapshotsResponse>, Status> {
         Ok(Response::new(cap::ListSnapshotsResponse {
-            snapshots: self.judge.policies().snapshots(),
+            snapshots: self.evaluator.policies().snapshots(),
         }))
     }
 }
@@ -167,23 +170,23 @@ impl policy_batch_server::PolicyBatch for Kernel {
             )));
         }
         // One policy for the whole batch, also when a reload comes in between.
-        let sitting = self.judge.sitting();
+        let session = self.evaluator.session();
         let purpose = match ahead {
-            true => Purpose::Ahead,
+            true => Purpose::Speculative,
             false => Purpose::Decide,
         };
-        let answers = traced(&sitting, &requests, &traceparents, purpose).await;
+        let verdicts = evaluate_traced(&session, &requests, &traceparents, purpose).await;
         let mut out = own::CheckBatchResponse::default();
-        let (snapshot, fail_mode) = sitting.in_force();
+        let (snapshot, fail_mode) = session.active();
         out.snapshot = snapshot;
         out.fail_mode = fail_mode.into();
-        let looks_inside = sitting.policy().is_some_and(Policy::reads_content);
-        let mut places: HashMap<Arc<Reads>, u32> = HashMap::new();
-        for (i, (request, judged)) in requests.iter().zip(&answers).enumerate() {
-            out.responses.push(wire::response(judged));
+        let reads_content = session.policy().is_some_and(Policy::reads_content);
+        let mut indexes: HashMap<Arc<Reads>, u32> = HashMap::new();
+        for (i, (request, verdict)) in requests.iter().zip(&verdicts).enumerate() {
+            out.responses.push(wire::response(verdict));
             out.reads_of
-                .push(place(judged, &mut places, &mut out.reads));
-            if looks_inside && wire::wants_content(request, judged) {
+                .push(read_set_index(verdict, &mut indexes, &mut out.reads));
+            if reads_content && wire::wants_content(request, verdict) {
                 out.content_wanted.push(i as u32);
             }
         }
@@ -194,11 +197,11 @@ impl policy_batch_server::PolicyBatch for Kernel {
         &self,
         _: Request<own::ConfirmRequest>,
     ) -> Result<Response<own::ConfirmResponse>, Status> {
-        let (snapshot, fail_mode) = self.judge.sitting().in_force();
+        let (snapshot, fail_mode) = self.evaluator.session().active();
         Ok(Response::new(own::ConfirmResponse {
             snapshot,
             fail_mode: fail_mode.into(),
-            refused: match self.judge.policies().refused() {
+            refused: match self.evaluator.policies().refused() {
                 Some(why) => why.to_string(),
                 None => String::new(),
             },
@@ -209,15 +212,15 @@ impl policy_batch_server::PolicyBatch for Kernel {
         &self,
         _: Request<own::RulesRequest>,
     ) -> Result<Response<own::RulesResponse>, Status> {
-        let sitting = self.judge.sitting();
-        let Some(policy) = sitting.policy() else {
+        let session = self.evaluator.session();
+        let Some(policy) = session.policy() else {
             return Err(Status::failed_precondition("no policy loaded"));
         };
         let rules: Vec<_> = policy.rules().collect();
         Ok(Response::new(own::RulesResponse {
             snapshot: policy.snapshot().to_string(),
             rules: serde_json::to_string(&rules)
-                .map_err(|e| Status::internal(format!("writing the rules: {e}")))?,
+                .map_err(|e| Status::internal(format!("encoding the rules: {e}")))?,
             warnings: policy.warnings().iter().map(ToString::to_string).collect(),
         }))
     }
@@ -229,21 +232,21 @@ impl policy_admin_server::PolicyAdmin for Kernel {
         &self,
         request: Request<own::TryBundlesRequest>,
     ) -> Result<Response<own::TryBundlesResponse>, Status> {
-        let pieces: Vec<Piece> = request
+        let sources: Vec<PolicySource> = request
             .into_inner()
             .bundles
             .into_iter()
-            .map(|bundle| Piece {
+            .map(|bundle| PolicySource {
                 name: bundle.name,
                 text: bundle.content,
                 signature: Some(bundle.signature).filter(|s| !s.is_empty()),
             })
             .collect();
-        let keeper = self.keeper.clone();
-        let made = tokio::task::spawn_blocking(move || keeper.load(&pieces))
+        let reloader = self.reloader.clone();
+        let loaded = tokio::task::spawn_blocking(move || reloader.load(&sources))
             .await
-            .map_err(|e| Status::internal(format!("trying the bundles: {e}")))?;
-        Ok(Response::new(match made {
+            .map_err(|e| Status::internal(format!("loading the bundles: {e}")))?;
+        Ok(Response::new(match loaded {
             Ok(policy) => own::TryBundlesResponse {
                 snapshot: policy.snapshot().to_string(),
                 ..Default::default()
@@ -272,26 +275,26 @@ fn mistakes(error: &SourceError) -> Vec<own::PolicyMistake> {
     refused.problems.iter().map(mistake).collect()
 }
 
-/// Where the fields an answer depends on are listed, counted from 1; 0 when it must not
-/// be used for another job.
-fn place(
-    judged: &Judged,
-    places: &mut HashMap<Arc<Reads>, u32>,
+/// The position in `listed` of the fields a verdict depends on, counted from 1; 0 when the
+/// verdict must not be used for another job.
+fn read_set_index(
+    verdict: &Verdict,
+    indexes: &mut HashMap<Arc<Reads>, u32>,
     listed: &mut Vec<own::ReadSet>,
 ) -> u32 {
-    let Judged::ByPolicy { evaluation, .. } = judged else {
+    let Verdict::ByPolicy { evaluation, .. } = verdict else {
         return 0;
     };
     if !evaluation.cacheable() {
         return 0;
     }
-    if let Some(place) = places.get(&evaluation.reads) {
-        return *place;
+    if let Some(index) = indexes.get(&evaluation.reads) {
+        return *index;
     }
     listed.push(own::ReadSet {
-        fields: evaluation.reads.words(),
+        fields: evaluation.reads.names(),
     });
-    let place = listed.len() as u32;
-    places.insert(evaluation.reads.clone(), place);
-    place
+    let index = listed.len() as u32;
+    indexes.insert(evaluation.reads.clone(), index);
+    index
 }

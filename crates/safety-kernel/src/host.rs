@@ -1,4 +1,4 @@
-//! The kernel as a service: its parts put together, its health told.
+//! The kernel as a service: builds its parts and the watches of the policy's sources.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,20 +15,16 @@ use tokio::sync::mpsc;
 
 use crate::bundles::Bundles;
 use crate::config::Config;
-use crate::counting::Counting;
+use crate::evaluator::Evaluator;
 use crate::grpc::Kernel;
-use crate::judge::Judge;
-use crate::keeper::{Keeper, Look};
 use crate::metrics::KernelMetrics;
 use crate::policies::Policies;
-use crate::report::{self, Reporter};
-use crate::server::{GrpcServer, Serving};
-use crate::sources::{Trust, signature_path};
-
-/// The health component that tells about the policy.
-const COMPONENT: &str = "policy";
-/// The one that tells about its bundles.
-const BUNDLES: &str = "policy_bundles";
+use crate::refresh::{self, Refresher};
+use crate::reloader::Reloader;
+use crate::report::Reporter;
+use crate::server::GrpcServer;
+use crate::sources::{SignatureRules, signature_path};
+use crate::velocity::VelocityCounters;
 
 pub struct SafetyKernel;
 
@@ -49,10 +45,10 @@ impl Service for SafetyKernel {
     }
 }
 
-/// A kernel that listens and has looked at its policy, but answers nobody yet.
+/// A kernel that listens and has loaded its policy, but serves nothing yet.
 pub struct Prepared {
     server: GrpcServer,
-    look: Looker,
+    refresher: Refresher,
     hints: mpsc::Receiver<()>,
     poll: Duration,
     ctx: Context,
@@ -68,44 +64,45 @@ impl Prepared {
             Some(redis) => Some(Guard::connect(redis).await?),
             None => None,
         };
-        let on_bus = LinkMetrics::new(&ctx.metrics, Bus::SHOWN);
-        let on_redis = LinkMetrics::new(&ctx.metrics, Guard::SHOWN);
+        let bus_metrics = LinkMetrics::new(&ctx.metrics, Bus::METRICS);
+        let redis_metrics = LinkMetrics::new(&ctx.metrics, Guard::METRICS);
         if let Some(guard) = &guard {
-            tell_of_redis(guard, &ctx);
-            on_redis.follow(guard.reading());
+            report_redis_health(guard, &ctx);
+            redis_metrics.follow(guard.metrics_reader());
         }
         let bundles = Arc::new(Bundles::new(
             config.database.clone(),
             config.policy.last_good(),
         ));
-        let counting = Counting::new(
+        let counters = VelocityCounters::new(
             Velocity::new(guard.clone()),
             config.database.is_some().then(|| bundles.clone()),
         );
-        let judge = Judge::new(policies.clone(), Arc::new(counting), metrics.clone());
+        let evaluator = Evaluator::new(policies.clone(), Arc::new(counters), metrics.clone());
         let files = config.policy.files();
-        let keeper = Arc::new(Keeper::new(
+        let reloader = Arc::new(Reloader::new(
             files.clone(),
-            trust(config)?,
+            signature_rules(config)?,
             config.database.is_some(),
             policies.clone(),
             metrics,
         ));
-        let server = GrpcServer::bind(&config.grpc, Kernel::new(judge, keeper.clone())).await?;
+        let server =
+            GrpcServer::bind(&config.grpc, Kernel::new(evaluator, reloader.clone())).await?;
 
         let (hint, hints) = mpsc::channel(1);
         // Watched before they are read, so that no change falls between the two.
         for file in &files {
-            follow_file(file.clone(), hint.clone(), &ctx);
-            follow_file(signature_path(file), hint.clone(), &ctx);
+            watch_source(file.clone(), hint.clone(), &ctx);
+            watch_source(signature_path(file), hint.clone(), &ctx);
         }
         if let Some(nats) = &config.nats {
-            follow_bus(nats.clone(), hint, on_bus, &ctx);
+            watch_bus(nats.clone(), hint, bus_metrics, &ctx);
         }
         let prepared = Self {
-            look: Looker {
+            refresher: Refresher {
                 reporter: Reporter::new(server.address(), &files, policies, bundles.clone(), guard),
-                keeper,
+                reloader,
                 bundles,
                 serving: server.serving(),
                 ctx: ctx.clone(),
@@ -115,7 +112,7 @@ impl Prepared {
             poll: config.policy.bundle_poll,
             ctx,
         };
-        prepared.look.everything().await?;
+        prepared.refresher.refresh_all().await?;
         Ok(prepared)
     }
 
@@ -124,35 +121,35 @@ impl Prepared {
         self.server.address()
     }
 
-    /// Answers, and follows the policy's sources, until the context says stop.
+    /// Serves, and follows the policy's sources, until shutdown.
     pub async fn serve(self) -> anyhow::Result<()> {
         let Self {
             server,
-            look,
+            refresher,
             hints,
             poll,
             ctx,
         } = self;
-        tracing::info!(address = %server.address(), "safety kernel answers over gRPC");
+        tracing::info!(address = %server.address(), "safety kernel listening");
         // Without a policy the policy component is down, and so not ready after all.
         ctx.health.declare_ready();
         let stop = ctx.shutdown.clone().cancelled_owned();
-        let follow = follow(look, hints, poll, ctx.clone());
+        let refresh = refresh::run(refresher, hints, poll, ctx.clone());
         let serve = async {
             let served = server.serve(stop).await.context("the gRPC server ended");
-            // Also when serving failed by itself: the follower must not outlive it.
+            // Also when serving failed: the refresh loop must not outlive the server.
             ctx.shutdown.cancel();
             served
         };
-        let (served, followed) = tokio::join!(serve, follow);
-        served.and(followed)
+        let (served, refreshed) = tokio::join!(serve, refresh);
+        served.and(refreshed)
     }
 }
 
-/// Whose signatures count.
-fn trust(config: &Config) -> anyhow::Result<Trust> {
+/// The keys and the requirement of the configuration.
+fn signature_rules(config: &Config) -> anyhow::Result<SignatureRules> {
     let keys = config.policy.public_keys.iter();
-    Ok(Trust {
+    Ok(SignatureRules {
         keys: keys
             .map(|key| PublicKey::parse(key))
             .collect::<Result<_, _>>()
@@ -161,73 +158,33 @@ fn trust(config: &Config) -> anyhow::Result<Trust> {
     })
 }
 
-/// Looks again whenever something may have changed, and asks for bundles in between.
-async fn follow(
-    look: Looker,
-    mut hints: mpsc::Receiver<()>,
-    poll: Duration,
-    ctx: Context,
-) -> anyhow::Result<()> {
-    let mut open = true;
-    let every = |period: Duration| {
-        let mut ticks = tokio::time::interval(period);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        ticks
-    };
-    let (mut poll, mut tell) = (every(poll), every(report::EVERY));
-    loop {
-        tokio::select! {
-            // In this order, because a shutdown also closes the channel.
-            biased;
-            () = ctx.shutdown.cancelled() => {
-                look.reporter.gone().await;
-                return Ok(());
-            }
-            hint = hints.recv(), if open => match hint {
-                Some(()) => look.everything().await?,
-                None => {
-                    // The answers stay right for the policy in force, but no new one
-                    // will be seen: that is worth saying, not worth stopping for.
-                    open = false;
-                    tracing::error!("the policy file is no longer watched");
-                    let text = "the policy file is no longer watched; restart to pick up changes";
-                    ctx.health.degraded(COMPONENT, text);
-                }
-            },
-            _ = tell.tick(), if look.bundles.any() => look.reporter.again().await,
-            _ = poll.tick(), if look.bundles.any() => look.at_bundles().await?,
-        }
-    }
-}
-
-/// Each change of a file is a hint to look.
-fn follow_file(path: std::path::PathBuf, hint: mpsc::Sender<()>, ctx: &Context) {
+/// Each change of a file is a hint to reload.
+fn watch_source(path: std::path::PathBuf, hint: mpsc::Sender<()>, ctx: &Context) {
     let mut changes = watch_file(path.clone(), ctx);
     ctx.tasks.spawn(
-        format!("follow {}", path.display()),
+        format!("watch {}", path.display()),
         OnFailure::Log,
         async move {
             while changes.recv().await.is_some() {
-                // Full means that a look is due already.
+                // A full channel means that a reload is due already.
                 let _ = hint.try_send(());
             }
         },
     );
 }
 
-/// Each `sys.config.changed` is a hint to look. Without NATS the ledger is still asked
-/// now and then.
-fn follow_bus(config: BusConfig, hint: mpsc::Sender<()>, counts: LinkMetrics, ctx: &Context) {
+/// Each `sys.config.changed` is a hint to reload. Without NATS the ledger is still polled.
+fn watch_bus(config: BusConfig, hint: mpsc::Sender<()>, metrics: LinkMetrics, ctx: &Context) {
     let shutdown = ctx.shutdown.clone();
     ctx.tasks
-        .spawn("follow the configuration", OnFailure::Log, async move {
+        .spawn("watch sys.config.changed", OnFailure::Log, async move {
             let listen = async {
                 let mut backoff = Backoff::millis(200, 5_000);
                 loop {
-                    match listen(&config, &hint, &counts).await {
+                    match listen(&config, &hint, &metrics).await {
                         Ok(()) => backoff.reset(),
                         Err(error) => {
-                            tracing::debug!(%error, "changes of the configuration are not heard")
+                            tracing::debug!(%error, "configuration change subscription failed, retrying")
                         }
                     }
                     tokio::time::sleep(backoff.pause()).await;
@@ -243,13 +200,13 @@ fn follow_bus(config: BusConfig, hint: mpsc::Sender<()>, counts: LinkMetrics, ct
 async fn listen(
     config: &BusConfig,
     hint: &mpsc::Sender<()>,
-    counts: &LinkMetrics,
+    metrics: &LinkMetrics,
 ) -> anyhow::Result<()> {
     let bus = Bus::connect(config, "safety-kernel").await?;
-    counts.follow(bus.reading());
+    metrics.follow(bus.metrics_reader());
     let mut changes = bus.subscribe(subjects::CONFIG_CHANGED, None).await?;
     let mut connected = bus.connected();
-    // What was said before we listened, or while NATS was away, is lost: look.
+    // Messages from before the subscription, or from while NATS was away, are lost: reload.
     let _ = hint.try_send(());
     loop {
         tokio::select! {
@@ -265,8 +222,8 @@ async fn listen(
     }
 }
 
-/// Whether velocity is counted together with the other kernels.
-fn tell_of_redis(guard: &Guard, ctx: &Context) {
+/// Shows in health whether velocity is counted together with the other kernels.
+fn report_redis_health(guard: &Guard, ctx: &Context) {
     let mut mode = guard.mode();
     let (health, shutdown) = (ctx.health.clone(), ctx.shutdown.clone());
     ctx.tasks.spawn("watch redis", OnFailure::Log, async move {
@@ -284,102 +241,4 @@ fn tell_of_redis(guard: &Guard, ctx: &Context) {
             }
         }
     });
-}
-
-/// Looks at the sources and tells health what came of it.
-struct Looker {
-    keeper: Arc<Keeper>,
-    bundles: Arc<Bundles>,
-    reporter: Reporter,
-    serving: Serving,
-    ctx: Context,
-}
-
-impl Looker {
-    /// At files and bundles.
-    async fn everything(&self) -> anyhow::Result<()> {
-        self.ask_for_bundles().await;
-        self.put_in_force().await?;
-        self.reporter.if_changed().await;
-        Ok(())
-    }
-
-    /// At bundles alone.
-    async fn at_bundles(&self) -> anyhow::Result<()> {
-        if self.ask_for_bundles().await {
-            self.put_in_force().await?;
-        }
-        self.reporter.if_changed().await;
-        Ok(())
-    }
-
-    /// True when they may have changed.
-    async fn ask_for_bundles(&self) -> bool {
-        let health = &self.ctx.health;
-        match self.bundles.refresh().await {
-            Ok(changed) => {
-                if self.bundles.any() {
-                    health.ok(BUNDLES);
-                }
-                changed
-            }
-            Err(error) => {
-                let before = self.bundles.known().is_some();
-                if let Err(copy) = self.bundles.fall_back() {
-                    tracing::warn!(%error, %copy, "policy bundles are not known; jobs are put off");
-                }
-                let known = self.bundles.known().is_some();
-                health.degraded(BUNDLES, format!("the ledger cannot be asked: {error:#}"));
-                known && !before
-            }
-        }
-    }
-
-    async fn put_in_force(&self) -> anyhow::Result<()> {
-        let policies = self.keeper.policies().clone();
-        let Some(pieces) = self.bundles.known() else {
-            policies.wait(true);
-            let text = "policy bundles are not known yet, every job is put off";
-            self.ctx
-                .health
-                .set(COMPONENT, Status::Down(text.to_owned()));
-            self.serving.set(false).await;
-            return Ok(());
-        };
-        let (keeper, bundles) = (self.keeper.clone(), self.bundles.clone());
-        let look = tokio::task::spawn_blocking(move || {
-            let look = keeper.look(&pieces);
-            if let Look::InForce { .. } = look
-                && let Err(error) = bundles.keep()
-            {
-                tracing::warn!(
-                    error = format!("{error:#}"),
-                    "no copy of the policy bundles"
-                );
-            }
-            look
-        })
-        .await
-        .context("reading the policy file")?;
-        policies.wait(false);
-        let (status, answers) = match look {
-            Look::InForce { changed: _ } => (Status::Ok, true),
-            Look::KeptOld(error) => (
-                Status::Degraded(format!("the old policy stays in force: {error}")),
-                true,
-            ),
-            Look::NoPolicy(error) => (
-                Status::Down(format!("no policy loaded, every job is denied: {error}")),
-                false,
-            ),
-        };
-        self.ctx.health.set(COMPONENT, status);
-        if let Some(policy) = policies.current() {
-            self.ctx
-                .health
-                .fact("policy_snapshot", policy.snapshot().to_string());
-        }
-        self.serving.set(answers).await;
-        Ok(())
-    }
 }

@@ -1,4 +1,4 @@
-//! What the kernel counts. Names are `cordum_safety_kernel_…`.
+//! The kernel's metrics. Names are `cordum_safety_kernel_…`.
 
 use airlock_policy::{Decision, ShadowHit};
 use prometheus_client::encoding::EncodeLabelSet;
@@ -9,13 +9,13 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Word {
+struct DecisionLabels {
     decision: &'static str,
 }
 
-/// As many as the policy has rules on trial.
+/// One per shadow rule and decision.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Trial {
+struct ShadowLabels {
     rule: String,
     decision: &'static str,
 }
@@ -23,8 +23,8 @@ struct Trial {
 /// Clones share the same numbers.
 #[derive(Clone)]
 pub struct KernelMetrics {
-    decisions: Family<Word, Counter>,
-    shadow_hits: Family<Trial, Counter>,
+    decisions: Family<DecisionLabels, Counter>,
+    shadow_hits: Family<ShadowLabels, Counter>,
     evaluation: Histogram,
     rules: Gauge,
     reload_failures: Counter,
@@ -51,27 +51,27 @@ impl KernelMetrics {
         );
         registry.register(
             "shadow_hits",
-            "What rules on trial would have decided",
+            "What shadow rules would have decided",
             self.shadow_hits.clone(),
         );
         registry.register(
             "evaluation_seconds",
-            "Time to ask the rules about one job",
+            "Time to evaluate the policy for one job",
             self.evaluation.clone(),
         );
-        registry.register("rules", "Rules of the policy in force", self.rules.clone());
+        registry.register("rules", "Rules of the active policy", self.rules.clone());
         registry.register(
             "reload_failures",
-            "Policy files that were refused",
+            "Policy reloads that were refused",
             self.reload_failures.clone(),
         );
     }
 
     pub fn decided(&self, decision: Decision) {
-        let word = Word {
+        let labels = DecisionLabels {
             decision: decision.word(),
         };
-        self.decisions.get_or_create(&word).inc();
+        self.decisions.get_or_create(&labels).inc();
     }
 
     pub fn evaluated(&self, seconds: f64) {
@@ -80,12 +80,12 @@ impl KernelMetrics {
 
     pub fn shadows(&self, hits: &[ShadowHit]) {
         for hit in hits {
-            let trial = Trial {
-                // A tenant's list has no name of its own.
+            let labels = ShadowLabels {
+                // A tenant's list has no rule id of its own.
                 rule: hit.rule_id.as_deref().unwrap_or("(tenant)").to_owned(),
                 decision: hit.decision.word(),
             };
-            self.shadow_hits.get_or_create(&trial).inc();
+            self.shadow_hits.get_or_create(&labels).inc();
         }
     }
 

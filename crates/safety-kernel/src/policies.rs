@@ -1,8 +1,8 @@
-//! The policy in force, and the ones before it.
+//! The active policy, and the snapshots before it.
 //!
-//! Readers take the current policy without waiting, thousands of times a second;
-//! a reload swaps it whole. So every verdict comes from exactly one policy, and names
-//! it. A bad file never gets here: the policy in force stays in force.
+//! Readers take the active policy without waiting, thousands of times a second; a reload
+//! swaps it whole. So every verdict comes from exactly one policy, and names its snapshot.
+//! An invalid file never gets here: the active policy stays active.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,61 +11,61 @@ use std::sync::{Arc, Mutex, PoisonError};
 use airlock_policy::Policy;
 use arc_swap::ArcSwapOption;
 
-/// Snapshots that are remembered.
-pub const KEPT: usize = 10;
+/// Snapshots in the history.
+pub const HISTORY: usize = 10;
 
 #[derive(Default)]
 pub struct Policies {
     current: ArcSwapOption<Policy>,
-    /// It is not known yet what the policy is made of.
+    /// The active bundles are not known yet.
     waiting: AtomicBool,
-    /// Why what the policy would be made of now is not in force.
+    /// Why the newest sources were refused.
     refused: Mutex<Option<Arc<str>>>,
     /// Newest first, each once.
     history: Mutex<VecDeque<Arc<str>>>,
 }
 
 impl Policies {
-    /// `None` until a first file could be read.
+    /// `None` until a first policy was activated.
     pub fn current(&self) -> Option<Arc<Policy>> {
         self.current.load_full()
     }
 
-    /// Without a policy, whether that is a matter of time.
+    /// Whether the active bundles are not known yet, so that jobs are throttled.
     pub fn is_waiting(&self) -> bool {
         self.waiting.load(Ordering::Acquire)
     }
 
-    pub fn wait(&self, waiting: bool) {
+    pub fn set_waiting(&self, waiting: bool) {
         self.waiting.store(waiting, Ordering::Release);
     }
 
-    /// Why newer sources are not in force; `None`: they are.
+    /// Why the newest sources are not active; `None`: they are.
     pub fn refused(&self) -> Option<Arc<str>> {
         let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         refused.clone()
     }
 
-    pub fn refuse(&self, why: Option<Arc<str>>) {
+    pub fn set_refused(&self, why: Option<Arc<str>>) {
         *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
-    /// Puts a policy in force. Tells whether that changed anything.
+    /// Activates a policy. Returns whether that changed anything.
     pub fn install(&self, policy: Policy) -> bool {
         let snapshot = policy.snapshot().clone();
-        // Held over the swap, so that the history's head is always the policy in force.
+        // Held over the swap, so that the history's head is always the active policy.
         let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         if history.front() == Some(&snapshot) {
             return false;
         }
         history.retain(|s| *s != snapshot);
         history.push_front(snapshot);
-        history.truncate(KEPT);
+        history.truncate(HISTORY);
         self.current.store(Some(Arc::new(policy)));
         true
     }
 
-    /// The last [`KEPT`] snapshots, the one in force first.
+    /// The last [`HISTORY`] snapshots, the active one first.
     pub fn snapshots(&self) -> Vec<String> {
         let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         history.iter().map(ToString::to_string).collect()
@@ -97,6 +97,6 @@ mod tests {
             .map(|i| policy(i).snapshot().to_string())
             .into();
         assert_eq!(policies.snapshots(), expected);
-        assert_eq!(expected.len(), KEPT);
+        assert_eq!(expected.len(), HISTORY);
     }
 }

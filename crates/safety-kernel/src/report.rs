@@ -1,5 +1,5 @@
-//! What this kernel has loaded, written to the ledger for those who publish policy: at once
-//! when it changes, and every few seconds so that they know it is there.
+//! Reports to the ledger which policy this kernel has loaded, for whoever publishes one: at
+//! once when it changes, and every few seconds as a heartbeat.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,11 +12,11 @@ use airlock_ledger::KernelReport;
 use crate::bundles::Bundles;
 use crate::policies::Policies;
 
-/// How often it is written without a change.
-pub const EVERY: Duration = Duration::from_secs(3);
+/// How often the report is written without a change.
+pub const INTERVAL: Duration = Duration::from_secs(3);
 
-/// No write takes longer.
-const WITHIN: Duration = Duration::from_secs(2);
+/// Bound of one write.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub struct Reporter {
     instance: String,
@@ -28,8 +28,8 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// `address` is where the kernel listens: with the host it names the kernel, so that one
-    /// that is started again takes its own place.
+    /// `address` is where the kernel listens: with the host it names the kernel, so that a
+    /// restarted kernel replaces its own report.
     pub fn new(
         address: SocketAddr,
         files: &[PathBuf],
@@ -51,7 +51,7 @@ impl Reporter {
         &self.instance
     }
 
-    fn now(&self) -> KernelReport {
+    fn current(&self) -> KernelReport {
         let alone = self.guard.as_ref().and_then(|g| match &*g.mode().borrow() {
             Mode::Shared => None,
             Mode::Local { reason, .. } => Some(reason.clone()),
@@ -69,9 +69,9 @@ impl Reporter {
         }
     }
 
-    /// Writes it if it is not what was written last.
-    pub async fn if_changed(&self) {
-        let report = self.now();
+    /// Writes the report if it differs from the last one written.
+    pub async fn report_if_changed(&self) {
+        let report = self.current();
         let same = {
             let sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
             sent.as_ref() == Some(&report)
@@ -81,22 +81,22 @@ impl Reporter {
         }
     }
 
-    /// Writes it again, and removes what strict counters no longer need.
-    pub async fn again(&self) {
-        // Without velocity rules nothing else would notice that Redis is away.
+    /// Writes the report as a heartbeat, and removes expired strict counts.
+    pub async fn heartbeat(&self) {
+        // Without velocity rules nothing else would notice that Redis is unavailable.
         if let Some(guard) = &self.guard {
             guard.probe().await;
         }
-        self.write(self.now()).await;
+        self.write(self.current()).await;
         self.bounded("removing expired counts", async |ledger| {
             ledger.sweep_velocity().await.map(drop)
         })
         .await;
     }
 
-    /// This kernel ends.
-    pub async fn gone(&self) {
-        self.bounded("taking the report back", async |ledger| {
+    /// Removes the report, because this kernel ends.
+    pub async fn withdraw(&self) {
+        self.bounded("removing the kernel report", async |ledger| {
             ledger.forget_kernel(&self.instance).await
         })
         .await;
@@ -104,38 +104,35 @@ impl Reporter {
 
     async fn write(&self, report: KernelReport) {
         let written = self
-            .bounded("reporting the policy in force", async |ledger| {
+            .bounded("writing the kernel report", async |ledger| {
                 ledger.report_kernel(&report).await
             })
             .await;
         *self.sent.lock().unwrap_or_else(PoisonError::into_inner) = written.then_some(report);
     }
 
-    /// Health tells of a ledger that cannot be asked; here it is only not written.
+    /// Runs `work` on the ledger within [`WRITE_TIMEOUT`]. Failures are logged at debug level
+    /// only, because the health component of the bundles shows an unavailable ledger.
     async fn bounded(
         &self,
         what: &'static str,
         work: impl AsyncFnOnce(airlock_ledger::Ledger) -> Result<(), airlock_ledger::LedgerError>,
     ) -> bool {
-        if !self.bundles.any() {
+        if !self.bundles.has_ledger() {
             return false;
         }
         let work = async {
             let ledger = self.bundles.ledger().await?;
             work(ledger).await.map_err(anyhow::Error::from)
         };
-        match tokio::time::timeout(WITHIN, work).await {
+        match tokio::time::timeout(WRITE_TIMEOUT, work).await {
             Ok(Ok(())) => true,
             Ok(Err(error)) => {
-                tracing::debug!(
-                    error = format!("{error:#}"),
-                    what,
-                    "the ledger was not written"
-                );
+                tracing::debug!(error = format!("{error:#}"), what, "ledger write failed");
                 false
             }
             Err(_) => {
-                tracing::debug!(what, "the ledger was not written in time");
+                tracing::debug!(what, "ledger write timed out");
                 false
             }
         }

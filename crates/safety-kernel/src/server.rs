@@ -1,4 +1,4 @@
-//! The gRPC listener: bind first, then serve until told to stop.
+//! The gRPC listener: bind first, then serve until shutdown.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ use crate::grpc::Kernel;
 const MAX_BATCH_BYTES: usize = 16 * 1024 * 1024;
 
 /// As many bundles as there are files in a policy, each as long as a file may be, fit.
-const MAX_TRIED_BYTES: usize = (limits::FILES + 1) * limits::FILE_BYTES;
+const MAX_BUNDLES_BYTES: usize = (limits::FILES + 1) * limits::FILE_BYTES;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
@@ -40,8 +40,8 @@ pub enum ServerError {
     Serve(#[from] tonic::transport::Error),
 }
 
-/// What the standard health service answers, for the server as a whole (the empty
-/// name) and for each service.
+/// The status in the standard gRPC health service, of the server as a whole (the empty
+/// name) and of each service.
 #[derive(Clone)]
 pub struct Serving(HealthReporter);
 
@@ -63,7 +63,7 @@ impl Serving {
     }
 }
 
-/// A bound listener with everything it will serve.
+/// A bound listener with the services it will serve.
 pub struct GrpcServer {
     router: tonic::transport::server::Router,
     incoming: TcpIncoming,
@@ -72,7 +72,7 @@ pub struct GrpcServer {
 }
 
 impl GrpcServer {
-    /// Reads the TLS files and binds, so that what is wrong with either shows at start.
+    /// Reads the TLS files and binds, so that a mistake in either fails the start.
     pub async fn bind(config: &GrpcConfig, kernel: Kernel) -> Result<Self, ServerError> {
         let bind_error = |source| ServerError::Bind {
             listen: config.listen.clone(),
@@ -94,7 +94,7 @@ impl GrpcServer {
             .add_service(health)
             .add_service(SafetyKernelServer::new(kernel.clone()))
             .add_service(
-                PolicyAdminServer::new(kernel.clone()).max_decoding_message_size(MAX_TRIED_BYTES),
+                PolicyAdminServer::new(kernel.clone()).max_decoding_message_size(MAX_BUNDLES_BYTES),
             )
             .add_service(PolicyBatchServer::new(kernel).max_decoding_message_size(MAX_BATCH_BYTES));
         Ok(Self {

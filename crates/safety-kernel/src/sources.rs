@@ -1,4 +1,4 @@
-//! What a policy is made of: files on this machine's disk, and bundles from the ledger.
+//! The sources of a policy: files on this machine's disk, and bundles from the ledger.
 //!
 //! What must stay true: where signatures are required, nothing that is not signed by a
 //! known key becomes part of a policy, wherever it came from.
@@ -11,17 +11,17 @@ use airlock_policy::signature::{self, PublicKey, SignatureError};
 use airlock_policy::{LoadError, Policy, Source, limits};
 use serde::{Deserialize, Serialize};
 
-/// Text of a policy, with where it is from and what vouches for it.
+/// One source of a policy: its text, where it is from, and its signature.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Piece {
-    /// As mistakes in it are reported.
+pub struct PolicySource {
+    /// Mistakes in the text are reported under this name.
     pub name: String,
     pub text: String,
     /// Base64 or hexadecimal.
     pub signature: Option<String>,
 }
 
-/// Why pieces did not become a policy.
+/// Why the sources did not make a policy.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     #[error("reading the policy {path}: {source}")]
@@ -32,34 +32,34 @@ pub enum SourceError {
     NotText { path: PathBuf },
     #[error("the policy {name} is not signed, and policy.require_signature is set")]
     Unsigned { name: String },
-    #[error("the signature of the policy {name} is not good: {source}")]
+    #[error("the signature of the policy {name} is invalid: {source}")]
     BadSignature {
         name: String,
         source: SignatureError,
     },
     #[error(
-        "a velocity rule is strict, which needs a ledger to count in; this kernel has none (database.url)"
+        "a velocity rule is strict and needs a ledger to count in; this kernel has none, set database.url"
     )]
-    NothingToCountIn,
+    StrictWithoutLedger,
     #[error("the policy was refused: {0}")]
     Refused(#[from] LoadError),
 }
 
-/// Whom to believe.
+/// Which signatures count, and whether every source must be signed.
 #[derive(Debug, Clone, Default)]
-pub struct Trust {
+pub struct SignatureRules {
     pub keys: Vec<PublicKey>,
     pub required: bool,
 }
 
-impl Trust {
-    fn check(&self, piece: &Piece) -> Result<(), SourceError> {
-        let name = || piece.name.clone();
-        match &piece.signature {
+impl SignatureRules {
+    fn check(&self, source: &PolicySource) -> Result<(), SourceError> {
+        let name = || source.name.clone();
+        match &source.signature {
             None if self.required => Err(SourceError::Unsigned { name: name() }),
-            // A signature that nobody can check says nothing.
+            // Without keys a signature cannot be checked, so it is ignored.
             Some(signature) if !self.keys.is_empty() => {
-                signature::verify(piece.text.as_bytes(), signature, &self.keys).map_err(|source| {
+                signature::verify(source.text.as_bytes(), signature, &self.keys).map_err(|source| {
                     SourceError::BadSignature {
                         name: name(),
                         source,
@@ -71,35 +71,38 @@ impl Trust {
     }
 }
 
-/// A policy of these pieces, in the order in which their rules are asked.
-pub fn load(pieces: &[Piece], trust: &Trust) -> Result<Policy, SourceError> {
-    for piece in pieces {
-        if piece.text.len() > limits::FILE_BYTES {
+/// Compiles the sources into a policy; their rules are evaluated in this order.
+pub fn load(
+    sources: &[PolicySource],
+    signature_rules: &SignatureRules,
+) -> Result<Policy, SourceError> {
+    for source in sources {
+        if source.text.len() > limits::FILE_BYTES {
             return Err(SourceError::TooLong {
-                name: piece.name.clone(),
+                name: source.name.clone(),
             });
         }
-        trust.check(piece)?;
+        signature_rules.check(source)?;
     }
-    let sources: Vec<Source<'_>> = pieces
+    let sources: Vec<Source<'_>> = sources
         .iter()
-        .map(|piece| Source {
-            name: &piece.name,
-            text: &piece.text,
+        .map(|source| Source {
+            name: &source.name,
+            text: &source.text,
         })
         .collect();
     Ok(Policy::load_files(&sources)?)
 }
 
-/// The files, with the signatures beside them. Blocks on the disk.
-pub fn read_files(paths: &[PathBuf]) -> Result<Vec<Piece>, SourceError> {
+/// Reads the files and the signatures beside them. Blocks on the disk.
+pub fn read_files(paths: &[PathBuf]) -> Result<Vec<PolicySource>, SourceError> {
     paths.iter().map(|path| read_file(path)).collect()
 }
 
-fn read_file(path: &Path) -> Result<Piece, SourceError> {
+fn read_file(path: &Path) -> Result<PolicySource, SourceError> {
     let path_buf = || path.to_owned();
     let name = path.display().to_string();
-    let bytes = read(path, limits::FILE_BYTES).map_err(|source| SourceError::Read {
+    let bytes = read_at_most(path, limits::FILE_BYTES).map_err(|source| SourceError::Read {
         path: path_buf(),
         source,
     })?;
@@ -108,7 +111,7 @@ fn read_file(path: &Path) -> Result<Piece, SourceError> {
     }
     let text = String::from_utf8(bytes).map_err(|_| SourceError::NotText { path: path_buf() })?;
     let beside = signature_path(path);
-    let signature = match read(&beside, 1_024) {
+    let signature = match read_at_most(&beside, 1_024) {
         Ok(bytes) => Some(String::from_utf8_lossy(&bytes).trim().to_owned()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(source) => {
@@ -118,7 +121,7 @@ fn read_file(path: &Path) -> Result<Piece, SourceError> {
             });
         }
     };
-    Ok(Piece {
+    Ok(PolicySource {
         name,
         text,
         signature,
@@ -132,8 +135,9 @@ pub fn signature_path(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// One byte more than allowed tells a file at the limit from one above it.
-fn read(path: &Path, most: usize) -> io::Result<Vec<u8>> {
+/// Reads one byte more than allowed, so that a file above the limit can be told from one
+/// that is exactly as long.
+fn read_at_most(path: &Path, most: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?
         .take(most as u64 + 1)

@@ -1,7 +1,7 @@
-//! Between CAP's messages and the policy's own types.
+//! Conversions between CAP's messages and the policy's types.
 //!
-//! The request's own fields are what the control plane says of a job, its metadata is
-//! what the client said. Where both say something, the control plane is believed.
+//! The request's own fields come from the control plane, its metadata from the client.
+//! Where both have a value, the control plane's wins.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -9,17 +9,17 @@ use std::collections::BTreeMap;
 use airlock_policy::{Budget, Content, Decision, Evaluation, Request};
 use airlock_proto::{cap, own};
 
-use crate::judge::{CountedBy, Judged};
+use crate::evaluator::{CountedBy, Verdict};
 
-/// A request in the form the policy reads, borrowing from it.
-pub struct Question<'a> {
+/// A request in the form the policy evaluates, borrowing from it.
+pub struct CheckInput<'a> {
     request: &'a cap::PolicyCheckRequest,
     /// Both sets of labels. Copied only when there are two.
     labels: Cow<'a, BTreeMap<String, String>>,
     job: Cow<'a, str>,
 }
 
-impl<'a> Question<'a> {
+impl<'a> CheckInput<'a> {
     pub fn new(request: &'a cap::PolicyCheckRequest) -> Self {
         let labels = match &request.meta {
             Some(meta) if !meta.labels.is_empty() => {
@@ -33,10 +33,10 @@ impl<'a> Question<'a> {
             }
             Some(_) | None => Cow::Borrowed(&request.labels),
         };
-        // Without a name nobody can tell that it is the same job again.
+        // Without an id a repeated job cannot be recognized, so each counts as a new one.
         let job = match request.job_id.as_str() {
             "" => Cow::Owned(uuid::Uuid::new_v4().to_string()),
-            named => Cow::Borrowed(named),
+            id => Cow::Borrowed(id),
         };
         Self {
             request,
@@ -45,7 +45,7 @@ impl<'a> Question<'a> {
         }
     }
 
-    /// Who is counted.
+    /// The job that velocity rules count.
     pub fn job(&self) -> &str {
         &self.job
     }
@@ -57,12 +57,12 @@ impl<'a> Question<'a> {
         let budget = request.budget.unwrap_or_default();
         Request {
             topic: &request.topic,
-            tenant: first([
+            tenant: first_given([
                 &request.tenant,
                 identity.map_or("", |i| &i.tenant_id),
                 meta.map_or("", |m| &m.tenant_id),
             ]),
-            principal_id: first([
+            principal_id: first_given([
                 &request.principal_id,
                 identity.map_or("", |i| &i.principal_id),
             ]),
@@ -71,12 +71,12 @@ impl<'a> Question<'a> {
             requires: meta.map_or(&[], |m| &m.requires),
             labels: &self.labels,
             pack_id: meta.map_or("", |m| &m.pack_id),
-            actor_id: first([
+            actor_id: first_given([
                 identity.map_or("", |i| &i.actor_id),
                 meta.map_or("", |m| &m.actor_id),
             ]),
-            actor_type: actor_word(meta.map_or(cap::ActorType::Unspecified, |m| m.actor_type())),
-            priority: priority_word(request.priority()),
+            actor_type: actor_name(meta.map_or(cap::ActorType::Unspecified, |m| m.actor_type())),
+            priority: priority_name(request.priority()),
             budget: Budget {
                 max_input_tokens: budget.max_input_tokens,
                 max_output_tokens: budget.max_output_tokens,
@@ -89,35 +89,36 @@ impl<'a> Question<'a> {
     }
 }
 
-/// The input as it was sent along, or its size alone. One of no size is known: empty.
+/// The job's input, or its size alone when it was not sent. An input of size 0 needs no
+/// sending: it is empty.
 fn content(request: &cap::PolicyCheckRequest) -> Content<'_> {
     let sent = &request.input_content;
-    let told = u64::try_from(request.input_size_bytes).unwrap_or(0);
+    let size = u64::try_from(request.input_size_bytes).unwrap_or(0);
     Content {
-        bytes: (told == 0 || !sent.is_empty()).then_some(&sent[..]),
+        bytes: (size == 0 || !sent.is_empty()).then_some(&sent[..]),
         content_type: &request.input_content_type,
-        size: told.max(sent.len() as u64),
+        size: size.max(sent.len() as u64),
     }
 }
 
-/// A rule looks at the input, and it was not sent.
-pub fn wants_content(request: &cap::PolicyCheckRequest, judged: &Judged) -> bool {
-    match judged {
-        Judged::ByPolicy { evaluation, .. } => {
+/// Whether a rule reads the input and the input was not sent.
+pub fn wants_content(request: &cap::PolicyCheckRequest, verdict: &Verdict) -> bool {
+    match verdict {
+        Verdict::ByPolicy { evaluation, .. } => {
             evaluation.content_read && content(request).bytes.is_none()
         }
-        Judged::WithoutPolicy { .. } => false,
+        Verdict::WithoutPolicy { .. } => false,
     }
 }
 
-fn first<const N: usize>(given: [&str; N]) -> &str {
+fn first_given<const N: usize>(given: [&str; N]) -> &str {
     given
         .into_iter()
         .find(|s| !s.trim().is_empty())
         .unwrap_or_default()
 }
 
-fn actor_word(actor: cap::ActorType) -> &'static str {
+fn actor_name(actor: cap::ActorType) -> &'static str {
     match actor {
         cap::ActorType::Unspecified => "",
         cap::ActorType::Human => "human",
@@ -125,7 +126,7 @@ fn actor_word(actor: cap::ActorType) -> &'static str {
     }
 }
 
-fn priority_word(priority: cap::JobPriority) -> &'static str {
+fn priority_name(priority: cap::JobPriority) -> &'static str {
     match priority {
         cap::JobPriority::Unspecified => "",
         cap::JobPriority::Interactive => "interactive",
@@ -144,13 +145,13 @@ pub fn decision_type(decision: Decision) -> cap::DecisionType {
     }
 }
 
-pub fn response(judged: &Judged) -> cap::PolicyCheckResponse {
-    match judged {
-        Judged::ByPolicy {
+pub fn response(verdict: &Verdict) -> cap::PolicyCheckResponse {
+    match verdict {
+        Verdict::ByPolicy {
             evaluation,
             counted_by,
         } => by_policy(evaluation, *counted_by),
-        Judged::WithoutPolicy {
+        Verdict::WithoutPolicy {
             decision,
             reason,
             snapshot,
@@ -168,7 +169,10 @@ fn by_policy(e: &Evaluation, counted_by: CountedBy) -> cap::PolicyCheckResponse 
         CountedBy::Nobody => ("", ""),
         CountedBy::AllKernels => ("shared", ""),
         // In the reason, because that is what the ledger records of a decision.
-        CountedBy::ThisKernel => ("local", " (counted by this kernel alone: Redis is away)"),
+        CountedBy::ThisKernel => (
+            "local",
+            " (counted by this kernel alone: Redis is unavailable)",
+        ),
     };
     cap::PolicyCheckResponse {
         decision: decision_type(e.decision).into(),
@@ -223,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_control_plane_is_believed_over_the_client() {
+    fn the_control_plane_wins_over_the_client() {
         let mut request = cap::PolicyCheckRequest {
             tenant: "acme".to_owned(),
             labels: map(&[("env", "prod")]),
@@ -235,29 +239,29 @@ mod tests {
             }),
             ..Default::default()
         };
-        let question = Question::new(&request);
-        let input = question.request();
+        let input = CheckInput::new(&request);
+        let input = input.request();
         assert_eq!((input.tenant, input.actor_type), ("acme", "human"));
         assert_eq!(*input.labels, map(&[("env", "prod"), ("team", "x")]));
         request.tenant = " ".to_owned();
         request.labels.clear();
-        let question = Question::new(&request);
-        assert_eq!(question.request().tenant, "other");
+        let input = CheckInput::new(&request);
+        assert_eq!(input.request().tenant, "other");
         assert_eq!(
-            *question.request().labels,
+            *input.request().labels,
             map(&[("env", "dev"), ("team", "x")])
         );
     }
 
     #[test]
-    fn a_job_without_a_name_is_a_new_one_each_time() {
+    fn a_job_without_an_id_is_a_new_one_each_time() {
         let nameless = cap::PolicyCheckRequest::default();
-        let (a, b) = (Question::new(&nameless), Question::new(&nameless));
+        let (a, b) = (CheckInput::new(&nameless), CheckInput::new(&nameless));
         assert_ne!(a.job(), b.job());
     }
 
     #[test]
-    fn an_input_that_was_not_sent_is_told_from_an_empty_one() {
+    fn an_input_that_was_not_sent_differs_from_an_empty_one() {
         let mut request = cap::PolicyCheckRequest::default();
         assert_eq!(content(&request).bytes, Some(&b""[..]));
         request.input_size_bytes = 3;

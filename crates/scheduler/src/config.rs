@@ -13,10 +13,10 @@ use airlock_service::config::duration;
 use airlock_service::{HttpConfig, ServiceConfig, ShutdownConfig, TelemetryConfig};
 use serde::{Deserialize, Serialize};
 
+use crate::background::reconciler::ReconcilerConfig;
+use crate::background::retention::RetentionConfig;
+use crate::inbound::signatures::SignatureConfig;
 use crate::kernel::KernelConfig;
-use crate::reconciler::ReconcilerConfig;
-use crate::retention::RetentionConfig;
-use crate::signatures::SignatureConfig;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -80,7 +80,8 @@ pub struct SchedulerConfig {
     pub count_all_tries: bool,
     /// A worker that leaves this many dispatches in a row untaken gets no more for a
     /// while; 0: never.
-    pub deaf_after: u32,
+    #[serde(alias = "unresponsive_after")]
+    pub unresponsive_after: u32,
     #[serde(with = "duration")]
     pub backoff_base: Duration,
     #[serde(with = "duration")]
@@ -136,6 +137,9 @@ pub struct SchedulerConfig {
     /// Bus messages that cannot be handled are kept as dead letters, so many an hour;
     /// beyond that they are only counted.
     pub bad_messages_per_hour: u32,
+    /// Jobs that come alone take the short way: they are scheduled before their commit is
+    /// visible, and their dispatch goes straight to the worker. Off: neither.
+    pub speculation: bool,
 }
 
 impl Default for SchedulerConfig {
@@ -153,7 +157,7 @@ impl Default for SchedulerConfig {
             max_attempts: e.max_attempts,
             max_scheduling_retries: e.max_scheduling_retries,
             count_all_tries: e.count_all_tries,
-            deaf_after: e.deaf_after,
+            unresponsive_after: e.unresponsive_after,
             backoff_base: e.backoff.base,
             backoff_max: e.backoff.max,
             backoff_jitter: e.backoff.jitter,
@@ -177,6 +181,7 @@ impl Default for SchedulerConfig {
             unregistered_topics: Vec::new(),
             unregistered_slots: 16,
             bad_messages_per_hour: 1000,
+            speculation: true,
         }
     }
 }
@@ -191,7 +196,7 @@ impl SchedulerConfig {
             max_attempts: self.max_attempts,
             max_scheduling_retries: self.max_scheduling_retries,
             count_all_tries: self.count_all_tries,
-            deaf_after: self.deaf_after,
+            unresponsive_after: self.unresponsive_after,
             backoff: Backoff {
                 base: self.backoff_base,
                 max: self.backoff_max,
@@ -247,7 +252,7 @@ impl ServiceConfig for Config {
         if let Err(error) = PoolName::new(&s.default_pool) {
             problems.push(format!("scheduler.default_pool: {error}"));
         }
-        problems.extend(crate::waiting::problems(s));
+        problems.extend(crate::rules::placement::problems(s));
         if s.accept_within >= s.dispatch_timeout {
             problems.push(
                 "scheduler.accept_within must be shorter than scheduler.dispatch_timeout"

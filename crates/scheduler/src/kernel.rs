@@ -6,9 +6,7 @@
 
 mod approved;
 mod cache;
-mod calls;
 mod config;
-mod fields;
 mod link;
 #[cfg(test)]
 mod tests;
@@ -20,22 +18,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use airlock_guard::{Guard, SharedBreaker};
+use airlock_kernel_client::batch;
 use airlock_ledger::{Fact, LeaderLedger, Ledger};
 use airlock_model::backoff::Backoff;
 use airlock_model::breaker::Circuit;
-use airlock_model::engine::{Input, KnownJob};
+use airlock_model::engine::{Input, QueuedJob};
 use airlock_model::routing::WaitReason;
 use airlock_model::{Decision, JobId, Timestamp, Verdict};
 
 use cache::Cache;
-use calls::{halved, in_calls};
 pub use config::{BreakerConfig, FailMode, KernelConfig};
 use link::{Link, Told};
 use unanswered::Unanswered;
 pub use watch::watch;
 
-use crate::clock::Clock;
 use crate::metrics::{Metrics, by_topic};
+use crate::term::clock::Clock;
 
 /// A confirmation that takes longer says too little about now.
 const CONFIRM_WITHIN: Duration = Duration::from_millis(500);
@@ -73,7 +71,7 @@ impl Kernel {
     ) -> anyhow::Result<Self> {
         let breaker = guard.breaker(guard.keys().safety_failures(), config.settings());
         // A leader that begins while the circuit is open sends nothing through it.
-        breaker.look(clock.now()).await;
+        breaker.read_shared(clock.now()).await;
         let heard = ledger.remembered(Fact::PolicyFailMode).await?;
         let heard = heard.as_deref().and_then(FailMode::read);
         Ok(Self {
@@ -94,7 +92,7 @@ impl Kernel {
     }
 
     /// What the kernel says about each job, as inputs for the engine.
-    pub async fn decide(&self, jobs: Vec<KnownJob>, random: u64) -> Vec<Input> {
+    pub async fn decide(&self, jobs: Vec<QueuedJob>, random: u64) -> Vec<Input> {
         let mut verdicts = self.remembered(&jobs);
         let mut why = self.ask_about(&jobs, &mut verdicts).await.err();
         if let Err(unanswered) = self.approvals(&jobs, &mut verdicts).await {
@@ -122,21 +120,21 @@ impl Kernel {
     /// Asks about every job without a verdict, in calls that the kernel can read.
     async fn ask_about(
         &self,
-        jobs: &[KnownJob],
+        jobs: &[QueuedJob],
         verdicts: &mut [Option<Verdict>],
     ) -> Result<(), Unanswered> {
         let unknown: Vec<usize> = (0..jobs.len()).filter(|i| verdicts[*i].is_none()).collect();
-        let mut calls = in_calls(&unknown, |i| wire::encoded_at_most(&jobs[i]));
+        let mut calls = batch::split(&unknown, |i| wire::encoded_at_most(&jobs[i]));
         calls.reverse();
         while let Some(call) = calls.pop() {
-            let asked: Vec<&KnownJob> = call.iter().map(|i| &jobs[*i]).collect();
+            let asked: Vec<&QueuedJob> = call.iter().map(|i| &jobs[*i]).collect();
             match self.ask(&asked).await {
                 Ok(answers) => {
                     for (i, verdict) in call.into_iter().zip(answers) {
                         verdicts[i] = Some(verdict);
                     }
                 }
-                Err(Unanswered::Refused(reason)) => match halved(call) {
+                Err(Unanswered::Refused(reason)) => match batch::halve(call) {
                     Ok([first, second]) => calls.extend([second, first]),
                     Err(alone) => {
                         if let Some(i) = alone {
@@ -152,7 +150,7 @@ impl Kernel {
 
     /// A job that the kernel does not take even alone is denied: nobody can say that it
     /// may run, and waiting changes nothing.
-    fn unjudgeable(&self, job: &KnownJob, reason: &str) -> Verdict {
+    fn unjudgeable(&self, job: &QueuedJob, reason: &str) -> Verdict {
         tracing::warn!(job_id = %job.id, topic = %job.spec.topic, reason, "job denied: the safety kernel cannot judge it");
         let now = self.clock.now();
         Verdict {
@@ -169,14 +167,14 @@ impl Kernel {
     /// The same for jobs that are not in the ledger yet. Neither velocity nor the breaker
     /// counts it, and there is no answer unless their requests alone, and a kernel that is
     /// well, tell it.
-    pub async fn foresee(&self, jobs: Vec<KnownJob>) -> Option<Vec<Input>> {
+    pub async fn foresee(&self, jobs: Vec<QueuedJob>) -> Option<Vec<Input>> {
         let Circuit::Closed { .. } = self.breaker.circuit() else {
             return None;
         };
         let mut verdicts = self.remembered(&jobs);
         let unknown: Vec<usize> = (0..jobs.len()).filter(|i| verdicts[*i].is_none()).collect();
         if !unknown.is_empty() {
-            let asked: Vec<&KnownJob> = unknown.iter().map(|i| &jobs[*i]).collect();
+            let asked: Vec<&QueuedJob> = unknown.iter().map(|i| &jobs[*i]).collect();
             let asked_at = self.clock.now();
             let told = self.link.foresee(&asked).await?;
             let answers = self.keep(&asked, told, asked_at, self.clock.now());
@@ -229,7 +227,7 @@ impl Kernel {
         }
     }
 
-    fn remembered(&self, jobs: &[KnownJob]) -> Vec<Option<Verdict>> {
+    fn remembered(&self, jobs: &[QueuedJob]) -> Vec<Option<Verdict>> {
         let now = self.clock.now();
         let mut known = self.lock();
         let verdicts: Vec<_> = jobs.iter().map(|job| known.cache.get(job, now)).collect();
@@ -239,7 +237,7 @@ impl Kernel {
         verdicts
     }
 
-    async fn ask(&self, jobs: &[&KnownJob]) -> Result<Vec<Verdict>, Unanswered> {
+    async fn ask(&self, jobs: &[&QueuedJob]) -> Result<Vec<Verdict>, Unanswered> {
         let answer = self.ask_if_closed(jobs).await;
         self.metrics
             .safety_circuit
@@ -247,7 +245,7 @@ impl Kernel {
         answer
     }
 
-    async fn ask_if_closed(&self, jobs: &[&KnownJob]) -> Result<Vec<Verdict>, Unanswered> {
+    async fn ask_if_closed(&self, jobs: &[&QueuedJob]) -> Result<Vec<Verdict>, Unanswered> {
         let asked_at = self.clock.now();
         let (permit, told) = match self.breaker.circuit() {
             // All is well as far as we know: asking the others whether they think so too
@@ -298,7 +296,7 @@ impl Kernel {
     /// Remembers what may be used again, and makes verdicts of it all.
     fn keep(
         &self,
-        jobs: &[&KnownJob],
+        jobs: &[&QueuedJob],
         told: Told,
         asked_at: Timestamp,
         now: Timestamp,
@@ -309,8 +307,8 @@ impl Kernel {
             .zip(told.answers)
             .map(|(job, answered)| {
                 let verdict = answered.answer.verdict(now, asked_at);
-                if let Some(shape) = answered.shape {
-                    known.cache.put(&shape, job, answered.answer);
+                if let Some(reads) = answered.reads {
+                    known.cache.put(&reads, job, answered.answer);
                 }
                 verdict
             })
@@ -329,7 +327,7 @@ impl Kernel {
     /// up, they are as undecided as if nobody had answered.
     async fn approvals(
         &self,
-        jobs: &[KnownJob],
+        jobs: &[QueuedJob],
         verdicts: &mut [Option<Verdict>],
     ) -> Result<(), Unanswered> {
         let held = |v: &Option<Verdict>| {
@@ -364,7 +362,7 @@ impl Kernel {
         }
     }
 
-    fn undecided(&self, jobs: Vec<KnownJob>, why: &Unanswered, random: u64) -> Vec<Input> {
+    fn undecided(&self, jobs: Vec<QueuedJob>, why: &Unanswered, random: u64) -> Vec<Input> {
         let now = self.clock.now();
         for job in &jobs {
             by_topic(&self.metrics.safety_unavailable, job.spec.topic.as_str());

@@ -1,59 +1,30 @@
 //! The scheduler: one leader decides, places, dispatches and finishes; the others stand
 //! by.
 //!
-//! The way of a job through here: [`intake`] reads it from the ledger and asks the
-//! kernel ([`kernel`]); the [`core`] puts the answer to the pure engine, commits what it
-//! says and follows up on the bus ([`dispatch`]); [`results`] brings the worker's word
-//! back to the core. [`upkeep`] does what nobody asks for.
+//! The way of a job through here: [`submissions`] reads it from the ledger and asks the
+//! kernel ([`kernel`]); the [`committer`] puts the answer to the pure engine, commits what it
+//! says and follows up on the bus ([`dispatch`]); [`results`] brings the worker's result
+//! back to the committer. [`background`] does what no message asks for.
 
-mod accept;
-mod ahead;
-mod approvals;
-mod aside;
-mod audit;
-mod belonging;
-mod clock;
+mod background;
+mod commit;
 mod config;
-mod core;
-mod dead_messages;
 #[cfg(test)]
 mod defaults;
-mod dispatch;
-mod duplicates;
-mod explain;
-mod intake;
+mod inbound;
 mod kernel;
-mod leader;
-mod listen;
 mod metrics;
-mod next;
-mod order;
-mod payload_cache;
-mod plan;
-mod pools;
-mod pools_file;
-mod reader;
-mod reconciler;
-mod replayer;
-mod reports;
-mod results;
-mod retention;
-mod rounds;
-mod shared_ids;
-mod signatures;
-mod snapshot;
-mod strikes;
-mod succession;
+mod outbound;
+mod rules;
 mod term;
-mod timeouts;
-mod upkeep;
-mod waiting;
-mod worker_log;
 
+pub use background::reconciler::ReconcilerConfig;
+pub use background::retention::RetentionConfig;
 pub use config::{Config, SchedulerConfig};
 pub use kernel::{BreakerConfig, FailMode, KernelConfig};
-pub use reconciler::ReconcilerConfig;
-pub use retention::RetentionConfig;
+
+use rules::placement;
+use term::{epoch_claims, leader};
 
 use airlock_bus::Bus;
 use airlock_election::Elector;
@@ -84,9 +55,9 @@ impl Service for Scheduler {
     type Config = Config;
 
     async fn run(config: Config, ctx: Context) -> anyhow::Result<()> {
-        let placement = waiting::Placement::open(&config.scheduler, &ctx).await?;
+        let placement = placement::Placement::open(&config.scheduler, &ctx).await?;
         let metrics = metrics::Metrics::new(&ctx.metrics);
-        let lanes = waiting::LaneMetrics::new(&ctx.metrics);
+        let lanes = placement::LaneMetrics::new(&ctx.metrics);
         let Some(stores) = connect(&config, &ctx).await? else {
             return Ok(());
         };
@@ -112,45 +83,68 @@ impl Service for Scheduler {
         );
         ctx.health.ok("standby");
         ctx.health.declare_ready();
-        let mut elector = Elector::new(
+        let elector = Elector::new(
             stores.ledger.clone(),
             config.election.clone(),
             instance.clone(),
             shard,
         );
-        loop {
-            let Some(leadership) = elector.acquire(&ctx.shutdown).await? else {
-                return Ok(());
-            };
-            let epoch = leadership.epoch();
-            ctx.health.fact("leader", instance.clone());
-            ctx.health.fact("epoch", epoch.0);
-            metrics.leader.set(1);
-            let led = match succession::seen_on_bus(&ctx, &stores.bus, &leadership).await {
-                Ok(None) if ctx.shutdown.is_cancelled() => Ok(()),
-                Ok(None) => {
-                    let shown = (placement.clone(), lanes.clone());
-                    let me = (&leadership, instance.as_str());
-                    leader::lead(&config, &ctx, &stores, &metrics, me, shown).await
-                }
-                Ok(Some(overtaken)) => Err(overtaken.into()),
-                Err(error) => Err(error),
-            };
-            metrics.leader.set(0);
-            leadership.release().await;
-            let Err(error) = led else {
-                return Ok(());
-            };
-            let overtaken: succession::Overtaken = error.downcast()?;
-            succession::set_back(&stores.ledger, shard, epoch).await?;
-            tracing::warn!(%overtaken, "the ledger was set back; leading again");
-            elector.continue_above(overtaken.by);
-        }
+        let replica = Replica {
+            config,
+            service: ctx,
+            stores,
+            metrics,
+            instance,
+            placement,
+            lanes,
+        };
+        lead_in_turn(&replica, elector).await
     }
 }
 
+/// Leads whenever this replica is elected, until the service stops.
+async fn lead_in_turn(replica: &Replica, mut elector: Elector) -> anyhow::Result<()> {
+    let service = &replica.service;
+    loop {
+        let Some(leadership) = elector.acquire(&service.shutdown).await? else {
+            return Ok(());
+        };
+        let (shard, epoch) = (leadership.shard(), leadership.epoch());
+        service.health.fact("leader", replica.instance.clone());
+        service.health.fact("epoch", epoch.0);
+        replica.metrics.leader.set(1);
+        let seen = epoch_claims::seen_on_bus(service, &replica.stores.bus, &leadership).await;
+        let led = match seen {
+            Ok(None) if service.shutdown.is_cancelled() => Ok(()),
+            Ok(None) => leader::lead(replica, &leadership).await,
+            Ok(Some(overtaken)) => Err(overtaken.into()),
+            Err(error) => Err(error),
+        };
+        replica.metrics.leader.set(0);
+        leadership.release().await;
+        let Err(error) = led else {
+            return Ok(());
+        };
+        let overtaken: epoch_claims::Overtaken = error.downcast()?;
+        epoch_claims::set_back(&replica.stores.ledger, shard, epoch).await?;
+        tracing::warn!(%overtaken, "ledger was set back, leading again");
+        elector.continue_above(overtaken.by);
+    }
+}
+
+/// What a replica brings to each of its terms.
+pub(crate) struct Replica {
+    pub config: Config,
+    pub service: Context,
+    pub stores: Connections,
+    pub metrics: metrics::Metrics,
+    pub instance: String,
+    pub placement: placement::Placement,
+    pub lanes: placement::LaneMetrics,
+}
+
 /// What a leader and a standby both hold.
-pub(crate) struct Stores {
+pub(crate) struct Connections {
     pub ledger: Ledger,
     pub ledger_id: LedgerId,
     pub bus: Bus,
@@ -158,10 +152,10 @@ pub(crate) struct Stores {
 }
 
 /// Waits for the ledger and the bus: a service that starts before its stores is normal.
-async fn connect(config: &Config, ctx: &Context) -> anyhow::Result<Option<Stores>> {
+async fn connect(config: &Config, ctx: &Context) -> anyhow::Result<Option<Connections>> {
     // Before anything answers, so that the names are there from the beginning.
-    let on_bus = LinkMetrics::new(&ctx.metrics, Bus::SHOWN);
-    let on_redis = LinkMetrics::new(&ctx.metrics, Guard::SHOWN);
+    let on_bus = LinkMetrics::new(&ctx.metrics, Bus::METRICS);
+    let on_redis = LinkMetrics::new(&ctx.metrics, Guard::METRICS);
     let ledger = retry(ctx, "ledger", || async {
         let ledger = Ledger::connect(&config.database, "scheduler").await?;
         ledger.migrate().await?;
@@ -177,11 +171,11 @@ async fn connect(config: &Config, ctx: &Context) -> anyhow::Result<Option<Stores
     let Some(bus) = bus.await else {
         return Ok(None);
     };
-    bus.belongs_to(&ledger_id);
+    bus.set_ledger(&ledger_id);
     let guard = Guard::connect(&config.redis).await?;
-    on_bus.follow(bus.reading());
-    on_redis.follow(guard.reading());
-    Ok(Some(Stores {
+    on_bus.follow(bus.metrics_reader());
+    on_redis.follow(guard.metrics_reader());
+    Ok(Some(Connections {
         ledger,
         ledger_id,
         bus,
@@ -203,7 +197,7 @@ where
             }
             Err(error) => {
                 ctx.health.down(what, error.to_string());
-                tracing::warn!(%error, what, "not there yet; trying again");
+                tracing::warn!(%error, dependency = what, "dependency unavailable, retrying");
             }
         }
         tokio::select! {

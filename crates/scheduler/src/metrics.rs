@@ -1,10 +1,10 @@
-//! Every metric of the scheduler, by name. What waits, by lane, is in `waiting.rs`.
+//! Every metric of the scheduler, by name. What waits, by lane, is in `rules/placement.rs`.
 //!
 //! What must stay true: clients name topics, so no family grows with what they think of.
 //! Beyond [`bounded::MAX_TOPICS`] further topics are counted together as `other`.
 
-mod begun;
 mod bounded;
+mod start_latency;
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -16,10 +16,11 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry as PrometheusRegistry;
 
-pub use begun::Begun;
 pub use bounded::Bounded;
 use bounded::OTHER;
+pub use start_latency::StartLatency;
 
 /// What the reconciler looks at; each has its series from the beginning.
 const CAN_BE_STALE: [JobState; 5] = [
@@ -101,6 +102,11 @@ pub struct Metrics {
     pub bad_messages: Family<ByWhat, Counter>,
 }
 
+/// The full name of a metric of the scheduler.
+fn name(of: &str) -> String {
+    format!("cordum_scheduler_{of}")
+}
+
 impl Metrics {
     pub fn new(registry: &Registry) -> Self {
         let m = Self {
@@ -148,151 +154,10 @@ impl Metrics {
             signatures_refused: Counter::default(),
             bad_messages: Family::default(),
         };
-        let name = |n: &str| format!("cordum_scheduler_{n}");
         registry.with_registry(|r| {
-            r.register(
-                name("jobs_received"),
-                "Jobs that reached the scheduler",
-                m.jobs_received.family.clone(),
-            );
-            r.register(
-                name("jobs_ahead"),
-                "Jobs that were judged while they were being committed",
-                m.jobs_ahead.clone(),
-            );
-            r.register(
-                name("jobs_ahead_in_vain"),
-                "Jobs that were judged ahead and then not in the ledger, or not yet",
-                m.jobs_ahead_in_vain.clone(),
-            );
-            r.register(
-                name("jobs_dispatched"),
-                "Dispatches put on the wire",
-                m.jobs_dispatched.family.clone(),
-            );
-            r.register(
-                name("jobs_completed"),
-                "Jobs that ended",
-                m.jobs_completed.family.clone(),
-            );
-            r.register(
-                name("safety_denied"),
-                "Jobs the policy denied",
-                m.safety_denied.family.clone(),
-            );
-            r.register(
-                name("safety_unavailable"),
-                "Checks the kernel did not answer",
-                m.safety_unavailable.family.clone(),
-            );
-            r.register(
-                name("input_fail_open"),
-                "Jobs let through unasked, by fail mode",
-                m.input_fail_open.family.clone(),
-            );
-            r.register(
-                name("orphan_replayed"),
-                "Forgotten jobs taken up again",
-                m.orphan_replayed.family.clone(),
-            );
-            r.register(
-                name("retention_removed"),
-                "Rows removed because they were kept long enough, by what they are",
-                m.retention_removed.clone(),
-            );
-            r.register(
-                name("worker_reports"),
-                "What workers said of their runs beside the result, by what became of it",
-                m.worker_reports.clone(),
-            );
-            r.register(
-                name("stale_jobs"),
-                "Jobs past their time that the reconciler found in its last round, by state",
-                m.stale_jobs.clone(),
-            );
-            r.register(
-                name("safety_checks"),
-                "Jobs the kernel was asked about",
-                m.safety_checks.clone(),
-            );
-            r.register(
-                name("safety_batches"),
-                "Calls to the kernel",
-                m.safety_batches.clone(),
-            );
-            r.register(
-                name("decision_cache_hits"),
-                "Jobs decided without asking the kernel",
-                m.decision_cache_hits.clone(),
-            );
-            r.register(
-                name("safety_circuit"),
-                "The breaker before the kernel: 0 closed, 1 half-open, 2 open",
-                m.safety_circuit.clone(),
-            );
-            r.register(
-                name("approvals_pending"),
-                "Jobs held for somebody's word",
-                m.approvals_pending.clone(),
-            );
-            r.register(
-                name("log_lag_seconds"),
-                "Age of the oldest entry of a log of the ledger that is not published yet",
-                m.log_lag.clone(),
-            );
-            r.register(
-                name("approvals"),
-                "Requests for approval that ended without a vote, by outcome",
-                m.approvals.clone(),
-            );
-            r.register(name("commits"), "Leader's transactions", m.commits.clone());
-            r.register(
-                name("committed"),
-                "Rows written in them",
-                m.committed.clone(),
-            );
-            r.register(
-                name("waiting"),
-                "Jobs in the ready queue",
-                m.waiting.clone(),
-            );
-            r.register(name("assigned"), "Jobs with workers", m.assigned.clone());
-            r.register(name("workers"), "Workers known", m.workers.clone());
-            r.register(
-                name("duplicate_worker_ids"),
-                "Worker ids that more than one live process goes by now",
-                m.duplicate_ids.clone(),
-            );
-            r.register(
-                name("duplicate_workers_found"),
-                "Times that a second live process was found under a worker id",
-                m.duplicates_found.clone(),
-            );
-            r.register(
-                name("leader"),
-                "1 while this process leads",
-                m.leader.clone(),
-            );
-            r.register(
-                name("signatures_doubtful"),
-                "Packets taken without a good signature, by bus.signatures: warn",
-                m.signatures_doubtful.clone(),
-            );
-            r.register(
-                name("signatures_refused"),
-                "Packets refused for want of a good signature",
-                m.signatures_refused.clone(),
-            );
-            r.register(
-                name("bad_messages"),
-                "Bus messages that cannot be handled: kept as dead letters, or dropped",
-                m.bad_messages.clone(),
-            );
-            r.register(
-                name("active_goroutines"),
-                "Live tasks of this process",
-                m.active_goroutines.clone(),
-            );
+            m.register_jobs(r);
+            m.register_safety(r);
+            m.register_leader(r);
         });
         m.found_stale([]);
         m.dead_messages(0, 0);
@@ -306,6 +171,165 @@ impl Metrics {
             drop(m.worker_reports.get_or_create(&ByWhat { what }));
         }
         m
+    }
+
+    /// What became of jobs.
+    fn register_jobs(&self, r: &mut PrometheusRegistry) {
+        r.register(
+            name("jobs_received"),
+            "Jobs that reached the scheduler",
+            self.jobs_received.family.clone(),
+        );
+        r.register(
+            name("jobs_ahead"),
+            "Jobs that were judged while they were being committed",
+            self.jobs_ahead.clone(),
+        );
+        r.register(
+            name("jobs_ahead_in_vain"),
+            "Jobs that were judged ahead and then not in the ledger, or not yet",
+            self.jobs_ahead_in_vain.clone(),
+        );
+        r.register(
+            name("jobs_dispatched"),
+            "Dispatches put on the wire",
+            self.jobs_dispatched.family.clone(),
+        );
+        r.register(
+            name("jobs_completed"),
+            "Jobs that ended",
+            self.jobs_completed.family.clone(),
+        );
+        r.register(
+            name("safety_denied"),
+            "Jobs the policy denied",
+            self.safety_denied.family.clone(),
+        );
+        r.register(
+            name("safety_unavailable"),
+            "Checks the kernel did not answer",
+            self.safety_unavailable.family.clone(),
+        );
+        r.register(
+            name("input_fail_open"),
+            "Jobs let through unasked, by fail mode",
+            self.input_fail_open.family.clone(),
+        );
+        r.register(
+            name("orphan_replayed"),
+            "Forgotten jobs taken up again",
+            self.orphan_replayed.family.clone(),
+        );
+        r.register(
+            name("retention_removed"),
+            "Rows removed because they were kept long enough, by what they are",
+            self.retention_removed.clone(),
+        );
+        r.register(
+            name("worker_reports"),
+            "What workers said of their runs beside the result, by what became of it",
+            self.worker_reports.clone(),
+        );
+        r.register(
+            name("stale_jobs"),
+            "Jobs past their time that the reconciler found in its last round, by state",
+            self.stale_jobs.clone(),
+        );
+    }
+
+    /// The kernel, approvals and the logs of the ledger.
+    fn register_safety(&self, r: &mut PrometheusRegistry) {
+        r.register(
+            name("safety_checks"),
+            "Jobs the kernel was asked about",
+            self.safety_checks.clone(),
+        );
+        r.register(
+            name("safety_batches"),
+            "Calls to the kernel",
+            self.safety_batches.clone(),
+        );
+        r.register(
+            name("decision_cache_hits"),
+            "Jobs decided without asking the kernel",
+            self.decision_cache_hits.clone(),
+        );
+        r.register(
+            name("safety_circuit"),
+            "The breaker before the kernel: 0 closed, 1 half-open, 2 open",
+            self.safety_circuit.clone(),
+        );
+        r.register(
+            name("approvals_pending"),
+            "Jobs held for somebody's word",
+            self.approvals_pending.clone(),
+        );
+        r.register(
+            name("log_lag_seconds"),
+            "Age of the oldest entry of a log of the ledger that is not published yet",
+            self.log_lag.clone(),
+        );
+        r.register(
+            name("approvals"),
+            "Requests for approval that ended without a vote, by outcome",
+            self.approvals.clone(),
+        );
+    }
+
+    /// The commit loop, the workers and the bus.
+    fn register_leader(&self, r: &mut PrometheusRegistry) {
+        r.register(
+            name("commits"),
+            "Leader's transactions",
+            self.commits.clone(),
+        );
+        r.register(
+            name("committed"),
+            "Rows written in them",
+            self.committed.clone(),
+        );
+        r.register(
+            name("waiting"),
+            "Jobs in the ready queue",
+            self.waiting.clone(),
+        );
+        r.register(name("assigned"), "Jobs with workers", self.assigned.clone());
+        r.register(name("workers"), "Workers known", self.workers.clone());
+        r.register(
+            name("duplicate_worker_ids"),
+            "Worker ids that more than one live process goes by now",
+            self.duplicate_ids.clone(),
+        );
+        r.register(
+            name("duplicate_workers_found"),
+            "Times that a second live process was found under a worker id",
+            self.duplicates_found.clone(),
+        );
+        r.register(
+            name("leader"),
+            "1 while this process leads",
+            self.leader.clone(),
+        );
+        r.register(
+            name("signatures_doubtful"),
+            "Packets taken without a good signature, by bus.signatures: warn",
+            self.signatures_doubtful.clone(),
+        );
+        r.register(
+            name("signatures_refused"),
+            "Packets refused for want of a good signature",
+            self.signatures_refused.clone(),
+        );
+        r.register(
+            name("bad_messages"),
+            "Bus messages that cannot be handled: kept as dead letters, or dropped",
+            self.bad_messages.clone(),
+        );
+        r.register(
+            name("active_goroutines"),
+            "Live tasks of this process",
+            self.active_goroutines.clone(),
+        );
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use airlock_settings::lock;
 use axum::Router;
 use axum::routing::MethodRouter;
 use tokio::sync::watch;
@@ -56,17 +57,12 @@ impl Context {
     /// again replaces it. With the gateway's shared listener, paths below
     /// `/health/` are served.
     pub fn mount(&self, path: impl Into<String>, route: MethodRouter) {
-        self.routes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(path.into(), route);
+        lock(&self.routes).insert(path.into(), route);
     }
 
     /// The mounted routes as they are now.
     pub(crate) fn mounted(&self) -> Router {
-        self.routes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.routes)
             .iter()
             .fold(Router::new(), |router, (path, route)| {
                 router.route(path, route.clone())

@@ -7,9 +7,10 @@
 //! tick of a loop.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use airlock_settings::lock;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
@@ -28,12 +29,12 @@ pub enum Status {
     Down(String),
 }
 
-/// A component that is connecting for the first time is no news for so long.
+/// How long a component may connect for the first time before that is logged.
 const START_GRACE: Duration = Duration::from_secs(10);
 
-/// What is worth a log line.
+/// A change that is worth a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum News {
+enum LoggedChange {
     /// It is like that from now on.
     Now,
     /// It is there for the first time, after [`Health::connecting`].
@@ -114,7 +115,7 @@ impl Health {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// The service has started and can work. Until then it is not ready.
@@ -146,27 +147,27 @@ impl Health {
 
     pub fn set(&self, component: &str, status: Status) {
         let service = &*self.service;
-        let Some(news) = self.replace(component, &status) else {
+        let Some(change) = self.replace(component, &status) else {
             return;
         };
-        match (status, news) {
-            (Status::Ok, News::Connected) => {
+        match (status, change) {
+            (Status::Ok, LoggedChange::Connected) => {
                 tracing::info!(service, component, "component connected");
             }
-            (Status::Ok, News::Now) => {
+            (Status::Ok, LoggedChange::Now) => {
                 tracing::info!(service, component, "component recovered");
             }
             (Status::Degraded(reason), _) => {
-                tracing::warn!(service, component, reason, "component is degraded");
+                tracing::warn!(service, component, reason, "component degraded");
             }
             (Status::Down(reason), _) => {
-                tracing::error!(service, component, reason, "component is down");
+                tracing::error!(service, component, reason, "component down");
             }
         }
     }
 
-    /// Stores `status`, and tells whether that is worth a log line.
-    fn replace(&self, component: &str, status: &Status) -> Option<News> {
+    /// Stores `status`. Returns the change if it is worth a log line.
+    fn replace(&self, component: &str, status: &Status) -> Option<LoggedChange> {
         let mut state = self.lock();
         if let Some(current) = state.components.get_mut(component) {
             let same_kind =
@@ -179,23 +180,20 @@ impl Health {
             }
             current.connecting &= !connected && !overdue;
             return if connected {
-                Some(News::Connected)
+                Some(LoggedChange::Connected)
             } else {
-                ((!same_kind && !current.connecting) || overdue).then_some(News::Now)
+                ((!same_kind && !current.connecting) || overdue).then_some(LoggedChange::Now)
             };
         }
         if !state.has_room_for(component) {
             drop(state);
-            tracing::error!(
-                component,
-                "too many health components; this one is not shown"
-            );
+            tracing::error!(component, "too many health components, component not shown");
             return None;
         }
         let entry = Component::new(status.clone(), false);
         state.components.insert(component.to_owned(), entry);
-        // A component that starts out well is no news.
-        (*status != Status::Ok).then_some(News::Now)
+        // A component that starts out well is not logged.
+        (*status != Status::Ok).then_some(LoggedChange::Now)
     }
 
     /// Forgets a component that no longer exists.

@@ -10,7 +10,7 @@
 //! every service in one process and tests can host one without a process at all.
 //!
 //! Rejected: a framework of lifecycle hooks. One `async fn` that ends when it is
-//! told to is easier to read than six callbacks whose order one has to know.
+//! asked to is easier to read than six callbacks whose order one has to know.
 
 mod context;
 mod health;

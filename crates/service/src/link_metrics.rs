@@ -1,14 +1,15 @@
-//! What a connection counts by itself, shown beside the service's own numbers.
+//! The counters of a connection, exported beside the service's own metrics.
 //!
 //! The libraries that keep connections know nothing of a registry: they count in plain
-//! atomics and tell what each count means. Here those are read whenever somebody scrapes.
+//! atomics and describe each counter. Here those are read at every scrape.
 //!
 //! What must stay true: a shown count never goes down, also when the connection is made
 //! anew and begins to count at nothing.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use airlock_settings::lock;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
@@ -19,9 +20,9 @@ use crate::Metrics;
 /// A name, and what it stands for.
 type Named = (&'static str, &'static str);
 
-/// What of a link is shown: the beginning of every name, its counts in their order, and
-/// the gauge that tells whether it is up.
-pub type Shown = (&'static str, &'static [Named], Named);
+/// The metrics of a link: the prefix of every name, its counters in their order, and the
+/// gauge that is 1 while the link is up.
+pub type LinkMetricNames = (&'static str, &'static [Named], Named);
 
 /// The counts at one moment, and whether the link is up.
 type Read = Box<dyn Fn() -> (Vec<u64>, bool) + Send + Sync>;
@@ -34,17 +35,17 @@ struct State {
     prefix: &'static str,
     counts: &'static [Named],
     up: Named,
-    kept: Mutex<Kept>,
+    readings: Mutex<Readings>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct Readings {
     /// What earlier connections counted.
     before: Vec<u64>,
     now: Option<Read>,
 }
 
-impl Kept {
+impl Readings {
     fn read(&self) -> (Vec<u64>, bool) {
         let (mut counts, up) = self.now.as_ref().map_or_else(Default::default, |now| now());
         if counts.len() < self.before.len() {
@@ -60,28 +61,28 @@ impl Kept {
 impl LinkMetrics {
     /// Shows each count as `<prefix>_<name>_total` and the gauge as `<prefix>_<name>`; all
     /// are zero until a connection is [followed](Self::follow).
-    pub fn new(metrics: &Metrics, (prefix, counts, up): Shown) -> Self {
+    pub fn new(metrics: &Metrics, (prefix, counts, up): LinkMetricNames) -> Self {
         let link = Self(Arc::new(State {
             prefix,
             counts,
             up,
-            kept: Mutex::default(),
+            readings: Mutex::default(),
         }));
-        let shown = Box::new(link.clone());
-        metrics.with_registry(|registry| registry.register_collector(shown));
+        let collector = Box::new(link.clone());
+        metrics.with_registry(|registry| registry.register_collector(collector));
         link
     }
 
-    /// From now on `read` tells the counts, in their order, and whether the link is up.
+    /// From now on `read` gives the counters, in their order, and whether the link is up.
     /// What was counted before stays counted.
     pub fn follow(&self, read: impl Fn() -> (Vec<u64>, bool) + Send + Sync + 'static) {
-        let mut kept = self.kept();
-        kept.before = kept.read().0;
-        kept.now = Some(Box::new(read));
+        let mut readings = self.readings();
+        readings.before = readings.read().0;
+        readings.now = Some(Box::new(read));
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.0.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn readings(&self) -> MutexGuard<'_, Readings> {
+        lock(&self.0.readings)
     }
 }
 
@@ -93,7 +94,7 @@ impl fmt::Debug for LinkMetrics {
 
 impl Collector for LinkMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
-        let (counts, up) = self.kept().read();
+        let (counts, up) = self.readings().read();
         let prefix = self.0.prefix;
         for (place, (name, help)) in self.0.counts.iter().enumerate() {
             let metric = ConstCounter::new(counts.get(place).copied().unwrap_or_default());

@@ -20,7 +20,7 @@ use crate::supervisor::caught;
 use crate::{Context, Service, ops, telemetry};
 
 /// What `run` gets beyond the grace, to report its own timeouts.
-const EXTRA: Duration = Duration::from_secs(1);
+const REPORT_MARGIN: Duration = Duration::from_secs(1);
 /// How long blocking threads may hold up the end of the process.
 const RUNTIME_BOUND: Duration = Duration::from_millis(500);
 
@@ -78,7 +78,7 @@ pub fn run_with_args<S: Service>(args: impl IntoIterator<Item = OsString>) -> Ex
         Ok(matches) => matches,
         Err(error) => {
             // --help and --version arrive here too, and are no mistakes. When the
-            // reader of our output is gone, there is nobody to tell.
+            // reader of our output is gone, the error has no other way out.
             let _ = error.print();
             return if error.use_stderr() {
                 Exit::Config
@@ -98,7 +98,7 @@ pub fn run_with_args<S: Service>(args: impl IntoIterator<Item = OsString>) -> Ex
 
     let loaded = match config::load::<S>(&sources) {
         Ok(loaded) => loaded,
-        Err(error) => return refuse(&error),
+        Err(error) => return reject_config(&error),
     };
     match inspect::<S>(&matches, &loaded) {
         Some(exit) => exit,
@@ -125,56 +125,56 @@ fn command<S: Service>() -> Command {
                 .long("set")
                 .value_name("SECTION.FIELD=VALUE")
                 .action(ArgAction::Append)
-                .help("Sets one value, over every other layer; may be repeated"),
+                .help("Set one value, over every other layer; may be repeated"),
         )
         .arg(
             Arg::new("check-config")
                 .long("check-config")
                 .action(ArgAction::SetTrue)
-                .help("Checks the configuration and exits with 0 or 2"),
+                .help("Check the configuration and exit with 0 or 2"),
         )
         .arg(
             Arg::new("print-config")
                 .long("print-config")
                 .action(ArgAction::SetTrue)
-                .help("Prints the effective configuration, secrets masked, and exits"),
+                .help("Print the effective configuration, secrets masked, and exit"),
         )
 }
 
 /// Standard output may be a closed pipe, which is no reason to panic as
 /// `println!` would.
-fn say(text: &str) {
+fn print_line(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-fn complain(text: &str) {
+fn print_error(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-fn refuse(error: &ConfigError) -> Exit {
-    complain(&format!("error: {error}"));
+fn reject_config(error: &ConfigError) -> Exit {
+    print_error(&format!("error: {error}"));
     Exit::Config
 }
 
-/// The two flags that look at the configuration without running.
+/// The two flags that inspect the configuration without running.
 fn inspect<S: Service>(matches: &ArgMatches, loaded: &Loaded<S::Config>) -> Option<Exit> {
     if matches.get_flag("print-config") {
         return Some(match serde_json::to_string_pretty(&loaded.config) {
             // JSON is YAML, so this can be saved and edited.
             Ok(text) => {
-                say(&text);
+                print_line(&text);
                 Exit::Clean
             }
             Err(error) => {
-                complain(&format!("error: printing the configuration: {error}"));
+                print_error(&format!("error: printing the configuration: {error}"));
                 Exit::Failed
             }
         });
     }
     if matches.get_flag("check-config") {
         match &loaded.file {
-            Some(path) => say(&format!("ok: {} ({})", S::NAME, path.display())),
-            None => say(&format!("ok: {} (no file)", S::NAME)),
+            Some(path) => print_line(&format!("ok: {} ({})", S::NAME, path.display())),
+            None => print_line(&format!("ok: {} (no file)", S::NAME)),
         }
         return Some(Exit::Clean);
     }
@@ -188,7 +188,7 @@ fn start<S: Service>(loaded: Loaded<S::Config>) -> Exit {
     {
         Ok(runtime) => runtime,
         Err(error) => {
-            complain(&format!("error: starting the runtime: {error}"));
+            print_error(&format!("error: starting the runtime: {error}"));
             return Exit::Failed;
         }
     };
@@ -201,7 +201,7 @@ fn start<S: Service>(loaded: Loaded<S::Config>) -> Exit {
             for cause in error.chain().skip(1) {
                 block.push_str(&format!("\n  because: {cause}"));
             }
-            complain(&block);
+            print_error(&block);
             Exit::Failed
         }
     }
@@ -211,13 +211,13 @@ async fn run_process<S: Service>(loaded: Loaded<S::Config>) -> anyhow::Result<()
     let guard = telemetry::init(S::NAME, loaded.config.telemetry())?;
     log_panics();
     let ctx = Context::for_host(S::NAME);
-    // Installed before anything starts, so that no signal finds us deaf.
+    // Installed before anything starts, so that no signal is missed.
     let signals = (
         signal(SignalKind::terminate())?,
         signal(SignalKind::interrupt())?,
     );
-    // Not supervised, because the second signal must be heard during the drain.
-    tokio::spawn(obey_signals(signals, ctx.clone()));
+    // Not supervised, because the second signal must be received during the drain.
+    tokio::spawn(handle_signals(signals, ctx.clone()));
     tracing::info!(
         service = S::NAME,
         version = crate::VERSION,
@@ -225,7 +225,7 @@ async fn run_process<S: Service>(loaded: Loaded<S::Config>) -> anyhow::Result<()
         "starting"
     );
     if !loaded.ignored.is_empty() {
-        tracing::info!(variables = ?loaded.ignored, "settings for other services are ignored");
+        tracing::info!(variables = ?loaded.ignored, "settings of other services ignored");
     }
     let result = host::<S>(loaded.config, ctx).await;
     if result.is_ok() {
@@ -236,7 +236,7 @@ async fn run_process<S: Service>(loaded: Loaded<S::Config>) -> anyhow::Result<()
 }
 
 /// The first signal drains, the second exits without looking back.
-async fn obey_signals((mut terminate, mut interrupt): (Signal, Signal), ctx: Context) {
+async fn handle_signals((mut terminate, mut interrupt): (Signal, Signal), ctx: Context) {
     let mut next = async || {
         tokio::select! {
             _ = terminate.recv() => "SIGTERM",
@@ -244,10 +244,10 @@ async fn obey_signals((mut terminate, mut interrupt): (Signal, Signal), ctx: Con
         }
     };
     let name = next().await;
-    tracing::info!(signal = name, "stopping; a second signal exits at once");
+    tracing::info!(signal = name, "stopping, a second signal exits at once");
     ctx.shutdown.cancel();
     let name = next().await;
-    complain(&format!(
+    print_error(&format!(
         "error: second signal ({name}), exiting at once; still running: {}",
         ctx.tasks.live().join(", ")
     ));
@@ -275,7 +275,7 @@ pub async fn host<S: Service>(config: S::Config, ctx: Context) -> Result<(), Hos
     let deadline = async {
         ctx.shutdown.cancelled().await;
         let since = *stopping_since.get_or_init(Instant::now);
-        tokio::time::sleep_until((since + grace + EXTRA).into()).await;
+        tokio::time::sleep_until((since + grace + REPORT_MARGIN).into()).await;
     };
     let finished = tokio::select! {
         result = caught(S::run(config, ctx.clone())) => Some(result),
@@ -288,7 +288,7 @@ pub async fn host<S: Service>(config: S::Config, ctx: Context) -> Result<(), Hos
     let used = stopping_since
         .get()
         .map_or(Duration::ZERO, Instant::elapsed);
-    let left = (grace + EXTRA).saturating_sub(used);
+    let left = (grace + REPORT_MARGIN).saturating_sub(used);
     if let Err(tasks) = ctx.tasks.drain(left).await {
         overdue = tasks;
     }

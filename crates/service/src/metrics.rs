@@ -6,8 +6,9 @@
 
 use std::fmt::Debug;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use airlock_settings::lock;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, text};
 use prometheus_client::metrics::TypedMetric;
 use prometheus_client::metrics::counter::Counter;
@@ -78,7 +79,7 @@ impl Metrics {
 
     /// For what the helpers above do not cover.
     pub fn with_registry<R>(&self, f: impl FnOnce(&mut Registry) -> R) -> R {
-        f(&mut self.registry.lock().unwrap_or_else(PoisonError::into_inner))
+        f(&mut lock(&self.registry))
     }
 
     /// Everything as text, in the format of [`CONTENT_TYPE`].

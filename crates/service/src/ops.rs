@@ -93,7 +93,7 @@ async fn metrics(State(ctx): State<Context>) -> Response {
     match ctx.metrics.encode() {
         Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
         Err(error) => {
-            tracing::error!(%error, "encoding the metrics");
+            tracing::error!(%error, "encoding metrics failed");
             StatusCode::INTERNAL_SERVER_ERROR.into_response()
         }
     }

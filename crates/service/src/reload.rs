@@ -79,7 +79,7 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
                             component,
                             path = %path.display(),
                             error = message,
-                            "the changed file is bad; the earlier content stays in force"
+                            "changed file rejected, earlier content stays active"
                         );
                         health.degraded(
                             &component,

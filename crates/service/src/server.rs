@@ -37,12 +37,12 @@ use tower::ServiceExt;
 use crate::HttpConfig;
 
 /// Between two tries to accept when the system has no room for a connection.
-const NO_ROOM: Duration = Duration::from_millis(250);
-/// How long a client that is turned away may take to read why.
-const TURNED_AWAY: Duration = Duration::from_millis(250);
+const ACCEPT_RETRY: Duration = Duration::from_millis(250);
+/// How long a rejected client may take to read the response.
+const REJECT_TIMEOUT: Duration = Duration::from_millis(250);
 /// The same for a client without a request in progress when the service stops.
-const WHEN_STOPPING: Duration = Duration::from_secs(1);
-const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\n\
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
+const TOO_MANY_CONNECTIONS: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\n\
     retry-after: 1\r\ncontent-length: 0\r\n\r\n";
 
 /// Serves until `shutdown`, then lets requests in progress finish.
@@ -52,8 +52,8 @@ pub(crate) async fn serve(
     config: HttpConfig,
     shutdown: CancellationToken,
 ) {
-    let most = config.max_connections;
-    let places = Arc::new(Semaphore::new(most as usize));
+    let max_connections = config.max_connections;
+    let slots = Arc::new(Semaphore::new(max_connections as usize));
     let config = Arc::new(config);
     loop {
         let accepted = tokio::select! {
@@ -65,32 +65,32 @@ pub(crate) async fn serve(
             Err(error) => {
                 // Of one client, which is gone; or the system is out of descriptors.
                 if !is_of_client(&error) {
-                    tracing::error!(%error, "accepting a connection");
-                    tokio::time::sleep(NO_ROOM).await;
+                    tracing::error!(%error, "accepting a connection failed");
+                    tokio::time::sleep(ACCEPT_RETRY).await;
                 }
                 continue;
             }
         };
-        match Arc::clone(&places).try_acquire_owned() {
-            Ok(place) => {
+        match Arc::clone(&slots).try_acquire_owned() {
+            Ok(slot) => {
                 let connection = Connection {
                     config: Arc::clone(&config),
                     router: router.clone(),
                     shutdown: shutdown.clone(),
                     remote,
-                    place,
+                    slot,
                 };
                 tokio::spawn(connection.run(stream));
             }
             Err(_) => {
-                tracing::debug!(most, "a connection is turned away: http.max_connections");
-                tokio::spawn(tokio::time::timeout(TURNED_AWAY, turn_away(stream)));
+                tracing::debug!(max_connections, "connection rejected, too many open");
+                tokio::spawn(tokio::time::timeout(REJECT_TIMEOUT, reject(stream)));
             }
         }
     }
     drop((listener, router));
-    // All places free again is: all connections ended.
-    drop(places.acquire_many(most).await);
+    // When all slots are free again, all connections have ended.
+    drop(slots.acquire_many(max_connections).await);
 }
 
 fn is_of_client(error: &io::Error) -> bool {
@@ -102,8 +102,8 @@ fn is_of_client(error: &io::Error) -> bool {
     )
 }
 
-async fn turn_away(mut stream: TcpStream) -> io::Result<()> {
-    stream.write_all(FULL).await?;
+async fn reject(mut stream: TcpStream) -> io::Result<()> {
+    stream.write_all(TOO_MANY_CONNECTIONS).await?;
     stream.shutdown().await
 }
 
@@ -112,49 +112,49 @@ struct Connection {
     router: Router,
     shutdown: CancellationToken,
     remote: SocketAddr,
-    place: OwnedSemaphorePermit,
+    slot: OwnedSemaphorePermit,
 }
 
 impl Connection {
     async fn run(self, stream: TcpStream) {
         // Without this small answers wait for the client's delayed acknowledgement.
         if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "setting TCP_NODELAY");
+            tracing::debug!(%error, "setting TCP_NODELAY failed");
         }
         let Self {
             config,
             router,
             shutdown,
             remote,
-            place: _place,
+            slot: _slot,
         } = self;
-        let signs = Arc::new(Signs::new());
-        let io = TokioIo::new(Watched {
+        let activity = Arc::new(Activity::new());
+        let io = TokioIo::new(TrackedStream {
             stream,
-            signs: Arc::clone(&signs),
+            activity: Arc::clone(&activity),
         });
-        let (seen, limit) = (Arc::clone(&signs), config.header_bytes);
+        let (tracked, limit) = (Arc::clone(&activity), config.header_bytes);
         let service = service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(ConnectInfo(remote));
             let router = router.clone();
-            let handling = Handling::new(&seen);
+            let handling = Handling::new(&tracked);
             async move {
                 let _handling = handling;
-                Ok::<_, Infallible>(answer(router, request, limit).await)
+                Ok::<_, Infallible>(respond(router, request, limit).await)
             }
         });
         let mut builder = http1::Builder::new();
         builder.max_header_size(config.header_bytes);
         let mut connection = std::pin::pin!(builder.serve_connection(io, service));
-        let often = config.header_timeout.min(config.idle_timeout) / 2;
+        let check_every = config.header_timeout.min(config.idle_timeout) / 2;
         let mut stopping = false;
         loop {
-            // What it does may change meanwhile, so it is looked at more often than that.
-            let wait = signs.left(&config, stopping).min(often);
+            // The connection's activity may change meanwhile, so it is checked more often.
+            let wait = activity.left(&config, stopping).min(check_every);
             tokio::select! {
                 ended = connection.as_mut() => {
                     if let Err(error) = ended {
-                        tracing::debug!(%error, "a connection ended");
+                        tracing::debug!(%error, "connection ended");
                     }
                     return;
                 }
@@ -163,8 +163,8 @@ impl Connection {
                     connection.as_mut().graceful_shutdown();
                 }
                 () = tokio::time::sleep(wait) => {
-                    if signs.left(&config, stopping).is_zero() {
-                        tracing::debug!("a connection without a request is closed");
+                    if activity.left(&config, stopping).is_zero() {
+                        tracing::debug!("idle connection closed");
                         return;
                     }
                 }
@@ -173,7 +173,7 @@ impl Connection {
     }
 }
 
-async fn answer(router: Router, request: Request<Incoming>, limit: usize) -> Response<Body> {
+async fn respond(router: Router, request: Request<Incoming>, limit: usize) -> Response<Body> {
     let head = request.headers().iter();
     let head: usize = head
         .map(|(name, value)| name.as_str().len() + value.len() + 4)
@@ -187,9 +187,9 @@ async fn answer(router: Router, request: Request<Incoming>, limit: usize) -> Res
     }
 }
 
-/// What a connection was last seen doing, in milliseconds since it began. Written on
+/// The activity of a connection, in milliseconds since it began. Written on
 /// every request and read a few times a minute, so it is kept without a lock.
-struct Signs {
+struct Activity {
     began: Instant,
     handling: AtomicBool,
     /// When the head that is being read began; `NONE` between two requests.
@@ -200,7 +200,7 @@ struct Signs {
 
 const NONE: u64 = u64::MAX;
 
-impl Signs {
+impl Activity {
     fn new() -> Self {
         Self {
             began: Instant::now(),
@@ -235,20 +235,20 @@ impl Signs {
             head => (head, config.header_timeout),
         };
         if stopping {
-            bound = bound.min(WHEN_STOPPING);
+            bound = bound.min(STOP_TIMEOUT);
         }
         (Duration::from_millis(since) + bound).saturating_sub(self.began.elapsed())
     }
 }
 
 /// A request is with its handler.
-struct Handling(Arc<Signs>);
+struct Handling(Arc<Activity>);
 
 impl Handling {
-    fn new(signs: &Arc<Signs>) -> Self {
-        signs.handling.store(true, Ordering::Relaxed);
-        signs.head.store(NONE, Ordering::Relaxed);
-        Self(Arc::clone(signs))
+    fn new(activity: &Arc<Activity>) -> Self {
+        activity.handling.store(true, Ordering::Relaxed);
+        activity.head.store(NONE, Ordering::Relaxed);
+        Self(Arc::clone(activity))
     }
 }
 
@@ -259,13 +259,13 @@ impl Drop for Handling {
     }
 }
 
-/// A stream that tells when bytes pass.
-struct Watched {
+/// A stream that records when bytes pass.
+struct TrackedStream {
     stream: TcpStream,
-    signs: Arc<Signs>,
+    activity: Arc<Activity>,
 }
 
-impl AsyncRead for Watched {
+impl AsyncRead for TrackedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -274,13 +274,13 @@ impl AsyncRead for Watched {
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
         if polled.is_ready() && buffer.filled().len() > before {
-            self.signs.read();
+            self.activity.read();
         }
         polled
     }
 }
 
-impl AsyncWrite for Watched {
+impl AsyncWrite for TrackedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -288,7 +288,7 @@ impl AsyncWrite for Watched {
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
         if polled.is_ready() {
-            self.signs.wrote();
+            self.activity.wrote();
         }
         polled
     }
@@ -300,7 +300,7 @@ impl AsyncWrite for Watched {
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
         if polled.is_ready() {
-            self.signs.wrote();
+            self.activity.wrote();
         }
         polled
     }

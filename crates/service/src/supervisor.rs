@@ -1,6 +1,6 @@
 //! Every task has an owner.
 //!
-//! A task is spawned with a name and a word on what its failure means. Panics are
+//! A task is spawned with a name and with what its failure means. Panics are
 //! failures like any other. Invariant: no task outlives its supervisor's
 //! [`Supervisor::drain`], and no failure goes without a log line.
 //!
@@ -10,10 +10,10 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use airlock_settings::Backoff;
+use airlock_settings::{Backoff, lock};
 use futures::FutureExt;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
@@ -93,9 +93,7 @@ impl Drop for Entry {
 
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, Tasks> {
-        // The lock is never held across code that may panic, so a poisoned one
-        // still guards consistent data.
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.tasks)
     }
 
     fn failed(&self, name: &str, error: &anyhow::Error) {
@@ -238,7 +236,7 @@ impl Supervisor {
                 name.to_string()
             })
             .collect();
-        // The last one may have ended between the two looks.
+        // The last one may have ended since the timeout.
         if overdue.is_empty() {
             Ok(())
         } else {

@@ -74,9 +74,9 @@ impl Guard {
             tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(FLUSH_BOUND));
         match tokio::time::timeout(FLUSH_BOUND * 2, flushed).await {
             Ok(Ok(Ok(()))) => {}
-            Ok(Ok(Err(error))) => tracing::warn!(%error, "the last traces were not delivered"),
+            Ok(Ok(Err(error))) => tracing::warn!(%error, "exporting the last traces failed"),
             Ok(Err(error)) => tracing::warn!(%error, "flushing traces failed"),
-            Err(_) => tracing::warn!("flushing traces took too long"),
+            Err(_) => tracing::warn!("flushing traces timed out"),
         }
     }
 }

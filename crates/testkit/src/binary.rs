@@ -42,11 +42,15 @@ fn folder() -> anyhow::Result<PathBuf> {
         return Ok(folder.clone());
     }
     let folder = match std::env::var_os("AIRLOCK_BIN_DIR").filter(|v| !v.is_empty()) {
-        Some(told) => {
+        Some(configured) => {
             // Relative to the repository: tests run in their package's folder.
-            let told = repository_root().join(told);
-            ensure!(told.is_dir(), "AIRLOCK_BIN_DIR is {}", told.display());
-            told
+            let configured = repository_root().join(configured);
+            ensure!(
+                configured.is_dir(),
+                "AIRLOCK_BIN_DIR is {}",
+                configured.display()
+            );
+            configured
         }
         None => {
             let test = std::env::current_exe().context("finding the running test")?;

@@ -170,7 +170,7 @@ mod tests {
             let dir = TestDir::new()?;
             *path = dir.path().to_path_buf();
             drop(failure("expected and dealt with".to_owned()));
-            Err(failure("waited in vain".to_owned()).context("more words"))
+            Err(failure("timed out".to_owned()).context("more context"))
         }
         let mut path = PathBuf::new();
         let error = test(&mut path).expect_err("fails");

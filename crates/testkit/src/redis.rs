@@ -62,8 +62,8 @@ impl Redis {
     }
 
     /// Runs one command whose answer is a single value. `None` is Redis's nil.
-    pub async fn command(&self, words: &[&str]) -> anyhow::Result<Option<String>> {
-        command(self.addr(), words).await
+    pub async fn command(&self, args: &[&str]) -> anyhow::Result<Option<String>> {
+        command(self.addr(), args).await
     }
 }
 
@@ -75,17 +75,17 @@ impl Deref for Redis {
     }
 }
 
-async fn command(addr: SocketAddr, words: &[&str]) -> anyhow::Result<Option<String>> {
-    tokio::time::timeout(BOUND, exchange(addr, words))
+async fn command(addr: SocketAddr, args: &[&str]) -> anyhow::Result<Option<String>> {
+    tokio::time::timeout(BOUND, exchange(addr, args))
         .await
-        .with_context(|| format!("redis did not answer {words:?} within {BOUND:?}"))?
+        .with_context(|| format!("redis did not answer {args:?} within {BOUND:?}"))?
 }
 
-async fn exchange(addr: SocketAddr, words: &[&str]) -> anyhow::Result<Option<String>> {
+async fn exchange(addr: SocketAddr, args: &[&str]) -> anyhow::Result<Option<String>> {
     let mut stream = TcpStream::connect(addr).await.context("reaching redis")?;
-    let mut request = format!("*{}\r\n", words.len());
-    for word in words {
-        request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+    let mut request = format!("*{}\r\n", args.len());
+    for arg in args {
+        request.push_str(&format!("${}\r\n{arg}\r\n", arg.len()));
     }
     stream.write_all(request.as_bytes()).await?;
 

@@ -1,4 +1,4 @@
-//! Waiting for a condition, with a bound, and a word on what was last seen.
+//! Waiting for a condition, with a bound, and with the last state seen in the failure.
 //!
 //! Tests never sleep and hope. They say what they wait for and how long it may
 //! take; when it does not come about, the failure tells the last state seen,
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::dir::failure;
 
-/// What one look at the system showed.
+/// The outcome of one check.
 #[derive(Debug)]
 pub enum Seen<T> {
     /// It has come about.
@@ -31,7 +31,7 @@ impl Seen<()> {
     }
 }
 
-/// Looks again and again until `check` is done, at most for `bound`.
+/// Repeats `check` until it is done, at most for `bound`.
 ///
 /// An error from `check` counts as "not yet" and is shown as the last state:
 /// while servers are being broken, a refused connection is an answer, not a
@@ -43,7 +43,7 @@ where
 {
     let started = Instant::now();
     let mut pause = Duration::from_millis(2);
-    let mut last = String::from("nothing: the first look did not return");
+    let mut last = String::from("nothing: the first check did not return");
     loop {
         let left = bound.saturating_sub(started.elapsed());
         match tokio::time::timeout(left, check()).await {
@@ -53,10 +53,10 @@ where
                 return Err(failure(format!("{what} will not come about: {reason}")));
             }
             Ok(Err(error)) => last = format!("error: {error:#}"),
-            Err(_) => last.push_str(" (and a last look that did not return in time)"),
+            Err(_) => last.push_str(" (and a last check that did not return in time)"),
         }
         if started.elapsed() >= bound {
-            let text = format!("waited {bound:?} in vain for {what}; last seen: {last}");
+            let text = format!("timed out after {bound:?} waiting for {what}; last seen: {last}");
             return Err(failure(text));
         }
         let left = bound.saturating_sub(started.elapsed());
@@ -71,14 +71,14 @@ mod tests {
 
     #[tokio::test]
     async fn returns_the_value_as_soon_as_it_is_there() {
-        let mut looks = 0;
-        let value = eventually(Duration::from_secs(5), "three looks", || {
-            looks += 1;
-            let now = looks;
+        let mut checks = 0;
+        let value = eventually(Duration::from_secs(5), "three checks", || {
+            checks += 1;
+            let now = checks;
             async move {
                 match now {
                     1 => anyhow::bail!("not even reachable"),
-                    2 => Ok(Seen::NotYet(format!("look {now}"))),
+                    2 => Ok(Seen::NotYet(format!("check {now}"))),
                     n => Ok(Seen::Done(n)),
                 }
             }
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_look_that_hangs_is_cut_off() {
+    async fn a_check_that_hangs_is_cut_off() {
         let error = eventually::<(), _, _>(Duration::from_millis(20), "an answer", || {
             std::future::pending()
         })
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn gives_up_at_once_when_told_so() {
+    async fn gives_up_at_once_when_it_never_will() {
         let hour = Duration::from_secs(3600);
         let error = eventually::<(), _, _>(hour, "a reply", || async {
             Ok(Seen::Never("it exited".to_owned()))

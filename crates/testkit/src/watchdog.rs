@@ -65,13 +65,13 @@ static PIPE: OnceLock<Mutex<Option<ChildStdin>>> = OnceLock::new();
 
 /// From now on `pid` and its group die with this process.
 pub(crate) fn add(pid: i32) -> anyhow::Result<()> {
-    tell(&format!("add {pid}"))
+    send(&format!("add {pid}"))
 }
 
 /// `pid` has ended and been waited for; its number may be used again by others.
 pub(crate) fn remove(pid: i32) {
     // A watchdog that is gone watches nothing, so there is nothing to undo.
-    let _ = tell(&format!("del {pid}"));
+    let _ = send(&format!("del {pid}"));
 }
 
 /// From now on the folder is removed when this process dies.
@@ -80,12 +80,12 @@ pub(crate) fn add_dir(path: &Path) -> anyhow::Result<()> {
         .to_str()
         .with_context(|| format!("{} is not UTF-8", path.display()))?;
     if !path.is_absolute() || text.contains('\n') || text != text.trim() {
-        bail!("the watchdog cannot be told about the folder {text:?}");
+        bail!("the watchdog cannot watch the folder {text:?}");
     }
-    tell(&format!("dir {text}"))
+    send(&format!("dir {text}"))
 }
 
-fn tell(line: &str) -> anyhow::Result<()> {
+fn send(line: &str) -> anyhow::Result<()> {
     let mut pipe = lock(PIPE.get_or_init(|| Mutex::new(None)));
     if pipe.is_none() {
         *pipe = Some(start()?);

@@ -17,9 +17,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use airlock_bus::{
-    BoxError, Bus, BusConfig, Consumer, ConsumerSpec, DeadLetters, DeadMessage, Outcome, Outgoing,
-    SecretUrl, StartAt, StreamName, Subscription, subjects,
+    BoxError, Bus, BusConfig, Consumer, DeadLetters, DeadMessage, Outcome, Outgoing, SecretUrl,
+    StreamName, Subscription, subjects,
 };
+use airlock_model::ids::{Epoch, Shard};
 use airlock_model::{Timestamp, WorkerId};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::cap::{self, JobStatus};
@@ -201,14 +202,16 @@ impl Scheduler {
             ..BusConfig::default()
         };
         let bus = Bus::connect(&config, "bench-scheduler").await?;
-        let spec = ConsumerSpec {
-            stream: StreamName::Sys,
-            filter: subjects::JOB_RESULT.to_owned(),
-            name: "bench-results".to_owned(),
-            start: StartAt::All,
-        };
         Ok(Self {
-            results: bus.open_consumer(spec).await?,
+            results: bus
+                .take_over(
+                    StreamName::Sys,
+                    subjects::JOB_RESULT,
+                    "bench-results",
+                    Shard(0),
+                    Epoch(1),
+                )
+                .await?,
             hellos: bus.subscribe(subjects::HANDSHAKE, None).await?,
             incarnation: String::new(),
             bus,
@@ -331,7 +334,7 @@ impl Scheduler {
             }
         }
         let done = batch.into_iter().map(|d| (d, Outcome::Done)).collect();
-        self.results.settle(done, &NoLetters).await;
+        self.results.settle(done, &NoDeadLetters).await;
         Ok(results)
     }
 
@@ -361,10 +364,10 @@ fn now_us() -> i64 {
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
 
-struct NoLetters;
+struct NoDeadLetters;
 
 #[async_trait]
-impl DeadLetters for NoLetters {
+impl DeadLetters for NoDeadLetters {
     async fn put(&self, _: Vec<DeadMessage>) -> Result<(), BoxError> {
         Ok(())
     }

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `job.echo`, `job.default` | anything | returns its input |
 //! | `job.noop` | anything | returns nothing |
-//! | `job.sleep` | `{"ms": 2000}` | sleeps, unless it is cancelled |
+//! | `job.sleep` | `{"ms": 2000}` or `{"until_file": "/path"}` | sleeps so long, or until the file is there, unless it is cancelled |
 //! | `job.fail` | `{"kind": "retryable", "times": 2}` | fails on its first attempts |
 //!
 //! `kind` is `retryable`, `fatal`, `plain`, `panic` or `abort` (the whole process); without `times` it always fails.
@@ -16,6 +16,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -31,6 +32,8 @@ use serde_json::{Value, json};
 struct Sleep {
     #[serde(default = "two_seconds")]
     ms: u64,
+    /// Instead of a time: a test says when the run may end.
+    until_file: Option<PathBuf>,
 }
 
 fn two_seconds() -> u64 {
@@ -130,8 +133,18 @@ fn unix_micros() -> u128 {
 }
 
 async fn sleep(ctx: &JobContext, input: Sleep) -> Result<Value, JobError> {
+    let over = async {
+        match &input.until_file {
+            None => tokio::time::sleep(Duration::from_millis(input.ms)).await,
+            Some(file) => {
+                while !file.exists() {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+    };
     tokio::select! {
-        () = tokio::time::sleep(Duration::from_millis(input.ms)) => Ok(json!({"slept_ms": input.ms})),
+        () = over => Ok(json!({"slept_ms": input.ms})),
         () = ctx.cancelled() => Err(JobError::failed("woken up early")),
     }
 }

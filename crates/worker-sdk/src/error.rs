@@ -13,7 +13,7 @@ use airlock_bus::BusError;
 pub enum JobErrorKind {
     /// It failed, and that is the job's end.
     Failed,
-    /// Something passing was in the way; the scheduler tries again while attempts are left.
+    /// The cause is temporary; the scheduler retries while attempts are left.
     Retryable,
     /// It can never succeed as it was asked for.
     Fatal,
@@ -39,7 +39,7 @@ pub struct JobError {
 }
 
 impl JobError {
-    /// Something passing was in the way: try again.
+    /// The cause is temporary: retry.
     pub fn retryable(message: impl Into<String>) -> Self {
         Self::new(JobErrorKind::Retryable, "retryable", message)
     }
@@ -78,12 +78,12 @@ impl JobError {
         self.kind
     }
 
-    /// The word for programs.
+    /// The code, for programs.
     pub fn code(&self) -> &str {
         &self.code
     }
 
-    /// The words for people.
+    /// The message, for people.
     pub fn message(&self) -> &str {
         &self.message
     }
@@ -106,7 +106,7 @@ impl<E: Into<anyhow::Error>> From<E> for JobError {
 /// Why a worker could not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
-    /// Something it was told makes no sense; all of it is listed.
+    /// Settings are invalid; all problems are listed.
     #[error("the worker's configuration: {0}")]
     Config(String),
     /// NATS cannot be reached, or refuses this worker.
@@ -118,7 +118,7 @@ pub enum WorkerError {
     /// The address for metrics cannot be listened on.
     #[error("listening on {address} for metrics: {source}")]
     Listen {
-        /// What was asked for.
+        /// The configured address.
         address: String,
         /// Why not.
         source: std::io::Error,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use airlock_bus::{Bus, BusConfig, subjects};
 use airlock_client::SubmitRequest;
-use airlock_model::Timestamp;
+use airlock_model::{Timestamp, WorkerId};
 use airlock_proto::ahead::{Id, Key};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{own, packet};
@@ -16,7 +16,7 @@ use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use tokio::sync::Mutex;
 
-use crate::load::{Load, Workers, stack};
+use crate::load::{Interrupted, Load, stack};
 use crate::support::{ask_scheduler, client, done, runs};
 
 const WAIT: Duration = Duration::from_secs(60);
@@ -50,6 +50,42 @@ async fn a_lone_job_is_judged_while_it_is_committed() -> Result<()> {
     let first = client(&stack)?.submit_wait(&keyed, WAIT).await?;
     let again = client(&stack)?.submit_wait(&keyed, WAIT).await?;
     ensure!(again.job_id == first.job_id, "{first:?} {again:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_speculation_jobs_wait_for_their_commit_and_dispatches_take_the_stream()
+-> Result<()> {
+    let off = ("AIRLOCK_SCHEDULER__SPECULATION", "false");
+    let stack = Stack::builder()
+        .env_for(Service::Scheduler, off.0, off.1)
+        .start()
+        .await?;
+    let config = BusConfig {
+        url: stack.nats().url().into(),
+        ..BusConfig::default()
+    };
+    let bus = Bus::connect(&config, "test").await?;
+    let control = subjects::worker_control(&WorkerId::new("worker-0")?);
+    let mut control = bus.subscribe(&control, None).await?;
+    bus.flush().await?;
+    for _ in 0..20 {
+        runs(&stack).await?;
+    }
+    for name in [
+        "cordum_scheduler_jobs_ahead_total",
+        "cordum_scheduler_jobs_ahead_in_vain_total",
+    ] {
+        let count = metric(&stack, name).await?;
+        ensure!(count == 0, "{name} is {count}");
+    }
+    // All of them have run, so whatever was sent directly has passed the server.
+    bus.flush().await?;
+    while let Ok(Some(message)) = tokio::time::timeout(Duration::ZERO, control.recv()).await {
+        let (_, payload) = packet::open(message.payload)?;
+        let direct = matches!(payload, Payload::JobRequest(_));
+        ensure!(!direct, "a dispatch was sent directly");
+    }
     Ok(())
 }
 
@@ -230,38 +266,42 @@ async fn jobs_that_come_alone_survive_what_the_others_do() -> Result<()> {
         .env_for(Service::Scheduler, "AIRLOCK_SCHEDULER__PENDING_AGE", "3s")
         .start()
         .await?;
-    let mut ids = BTreeSet::new();
-    submit_alone(&stack, 50, &mut ids).await?;
+    let mut load = Load::without_short_jobs(&stack).await?;
+    let long = load.succeeding.len();
+    let enough = |short: usize| long + short;
+    let ids = &mut load.succeeding;
+    submit_alone(&stack, enough(50), ids).await?;
     done(&stack, 50).await?;
+    load.long_jobs_run(&stack).await?;
+    load.fault_next(&stack).await?;
+    let ids = &mut load.succeeding;
     let (killed, submitted) = tokio::join!(
         async {
             stack.scheduler(0).kill9()?;
             stack.restart_scheduler(0).await
         },
-        submit_alone(&stack, 150, &mut ids)
+        submit_alone(&stack, enough(150), ids)
     );
     killed.and(submitted)?;
-    let (wiped, submitted) = tokio::join!(stack.nats().wipe(), submit_alone(&stack, 250, &mut ids));
+    let (wiped, submitted) =
+        tokio::join!(stack.nats().wipe(), submit_alone(&stack, enough(250), ids));
     wiped.and(submitted)?;
     let (flushed, submitted) = tokio::join!(
         stack.redis().flushall(),
-        submit_alone(&stack, 300, &mut ids)
+        submit_alone(&stack, enough(300), ids)
     );
     flushed.and(submitted)?;
     let (killed, submitted) = tokio::join!(
         async {
-            stack.worker(0).kill9()?;
-            stack.restart_worker(0).await
+            let killed = Interrupted::kill(stack.worker(0))?;
+            stack.restart_worker(0).await?;
+            anyhow::Ok(killed)
         },
-        submit_alone(&stack, 400, &mut ids)
+        submit_alone(&stack, enough(400), ids)
     );
-    killed.and(submitted)?;
-    let sql = "SELECT count(*)::text FROM job_state WHERE state < 10";
-    eventually(WAIT, "all of them final", || async {
-        let open = stack.postgres().query(sql).await?;
-        let none = open == [[Some("0".to_owned())]];
-        Ok(Seen::when(none, format!("{open:?}")))
-    })
-    .await?;
-    Load::of(ids).check(&stack, Workers::Killed).await
+    submitted?;
+    let killed = [killed?];
+    load.fault_over(&stack, &killed).await?;
+    load.all_final(&stack, WAIT).await?;
+    load.check(&stack, &killed).await
 }

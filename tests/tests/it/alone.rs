@@ -86,7 +86,7 @@ async fn the_safety_kernel_starts_alone() -> Result<()> {
     let stack = alone(Service::SafetyKernel).await?;
     stack
         .kernel()
-        .wait_for_log("answers over gRPC", WAIT)
+        .wait_for_log("safety kernel listening", WAIT)
         .await?;
     logs_json(stack.kernel())
 }

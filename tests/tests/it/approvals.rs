@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use airlock_client::{Approval, Client, PolicyQuestion, PublishRequest, SubmitRequest};
+use airlock_client::{Approval, Client, EvaluationRequest, PublishRequest, SubmitRequest};
 use airlock_model::JobState;
 use airlock_testkit::{Seen, Stack, eventually};
 use anyhow::{Result, ensure};
@@ -131,7 +131,7 @@ async fn a_held_job_runs_once_somebody_else_approves_it() -> Result<()> {
         "{states:?}"
     );
     let told = bob.approval(&job).await?;
-    ensure!(told.used_at.is_some(), "{told:?}");
+    ensure!(told.approval.used_at.is_some(), "{told:?}");
     let kinds: Vec<&str> = told.audit.iter().map(|a| a.kind.as_str()).collect();
     ensure!(
         kinds == ["approval.requested", "approval.approved", "approval.used"],
@@ -200,7 +200,7 @@ async fn asked(
     wanted: impl Fn(&Approval) -> bool,
 ) -> Result<Approval> {
     eventually(WAIT, what, || async {
-        let approval = client.approval(job).await?;
+        let approval = client.approval(job).await?.approval;
         Ok(match wanted(&approval) {
             true => Seen::Done(approval),
             false => Seen::NotYet(format!("{approval:?}")),
@@ -244,9 +244,9 @@ async fn a_new_policy_keeps_denies_releases_or_asks_anew() -> Result<()> {
     }
     stack.write_policy(&policy(&hold))?;
     eventually(WAIT, "payments to be held again", || async {
-        let mut question = PolicyQuestion {
+        let mut question = EvaluationRequest {
             topic: "job.echo".to_owned(),
-            ..PolicyQuestion::default()
+            ..EvaluationRequest::default()
         };
         question
             .meta
@@ -279,9 +279,9 @@ async fn the_policy_is_asked_explained_and_changed_over_rest() -> Result<()> {
         as_(&stack, "bob")?,
         Client::new(&stack.api_url(), stack.api_key())?,
     );
-    let mut payment = PolicyQuestion {
+    let mut payment = EvaluationRequest {
         topic: "job.echo".to_owned(),
-        ..PolicyQuestion::default()
+        ..EvaluationRequest::default()
     };
     payment
         .meta
@@ -296,7 +296,7 @@ async fn the_policy_is_asked_explained_and_changed_over_rest() -> Result<()> {
     ensure!(why.explanation.is_some(), "{why:?}");
     let snapshots = bob.policy_snapshots().await?.items;
     ensure!(
-        snapshots[0]["policy_snapshot"] == answer.policy_snapshot.as_str(),
+        snapshots[0].policy_snapshot == answer.policy_snapshot,
         "{snapshots:?}"
     );
     ensure!(
@@ -332,7 +332,7 @@ async fn the_policy_is_asked_explained_and_changed_over_rest() -> Result<()> {
     Ok(())
 }
 
-async fn decided(client: &Client, question: &PolicyQuestion, wanted: &str) -> Result<()> {
+async fn decided(client: &Client, question: &EvaluationRequest, wanted: &str) -> Result<()> {
     eventually(WAIT, &format!("the policy to say {wanted}"), || async {
         let answer = client.simulate(question).await?;
         Ok(Seen::when(answer.decision == wanted, format!("{answer:?}")))

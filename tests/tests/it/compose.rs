@@ -325,7 +325,7 @@ async fn every_name_in_an_environment_is_one_the_binary_obeys() -> Result<()> {
 fn the_worker_and_the_command_are_given_names_they_read() -> Result<()> {
     let compose = Compose::read()?;
     for (service, source) in [
-        ("worker", "crates/worker-sdk/src/environment.rs"),
+        ("worker", "crates/worker-sdk/src/worker/environment.rs"),
         ("cli", "crates/cli/src/args.rs"),
     ] {
         let code = std::fs::read_to_string(repository_root().join(source))?;

@@ -11,8 +11,8 @@ use std::time::Duration;
 use airlock_testkit::Service;
 use anyhow::Result;
 
-use crate::load::{Load, Workers, outlast_worker_ttl, stack};
-use crate::support::{leader, restart_what_ended};
+use crate::load::{Interrupted, Load, UNDISTURBED, outlast_worker_ttl, stack};
+use crate::support::{leader, log_line, restart_what_ended};
 
 const BOUND: Duration = Duration::from_secs(55);
 
@@ -24,8 +24,9 @@ async fn the_scheduler_is_killed() -> Result<()> {
     stack.scheduler(0).kill9()?;
     outlast_worker_ttl().await;
     stack.restart_scheduler(0).await?;
+    load.fault_over(&stack, UNDISTURBED).await?;
     load.all_final(&stack, BOUND).await?;
-    load.check(&stack, Workers::Undisturbed).await
+    load.check(&stack, UNDISTURBED).await
 }
 
 #[tokio::test]
@@ -34,23 +35,28 @@ async fn a_standby_takes_over() -> Result<()> {
     let load = Load::submit(&stack).await?;
     load.under_way(&stack).await?;
     stack.scheduler(leader(&stack, 2).await?).kill9()?;
+    load.fault_over(&stack, UNDISTURBED).await?;
     load.all_final(&stack, BOUND).await?;
-    load.check(&stack, Workers::Undisturbed).await
+    load.check(&stack, UNDISTURBED).await
 }
 
 #[tokio::test]
 async fn a_worker_is_killed() -> Result<()> {
     let stack = stack()
-        .env_for(Service::Scheduler, "AIRLOCK_SCHEDULER__WORKER_TTL", "30s")
+        .env_for(Service::Scheduler, "AIRLOCK_SCHEDULER__WORKER_TTL", "10m")
         .start()
         .await?;
+    let scheduler = stack.scheduler(0);
+    log_line(scheduler, &["worker joined", "worker-0"]).await?;
     let load = Load::submit(&stack).await?;
     load.under_way(&stack).await?;
-    stack.worker(0).kill9()?;
-    // Back at once under the same name: what it held is lost now, not in 30 s.
+    let killed = [Interrupted::kill(stack.worker(0))?];
+    // Back at once under the same name: what it held is lost now, not in ten minutes.
     stack.restart_worker(0).await?;
-    load.all_final(&stack, Duration::from_secs(29)).await?;
-    load.check(&stack, Workers::Killed).await
+    log_line(scheduler, &["worker rejoined", "worker-0"]).await?;
+    load.fault_over(&stack, &killed).await?;
+    load.all_final(&stack, BOUND).await?;
+    load.check(&stack, &killed).await
 }
 
 #[tokio::test]
@@ -60,9 +66,11 @@ async fn redis_is_killed() -> Result<()> {
     load.under_way(&stack).await?;
     stack.redis().kill()?;
     outlast_worker_ttl().await;
-    load.all_final(&stack, BOUND).await?;
+    load.short_jobs_final(&stack, BOUND).await?;
     stack.redis().restart().await?;
-    load.check(&stack, Workers::Undisturbed).await
+    load.fault_over(&stack, UNDISTURBED).await?;
+    load.all_final(&stack, BOUND).await?;
+    load.check(&stack, UNDISTURBED).await
 }
 
 #[tokio::test]
@@ -71,8 +79,9 @@ async fn redis_is_flushed() -> Result<()> {
     let load = Load::submit(&stack).await?;
     load.under_way(&stack).await?;
     stack.redis().flushall().await?;
+    load.fault_over(&stack, UNDISTURBED).await?;
     load.all_final(&stack, BOUND).await?;
-    load.check(&stack, Workers::Undisturbed).await
+    load.check(&stack, UNDISTURBED).await
 }
 
 #[tokio::test]
@@ -83,8 +92,9 @@ async fn nats_is_killed_and_restarted() -> Result<()> {
     stack.nats().kill()?;
     outlast_worker_ttl().await;
     stack.nats().restart().await?;
+    load.fault_over(&stack, UNDISTURBED).await?;
     load.all_final(&stack, BOUND).await?;
-    load.check(&stack, Workers::Undisturbed).await
+    load.check(&stack, UNDISTURBED).await
 }
 
 #[tokio::test]
@@ -93,8 +103,9 @@ async fn nats_is_wiped() -> Result<()> {
     let load = Load::submit(&stack).await?;
     load.under_way(&stack).await?;
     stack.nats().wipe().await?;
+    load.fault_over(&stack, UNDISTURBED).await?;
     load.all_final(&stack, BOUND).await?;
-    load.check(&stack, Workers::Undisturbed).await
+    load.check(&stack, UNDISTURBED).await
 }
 
 #[tokio::test]
@@ -106,8 +117,9 @@ async fn postgres_is_killed_and_restarted() -> Result<()> {
     outlast_worker_ttl().await;
     stack.postgres().restart().await?;
     restart_what_ended(&stack).await?;
+    load.fault_over(&stack, UNDISTURBED).await?;
     load.all_final(&stack, BOUND).await?;
-    load.check(&stack, Workers::Undisturbed).await
+    load.check(&stack, UNDISTURBED).await
 }
 
 #[tokio::test]
@@ -115,7 +127,7 @@ async fn everything_is_killed_at_once() -> Result<()> {
     let stack = stack().fsync(true).start().await?;
     let load = Load::submit(&stack).await?;
     load.under_way(&stack).await?;
-    stack.kill_everything()?;
+    let killed = Interrupted::kill_everything(&stack)?;
     // In any order: whatever starts before what it needs has to wait for it.
     let mut parts: Vec<usize> = (0..stack.nodes().len() + 3).collect();
     let chance = RandomState::new();
@@ -132,6 +144,8 @@ async fn everything_is_killed_at_once() -> Result<()> {
     for node in stack.nodes() {
         node.wait_ready().await?;
     }
+    // No run can outlive this; the jobs do.
+    load.open_gate()?;
     load.all_final(&stack, BOUND).await?;
-    load.check(&stack, Workers::Killed).await
+    load.check(&stack, &killed).await
 }

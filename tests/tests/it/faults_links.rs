@@ -6,8 +6,8 @@ use std::time::Duration;
 use airlock_testkit::{Direction, Seen, Service, Stack, eventually};
 use anyhow::{Context, Result, ensure};
 
-use crate::load::{Load, Workers, outlast_worker_ttl, stack};
-use crate::support::{ask_scheduler, leader};
+use crate::load::{Interrupted, Load, UNDISTURBED, outlast_worker_ttl, stack};
+use crate::support::{ask_scheduler, end_the_lease, leader, log_line};
 
 const BOUND: Duration = Duration::from_secs(55);
 /// For what only has to happen at some time.
@@ -22,17 +22,6 @@ async fn shows(stack: &Stack, i: usize, line: &str) -> Result<()> {
     .await
 }
 
-/// Ends the session that holds the leader's lock, as the server's keepalives or an
-/// operator would.
-async fn end_the_lease(stack: &Stack) -> Result<()> {
-    let sql = "SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a
-               JOIN pg_locks l ON l.pid = a.pid AND l.locktype = 'advisory' AND l.granted
-               WHERE a.application_name LIKE 'airlock-lease-%'";
-    let ended = stack.postgres().query_as_superuser(sql).await?;
-    ensure!(ended.len() == 1, "{ended:?}");
-    Ok(())
-}
-
 #[tokio::test]
 async fn a_frozen_leader_that_was_replaced_changes_nothing_when_it_wakes() -> Result<()> {
     let stack = stack().schedulers(2).start().await?;
@@ -41,7 +30,7 @@ async fn a_frozen_leader_that_was_replaced_changes_nothing_when_it_wakes() -> Re
     let old = stack.scheduler(leader(&stack, 2).await?);
     old.stop()?;
     end_the_lease(&stack).await?;
-    load.all_final(&stack, BOUND).await?;
+    load.short_jobs_final(&stack, BOUND).await?;
     let books = "SELECT count(*)::text, max(epoch)::text FROM job_state";
     let before = stack.postgres().query(books).await?;
     old.cont()?;
@@ -51,7 +40,9 @@ async fn a_frozen_leader_that_was_replaced_changes_nothing_when_it_wakes() -> Re
     ensure!(stack.postgres().query(books).await? == before);
     let epoch = "SELECT epoch::text FROM leadership";
     ensure!(stack.postgres().query(epoch).await? == [[Some("2".to_owned())]]);
-    load.check(&stack, Workers::Undisturbed).await
+    load.fault_over(&stack, UNDISTURBED).await?;
+    load.all_final(&stack, BOUND).await?;
+    load.check(&stack, UNDISTURBED).await
 }
 
 #[tokio::test]
@@ -64,8 +55,9 @@ async fn the_leader_is_cut_off_from_nats() -> Result<()> {
     shows(&stack, 0, "cordum_bus_connected 0").await?;
     outlast_worker_ttl().await;
     link.heal().await?;
+    load.fault_over(&stack, UNDISTURBED).await?;
     load.all_final(&stack, BOUND).await?;
-    load.check(&stack, Workers::Undisturbed).await
+    load.check(&stack, UNDISTURBED).await
 }
 
 #[tokio::test]
@@ -77,10 +69,12 @@ async fn the_leader_is_cut_off_from_redis() -> Result<()> {
     link.cut();
     shows(&stack, 0, "cordum_guard_shared 0").await?;
     outlast_worker_ttl().await;
-    load.all_final(&stack, BOUND).await?;
+    load.short_jobs_final(&stack, BOUND).await?;
     link.heal().await?;
     shows(&stack, 0, "cordum_guard_shared 1").await?;
-    load.check(&stack, Workers::Undisturbed).await
+    load.fault_over(&stack, UNDISTURBED).await?;
+    load.all_final(&stack, BOUND).await?;
+    load.check(&stack, UNDISTURBED).await
 }
 
 /// The leader ends by itself, having lost its lock's session; nobody else leads as long
@@ -107,8 +101,9 @@ async fn cut_off_from_postgres(way: Option<Direction>) -> Result<()> {
     let ended = old.wait(WAIT).await?;
     ensure!(!ended.success(), "{ended}");
     link.heal().await?;
+    load.fault_over(&stack, UNDISTURBED).await?;
     load.all_final(&stack, BOUND).await?;
-    load.check(&stack, Workers::Undisturbed).await
+    load.check(&stack, UNDISTURBED).await
 }
 
 #[tokio::test]
@@ -127,12 +122,19 @@ async fn a_worker_dies_for_good_and_another_wakes_too_late() -> Result<()> {
     let stack = stack().workers(3).start().await?;
     let load = Load::submit(&stack).await?;
     load.under_way(&stack).await?;
-    stack.worker(0).kill9()?;
-    stack.worker(1).stop()?;
+    let interrupted = [
+        Interrupted::kill(stack.worker(0))?,
+        Interrupted::freeze(stack.worker(1))?,
+    ];
+    let scheduler = stack.scheduler(0);
+    log_line(scheduler, &["worker lost", "worker-0"]).await?;
+    log_line(scheduler, &["worker lost", "worker-1"]).await?;
+    load.fault_over(&stack, &interrupted).await?;
     load.all_final(&stack, BOUND).await?;
     // Its runs were given to another; what it says of them now is recorded and ignored,
     // and what it had not begun it leaves alone.
     stack.worker(1).cont()?;
+    log_line(scheduler, &["worker rejoined", "worker-1"]).await?;
     eventually(WAIT, "a late result on record", || async {
         let sql = "SELECT count(*)::text FROM job_stray_result WHERE worker_id = 'worker-1'";
         let rows = stack.postgres().query(sql).await?;
@@ -141,5 +143,5 @@ async fn a_worker_dies_for_good_and_another_wakes_too_late() -> Result<()> {
         Ok(Seen::when(count != "0", count))
     })
     .await?;
-    load.check(&stack, Workers::Frozen).await
+    load.check(&stack, &interrupted).await
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use airlock_testkit::{Stack, eventually};
 use anyhow::{Context, Result, ensure};
 
-use crate::load::{Load, Workers, outlast_worker_ttl, stack};
+use crate::load::{Load, UNDISTURBED, outlast_worker_ttl, stack};
 use crate::support::{done, restart_what_ended};
 
 const BOUND: Duration = Duration::from_secs(55);
@@ -39,8 +39,9 @@ async fn postgres_ends_every_connection() -> Result<()> {
     load.under_way(&stack).await?;
     end_all_sessions(&stack).await?;
     restart_what_ended(&stack).await?;
+    load.fault_over(&stack, UNDISTURBED).await?;
     load.all_final(&stack, BOUND).await?;
-    load.check(&stack, Workers::Undisturbed).await
+    load.check(&stack, UNDISTURBED).await
 }
 
 #[tokio::test]
@@ -58,8 +59,9 @@ async fn postgres_has_no_connection_left() -> Result<()> {
     outlast_worker_ttl().await;
     limit("-1").await?;
     restart_what_ended(&stack).await?;
+    load.fault_over(&stack, UNDISTURBED).await?;
     load.all_final(&stack, BOUND).await?;
-    load.check(&stack, Workers::Undisturbed).await
+    load.check(&stack, UNDISTURBED).await
 }
 
 const FULL: &str = "
@@ -101,6 +103,7 @@ async fn the_disk_of_postgres_is_full() -> Result<()> {
     if !stack.scheduler(0).is_running() {
         stack.restart_scheduler(0).await?;
     }
+    load.fault_over(&stack, UNDISTURBED).await?;
     load.all_final(&stack, BOUND).await?;
     let letters = postgres
         .query("SELECT reason_code FROM dead_letter")
@@ -109,7 +112,7 @@ async fn the_disk_of_postgres_is_full() -> Result<()> {
         letters.is_empty(),
         "given up for want of space: {letters:?}"
     );
-    load.check(&stack, Workers::Undisturbed).await
+    load.check(&stack, UNDISTURBED).await
 }
 
 /// A backup of a moment ago: messages come again that were done with, under numbers that
@@ -122,6 +125,7 @@ async fn nats_is_set_back() -> Result<()> {
     let backup = stack.nats().snapshot()?;
     done(&stack, 400).await?;
     stack.nats().rewind(&backup).await?;
+    load.fault_over(&stack, UNDISTURBED).await?;
     load.all_final(&stack, BOUND).await?;
-    load.check(&stack, Workers::Undisturbed).await
+    load.check(&stack, UNDISTURBED).await
 }

@@ -1,16 +1,19 @@
 //! The load of the fault tests, and the promises that must hold at its end.
 //!
 //! Most of its jobs are short, so that a fault hits every step of a job's way. Some run
-//! longer than the fault and than every time limit that could mistake them for lost; and
-//! some would never end, but are cancelled: half of them just before the fault, so that
-//! the cancel itself is hit, half of them after it.
+//! until [`Load::fault_over`] has seen that they outlived the fault and the time after
+//! which a silent worker is lost; and some would never end, but are cancelled: half of them
+//! just before the fault, so that the cancel itself is hit, half of them after it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::time::Duration;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use airlock_client::SubmitRequest;
-use airlock_testkit::{JournalLine, Seen, Service, Stack, StackBuilder, eventually};
+use airlock_testkit::{JournalLine, Node, Seen, Service, Stack, StackBuilder, eventually};
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::json;
 
 use crate::support::{client, count, states};
 
@@ -23,8 +26,6 @@ const ENDLESS: usize = 12;
 
 /// How long a worker may be silent, shortened so that a fault can be held for longer.
 const WORKER_TTL: Duration = Duration::from_secs(6);
-/// How long a long job runs: longer than any fault here, and than [`WORKER_TTL`].
-const LONG_RUN: Duration = Duration::from_secs(14);
 /// States as the ledger writes them.
 const SUCCEEDED: &str = "10";
 const FAILED: &str = "11";
@@ -50,54 +51,118 @@ pub async fn outlast_worker_ttl() {
     tokio::time::sleep(WORKER_TTL + Duration::from_secs(2)).await;
 }
 
-/// What happened to the workers while the load ran.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Workers {
-    /// They were there all the time: nothing may have been tried again.
-    Undisturbed,
-    /// At least one was killed: its runs may have been tried again, after their end.
-    Killed,
-    /// At least one was frozen for longer than it may be silent: what it had begun was
-    /// tried again elsewhere and goes on when it wakes, without anybody relying on it.
-    Frozen,
+/// A worker's process was killed, or stood still for longer than it may be silent: its
+/// runs may have been tried again, and a job with a single attempt failed.
+#[derive(Debug)]
+pub struct Interrupted {
+    worker: String,
+    /// When it began and was done, in Unix microseconds. The process that starts in its
+    /// place does so later.
+    began: u64,
+    done: u64,
+    frozen: bool,
+}
+
+/// No worker was: nothing may have been tried again.
+pub const UNDISTURBED: &[Interrupted] = &[];
+
+impl Interrupted {
+    pub fn kill(worker: &Node) -> Result<Self> {
+        Self::by(worker, false, || worker.kill9())
+    }
+
+    pub fn freeze(worker: &Node) -> Result<Self> {
+        Self::by(worker, true, || worker.stop())
+    }
+
+    /// Kills every worker, and everything else.
+    pub fn kill_everything(stack: &Stack) -> Result<Vec<Self>> {
+        let began = unix_micros();
+        stack.kill_everything()?;
+        let done = unix_micros();
+        let workers = stack.all(Service::Worker);
+        let killed = |worker: &Node| Self {
+            worker: worker.name().to_owned(),
+            began,
+            done,
+            frozen: false,
+        };
+        Ok(workers.map(killed).collect())
+    }
+
+    fn by(worker: &Node, frozen: bool, signal: impl FnOnce() -> Result<()>) -> Result<Self> {
+        let began = unix_micros();
+        signal()?;
+        Ok(Self {
+            worker: worker.name().to_owned(),
+            began,
+            done: unix_micros(),
+            frozen,
+        })
+    }
+
+    /// Whether it hit this run.
+    fn hit(&self, run: &JournalLine) -> bool {
+        let ended = run.ended.as_ref().is_some_and(|end| end.at < self.began);
+        run.worker == self.worker && run.started_at <= self.done && !ended
+    }
+}
+
+fn unix_micros() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |age| u64::try_from(age.as_micros()).unwrap_or(u64::MAX))
 }
 
 /// Jobs that were each answered with a 2xx.
 pub struct Load {
-    succeeding: BTreeSet<String>,
+    pub succeeding: BTreeSet<String>,
+    /// Those of them that end when the gate opens.
+    long: BTreeSet<String>,
     /// Those of them with a single attempt: a worker's death fails them.
     single: BTreeSet<String>,
     cancelled: Vec<String>,
+    /// The long jobs run until this file is there.
+    gate: PathBuf,
+    /// When the fault was about to begin, in Unix microseconds.
+    fault_at: Mutex<Option<u64>>,
 }
 
 impl Load {
     pub async fn submit(stack: &Stack) -> Result<Self> {
-        let mut once = sleeping(LONG_RUN)?;
-        once.max_attempts = Some(1);
-        let cancelled = submit(stack, vec![sleeping(NEVER)?; ENDLESS]).await?;
-        let single = submit(stack, vec![once; LONG / 2]).await?;
-        let mut succeeding = submit(stack, vec![sleeping(LONG_RUN)?; LONG / 2]).await?;
+        let mut load = Self::without_short_jobs(stack).await?;
         for _ in 0..SHORT / 100 {
             let short = vec![sleeping(Duration::from_millis(400))?; 100];
-            succeeding.extend(submit(stack, short).await?);
+            for outcome in client(stack)?.submit_batch(&short).await? {
+                let job = outcome.map_err(|p| anyhow::anyhow!("not accepted: {p:?}"))?;
+                load.succeeding.insert(job.job_id);
+            }
         }
-        succeeding.extend(single.iter().cloned());
-        let load = Self {
-            succeeding: succeeding.into_iter().collect(),
-            single: single.into_iter().collect(),
-            cancelled,
-        };
         ensure!(load.succeeding.len() == SHORT + LONG, "an id came twice");
         Ok(load)
     }
 
-    /// Jobs that somebody else submitted, to be checked alike.
-    pub fn of(succeeding: BTreeSet<String>) -> Self {
-        Self {
-            succeeding,
-            single: BTreeSet::new(),
-            cancelled: Vec::new(),
-        }
+    /// The long and the endless jobs, one request each; the others are the caller's.
+    pub async fn without_short_jobs(stack: &Stack) -> Result<Self> {
+        let gate = stack.dir().path().join("gate");
+        let long = SubmitRequest::new("job.sleep").payload(&json!({"until_file": gate}))?;
+        let mut once = long.clone();
+        once.max_attempts = Some(1);
+        let cancelled = submit_each(stack, &sleeping(NEVER)?, ENDLESS).await?;
+        let single = submit_each(stack, &once, LONG / 2).await?;
+        let single: BTreeSet<String> = single.into_iter().collect();
+        let mut long: BTreeSet<String> = submit_each(stack, &long, LONG / 2)
+            .await?
+            .into_iter()
+            .collect();
+        long.extend(single.iter().cloned());
+        Ok(Self {
+            succeeding: long.clone(),
+            long,
+            single,
+            cancelled,
+            gate,
+            fault_at: Mutex::default(),
+        })
     }
 
     fn jobs(&self) -> usize {
@@ -107,6 +172,7 @@ impl Load {
     /// Waits until the load is well under way, for a fault counts only when it hits work,
     /// and cancels the first half of the endless jobs.
     pub async fn under_way(&self, stack: &Stack) -> Result<()> {
+        self.long_jobs_run(stack).await?;
         eventually(
             Duration::from_secs(60),
             "100 jobs in flight and some done",
@@ -121,7 +187,65 @@ impl Load {
             },
         )
         .await?;
-        cancel(stack, &self.cancelled[..ENDLESS / 2]).await
+        self.fault_next(stack).await
+    }
+
+    /// Waits until every long and every endless job runs.
+    pub async fn long_jobs_run(&self, stack: &Stack) -> Result<()> {
+        eventually(Duration::from_secs(60), "all long jobs running", || async {
+            let runs = stack.journal()?;
+            let begun: BTreeSet<&str> = runs.iter().map(|run| run.job_id.as_str()).collect();
+            let wanted = self.long.iter().chain(&self.cancelled);
+            let missing = wanted.filter(|id| !begun.contains(id.as_str())).count();
+            Ok(Seen::when(missing == 0, format!("{missing} do not run")))
+        })
+        .await
+    }
+
+    /// Cancels the first half of the endless jobs. The fault comes next.
+    pub async fn fault_next(&self, stack: &Stack) -> Result<()> {
+        cancel(stack, &self.cancelled[..ENDLESS / 2]).await?;
+        *self.fault_at.lock().expect("a lock") = Some(unix_micros());
+        Ok(())
+    }
+
+    /// To be called when the fault is over. Gives whoever was silent the time to be lost,
+    /// and shows that the long runs, begun before the fault, still go on: all but those of
+    /// interrupted workers. Then they may end.
+    pub async fn fault_over(&self, stack: &Stack, interrupted: &[Interrupted]) -> Result<()> {
+        outlast_worker_ttl().await;
+        let fault_at = *self.fault_at.lock().expect("a lock");
+        let fault_at = fault_at.context("the fault came before the long jobs ran")?;
+        let runs = stack.journal()?;
+        let long = |run: &&JournalLine| self.long.contains(&run.job_id);
+        let (hit, spared): (Vec<_>, Vec<_>) = runs
+            .iter()
+            .filter(long)
+            .filter(|run| run.started_at < fault_at)
+            .partition(|run| interrupted.iter().any(|i| i.hit(run)));
+        ensure!(!spared.is_empty(), "no run outlives this fault: {hit:?}");
+        ensure!(spared.len() + hit.len() == LONG, "{spared:?} {hit:?}");
+        for run in spared {
+            ensure!(run.ended.is_none(), "the fault outlived {run:?}");
+        }
+        self.open_gate()
+    }
+
+    /// Lets the long jobs end.
+    pub fn open_gate(&self) -> Result<()> {
+        std::fs::write(&self.gate, "").context("opening the gate")
+    }
+
+    /// Waits until all short jobs and the first cancelled ones are final: what can be done
+    /// while a fault lasts.
+    pub async fn short_jobs_final(&self, stack: &Stack, bound: Duration) -> Result<()> {
+        let wanted = self.succeeding.len() - LONG + ENDLESS / 2;
+        eventually(bound, "all short jobs final", || async {
+            let states = states(stack).await?;
+            let done = count(&states, |s| s >= 10);
+            Ok(Seen::when(done == wanted, format!("{states:?}")))
+        })
+        .await
     }
 
     /// Cancels the rest of the endless jobs, then waits until every job is final.
@@ -138,7 +262,7 @@ impl Load {
     /// The promises: every accepted job succeeded exactly once or was cancelled, nothing
     /// was tried again without need, no job ran twice at once, every cancel was obeyed,
     /// and the ledger agrees with what the workers wrote down.
-    pub async fn check(&self, stack: &Stack, workers: Workers) -> Result<()> {
+    pub async fn check(&self, stack: &Stack, interrupted: &[Interrupted]) -> Result<()> {
         let ledger = LedgerView::read(stack).await?;
         ensure!(
             ledger.last.len() == self.jobs(),
@@ -146,8 +270,8 @@ impl Load {
             ledger.last.len(),
             self.jobs()
         );
+        let disturbed = !interrupted.is_empty();
         for (id, row) in &ledger.last {
-            let disturbed = workers != Workers::Undisturbed;
             let right = match row.state.as_str() {
                 SUCCEEDED => self.succeeding.contains(id),
                 CANCELLED => self.cancelled.contains(id),
@@ -161,18 +285,17 @@ impl Load {
                 row.attempt
             );
         }
-        self.cancels_obeyed(stack, workers).await?;
+        self.cancels_obeyed(stack, interrupted).await?;
         let runs = stack.journal()?;
         once_each(&runs)?;
-        if workers != Workers::Frozen {
-            not_two_at_once(&runs)?;
-        }
+        not_two_at_once(&runs, interrupted)?;
         ledger.agrees(&runs, &self.succeeding)
     }
 
     /// Every run of a cancelled job ends, and by the cancel; one whose process was killed
     /// ended with it.
-    async fn cancels_obeyed(&self, stack: &Stack, workers: Workers) -> Result<()> {
+    async fn cancels_obeyed(&self, stack: &Stack, interrupted: &[Interrupted]) -> Result<()> {
+        let killed = |run: &JournalLine| interrupted.iter().any(|i| !i.frozen && i.hit(run));
         let bound = Duration::from_secs(20);
         eventually(bound, "the end of every cancelled run", || async {
             let mut going = Vec::new();
@@ -183,7 +306,7 @@ impl Load {
                 match &run.ended {
                     Some(end) if end.outcome == "done" => bail!("cancelled, yet done: {run:?}"),
                     Some(_) => {}
-                    None if workers != Workers::Undisturbed => {}
+                    None if killed(&run) => {}
                     None => going.push(run),
                 }
             }
@@ -194,15 +317,15 @@ impl Load {
 }
 
 fn sleeping(time: Duration) -> Result<SubmitRequest> {
-    let input = serde_json::json!({"ms": u64::try_from(time.as_millis())?});
+    let input = json!({"ms": u64::try_from(time.as_millis())?});
     Ok(SubmitRequest::new("job.sleep").payload(&input)?)
 }
 
-async fn submit(stack: &Stack, batch: Vec<SubmitRequest>) -> Result<Vec<String>> {
+async fn submit_each(stack: &Stack, request: &SubmitRequest, n: usize) -> Result<Vec<String>> {
+    let client = client(stack)?;
     let mut ids = Vec::new();
-    for outcome in client(stack)?.submit_batch(&batch).await? {
-        let job = outcome.map_err(|problem| anyhow::anyhow!("not accepted: {problem:?}"))?;
-        ids.push(job.job_id);
+    for _ in 0..n {
+        ids.push(client.submit(request).await?.job_id);
     }
     Ok(ids)
 }
@@ -231,8 +354,15 @@ fn once_each(runs: &[JournalLine]) -> Result<()> {
     Ok(())
 }
 
-/// A run whose process was killed has no end; it cannot overlap for longer than that.
-fn not_two_at_once(runs: &[JournalLine]) -> Result<()> {
+/// No run of a job begins before the one before it is over, and none of an earlier attempt
+/// begins later. A run whose process was killed is over with it, and one whose process
+/// stands still is over for everybody but that process; every other run without an end
+/// goes on.
+fn not_two_at_once(runs: &[JournalLine], interrupted: &[Interrupted]) -> Result<()> {
+    let over = |run: &JournalLine| match interrupted.iter().find(|i| i.hit(run)) {
+        Some(hit) => hit.began,
+        None => run.ended.as_ref().map_or(u64::MAX, |end| end.at),
+    };
     let mut by_job: BTreeMap<&str, Vec<&JournalLine>> = BTreeMap::new();
     for run in runs {
         by_job.entry(&run.job_id).or_default().push(run);
@@ -240,10 +370,13 @@ fn not_two_at_once(runs: &[JournalLine]) -> Result<()> {
     for runs in by_job.values_mut() {
         runs.sort_by_key(|run| run.started_at);
         for pair in runs.windows(2) {
-            let ended = pair[0].ended.as_ref().map_or(0, |end| end.at);
             ensure!(
-                ended <= pair[1].started_at,
+                over(pair[0]) <= pair[1].started_at,
                 "two runs of a job at once: {pair:?}"
+            );
+            ensure!(
+                pair[0].attempt < pair[1].attempt,
+                "an earlier attempt began after a later one: {pair:?}"
             );
         }
     }
@@ -320,4 +453,56 @@ impl LedgerView {
         }
         Ok(())
     }
+}
+
+#[test]
+fn only_an_interrupted_run_is_over_without_an_end() {
+    let run = |worker: &str, attempt: u32, started_at: u64, end: Option<u64>| JournalLine {
+        worker: worker.to_owned(),
+        job_id: "job".to_owned(),
+        attempt,
+        dispatch_id: attempt.to_string(),
+        started_at,
+        ended: end.map(|at| airlock_testkit::RunEnded {
+            at,
+            outcome: "done".to_owned(),
+        }),
+    };
+    let hit = |worker: &str, at: u64, frozen: bool| Interrupted {
+        worker: worker.to_owned(),
+        began: at,
+        done: at + 1,
+        frozen,
+    };
+    let right = |first: JournalLine, second: JournalLine, interrupted: &[Interrupted]| {
+        not_two_at_once(&[first, second], interrupted).is_ok()
+    };
+    let second = || run("b", 2, 50, Some(60));
+    // Without an end it goes on, unless its own process was killed or frozen before.
+    assert!(!right(run("a", 1, 10, None), second(), UNDISTURBED));
+    assert!(right(
+        run("a", 1, 10, None),
+        second(),
+        &[hit("a", 40, false)]
+    ));
+    assert!(!right(
+        run("a", 1, 10, None),
+        second(),
+        &[hit("b", 40, false)]
+    ));
+    assert!(!right(
+        run("a", 1, 10, None),
+        second(),
+        &[hit("a", 55, false)]
+    ));
+    // The process that came after the killed one is another.
+    let restarted = run("a", 1, 45, None);
+    assert!(!right(restarted, second(), &[hit("a", 40, false)]));
+    // What was frozen ends later, when it wakes; what was not is held to its end.
+    let woken = || run("a", 1, 10, Some(90));
+    assert!(right(woken(), second(), &[hit("a", 40, true)]));
+    assert!(!right(woken(), second(), UNDISTURBED));
+    // Nor does a worker that wakes begin what was given to another since.
+    let late = || run("a", 1, 70, Some(80));
+    assert!(!right(late(), second(), &[hit("a", 40, true)]));
 }

@@ -5,30 +5,15 @@ use std::time::{Duration, Instant};
 
 use airlock_client::SubmitRequest;
 use airlock_model::JobState;
-use airlock_testkit::{Seen, Stack, eventually};
+use airlock_testkit::{Seen, Stack, eventually, http_get};
 use anyhow::{Result, ensure};
 use serde_json::json;
 
-use crate::support::{ask_scheduler, client, leader};
+use crate::support::{ask_scheduler, cell, client, end_the_lease, leader, until};
 
 const WAIT: Duration = Duration::from_secs(60);
 /// Longer than every limit on waiting for a lock or idling in a transaction.
 const HELD: Duration = Duration::from_secs(7);
-
-async fn cell(stack: &Stack, sql: &str) -> Result<String> {
-    let rows = stack.postgres().query(sql).await?;
-    let cell = rows.first().and_then(|r| r.first()).cloned().flatten();
-    Ok(cell.unwrap_or_default())
-}
-
-/// Until this query answers so.
-async fn until(stack: &Stack, sql: &str, wanted: &str) -> Result<()> {
-    eventually(WAIT, sql, || async {
-        let seen = cell(stack, sql).await?;
-        Ok(Seen::when(seen == wanted, seen))
-    })
-    .await
-}
 
 /// Holds what `lock` locks in an open transaction while `work` is done.
 async fn holding(stack: &Stack, lock: &str, work: impl Future<Output = Result<()>>) -> Result<()> {
@@ -113,17 +98,32 @@ async fn a_leader_without_a_good_round_is_not_ready_and_says_since_when() -> Res
         })
         .await
     };
+    // The gateway goes on, and says what it knows of the leader.
+    let gateway_shows = async |status: &str, reason: &str| {
+        eventually(WAIT, "the gateway's word on the leader", || async {
+            let addr = stack.api_url().replace("http://", "").parse()?;
+            let health = http_get(addr, "/health/ready").await?;
+            let json: serde_json::Value = serde_json::from_str(&health.body)?;
+            let leader = &json["components"]["leader"];
+            let so = leader["status"] == status && leader.to_string().contains(reason);
+            Ok(Seen::when(so && health.status == 200, leader))
+        })
+        .await
+    };
     ready(true).await?;
+    gateway_shows("ok", "").await?;
     // Whoever ends a job writes here.
     let lock = "LOCK TABLE change_log IN SHARE MODE";
     let job = std::cell::RefCell::new(String::new());
     holding(&stack, lock, async {
         let id = client.submit(&SubmitRequest::new("job.echo")).await?.job_id;
         *job.borrow_mut() = id;
-        ready(false).await
+        ready(false).await?;
+        gateway_shows("degraded", "last good round").await
     })
     .await?;
     ready(true).await?;
+    gateway_shows("ok", "").await?;
     let job = job.into_inner();
     let job = client.wait(&job, WAIT).await?;
     ensure!(
@@ -170,17 +170,23 @@ async fn a_replaced_leader_wakes_to_open_jobs_and_changes_none() -> Result<()> {
     let mut asks = SubmitRequest::new("job.echo");
     asks.risk_tags = vec!["money".to_owned()];
     let held = client.submit(&asks).await?.job_id;
-    let sleep = SubmitRequest::new("job.sleep").payload(&json!({"ms": 1500}))?;
+    let gate = stack.dir().path().join("gate");
+    let sleep = SubmitRequest::new("job.sleep").payload(&json!({"until_file": &gate}))?;
     let running = client.submit(&sleep).await?.job_id;
     let state = |id: &str| format!("SELECT state::text FROM job_state WHERE job_id = '{id}'");
     until(&stack, &state(&held), "5").await?;
+    until(&stack, &state(&running), "4").await?;
     old.stop()?;
-    let end = "SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a
-               JOIN pg_locks l ON l.pid = a.pid AND l.locktype = 'advisory' AND l.granted
-               WHERE a.application_name LIKE 'airlock-lease-%'";
-    stack.postgres().query_as_superuser(end).await?;
+    end_the_lease(&stack).await?;
     until(&stack, "SELECT epoch::text FROM leadership", "2").await?;
     new.stop()?;
+    std::fs::write(&gate, "")?;
+    eventually(WAIT, "the end of the run", || async {
+        let runs = stack.journal()?;
+        let ended = runs.iter().all(|run| run.ended.is_some());
+        Ok(Seen::when(ended, format!("{runs:?}")))
+    })
+    .await?;
     let mut later = SubmitRequest::new("job.echo");
     later.delay_ms = Some(300);
     let due = client.submit(&later).await?.job_id;

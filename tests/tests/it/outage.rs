@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use airlock_bus::{Bus, BusConfig, Outgoing, subjects};
+use airlock_bus::{Outgoing, subjects};
 use airlock_client::SubmitRequest;
 use airlock_model::Timestamp;
 use airlock_proto::cap::bus_packet::Payload;
@@ -12,7 +12,7 @@ use airlock_proto::{cap, packet};
 use airlock_testkit::{Seen, Service, Stack, eventually};
 use anyhow::{Context, Result, ensure};
 
-use crate::support::{client, leader};
+use crate::support::{ask_scheduler, bus, client, leader, until};
 
 const WAIT: Duration = Duration::from_secs(60);
 
@@ -129,12 +129,8 @@ async fn a_cancel_that_nats_did_not_carry_is_sent_by_the_next_leader() -> Result
     cancelled_while_nats_is_away(true).await
 }
 
-async fn say_result(stack: &Stack, result: cap::JobResult) -> Result<()> {
-    let config = BusConfig {
-        url: stack.nats().url().into(),
-        ..BusConfig::default()
-    };
-    let bus = Bus::connect(&config, "test").await?;
+pub async fn say_result(stack: &Stack, result: cap::JobResult) -> Result<()> {
+    let bus = bus(stack).await?;
     let worker = result.worker_id.clone();
     let message = Outgoing {
         subject: subjects::JOB_RESULT.to_owned(),
@@ -146,7 +142,7 @@ async fn say_result(stack: &Stack, result: cap::JobResult) -> Result<()> {
     Ok(())
 }
 
-fn result(job_id: &str, dispatch_id: &str, worker: &str) -> cap::JobResult {
+pub fn result(job_id: &str, dispatch_id: &str, worker: &str) -> cap::JobResult {
     cap::JobResult {
         job_id: job_id.to_owned(),
         worker_id: worker.to_owned(),
@@ -200,6 +196,35 @@ async fn a_result_that_only_the_ledger_expects_is_taken() -> Result<()> {
         "{job:?}"
     );
     Ok(())
+}
+
+/// What runs is taken over by the next leader, whatever its due time says by the ledger's
+/// clock: that was for its beginning.
+#[tokio::test]
+async fn a_run_whose_due_time_is_still_to_come_is_taken_over() -> Result<()> {
+    let stack = Stack::start().await?;
+    let client = client(&stack)?;
+    let gate = stack.dir().path().join("gate");
+    let input = serde_json::json!({"until_file": &gate});
+    let mut request = SubmitRequest::new("job.sleep").payload(&input)?;
+    request.delay_ms = Some(1);
+    let id = client.submit(&request).await?.job_id;
+    let state = format!("SELECT state::text FROM job_state WHERE job_id = '{id}'");
+    until(&stack, &state, "4").await?;
+    stack.scheduler(0).kill9()?;
+    // The clock was set back since.
+    let later = "UPDATE job_state SET due_at = clock_timestamp() + interval '1 hour'";
+    stack.postgres().query(later).await?;
+    stack.restart_scheduler(0).await?;
+    leader(&stack, 1).await?;
+    eventually(WAIT, "the run in the hands of the new leader", || async {
+        let metrics = ask_scheduler(&stack, 0, "/metrics").await?;
+        let held = metrics.lines().any(|l| l == "cordum_scheduler_assigned 1");
+        Ok(Seen::when(held, "it is not"))
+    })
+    .await?;
+    std::fs::write(&gate, "")?;
+    ran_once(&stack, &[id]).await
 }
 
 /// Bytes that the ledger does not take cost the field they are in.

@@ -12,17 +12,11 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::load::Load;
-use crate::support::{self, ask_scheduler, client, leader};
+use crate::load::{Load, UNDISTURBED};
+use crate::support::{self, ask_scheduler, cell, client, leader, until};
 
 const WAIT: Duration = Duration::from_secs(60);
 const REPLAYER: &str = "cordum:replayer:pending";
-
-async fn cell(stack: &Stack, sql: &str) -> Result<String> {
-    let rows = stack.postgres().query(sql).await?;
-    let cell = rows.first().and_then(|row| row.first()).cloned().flatten();
-    Ok(cell.unwrap_or_default())
-}
 
 /// A stack whose replayer ticks so often.
 fn replaying(interval: &str, age: &str) -> StackBuilder {
@@ -48,7 +42,12 @@ async fn leading(stack: &Stack) -> Result<()> {
 
 /// A job that is PENDING in the ledger and of which nobody was told.
 async fn forget(stack: &Stack, id: &str) -> Result<()> {
-    let sql = format!(
+    stack.postgres().query(&forgotten(id)).await?;
+    Ok(())
+}
+
+fn forgotten(id: &str) -> String {
+    format!(
         r#"INSERT INTO job_request (job_id, tenant, topic, priority, shard, job_hash, spec,
                                     payload, trace_id, traceparent, created_at)
            VALUES ('{id}', 'default', 'job.echo', 1, 0, '\x00', '{{"topic":"job.echo"}}', '1',
@@ -56,9 +55,7 @@ async fn forget(stack: &Stack, id: &str) -> Result<()> {
                    '00-abababababababababababababababab-cdcdcdcdcdcdcdcd-01',
                    now() - interval '10 s');
            INSERT INTO job_state (job_id, shard) VALUES ('{id}', 0)"#
-    );
-    stack.postgres().query(&sql).await?;
-    Ok(())
+    )
 }
 
 async fn taken_up(stack: &Stack, id: &str) -> Result<()> {
@@ -147,8 +144,60 @@ async fn an_orphan_behind_more_waiting_jobs_than_one_tick_reads_is_found() -> Re
         Ok(Seen::when(n >= 1500, n))
     })
     .await?;
+    // They are more than one tick reads, and the replayer stops there.
+    let more = "more jobs to look at than one tick allows";
+    stack.scheduler(0).wait_for_log(more, WAIT).await?;
     forget(&stack, "zz-forgotten").await?;
     taken_up(&stack, "zz-forgotten").await
+}
+
+/// A tick of the reconciler reads so many batches; what lies behind them is the next
+/// tick's.
+#[tokio::test]
+async fn stale_runs_beyond_what_one_tick_reads_are_the_next_ticks() -> Result<()> {
+    const STALE: &str = "stale jobs that nobody holds";
+    const CUT: &str = "more stale jobs than one tick allows";
+    let set = |name: &str| format!("AIRLOCK_RECONCILER__{name}");
+    let stack = Stack::builder()
+        .env_for(Service::Scheduler, &set("ITERATIONS"), "1")
+        .env_for(Service::Scheduler, &set("BATCH"), "2")
+        .env_for(Service::Scheduler, &set("INTERVAL"), "300ms")
+        .env_for(Service::Scheduler, "AIRLOCK_SCHEDULER__WORKER_TTL", "4s")
+        .start()
+        .await?;
+    leading(&stack).await?;
+    // Runs that the ledger has and nobody else, since long ago; in one transaction, so
+    // that the first tick that finds one could find all.
+    let ids = ["stale-1", "stale-2", "stale-3", "stale-4", "stale-5"];
+    let mut sql = ids.map(forgotten).join(";");
+    sql.push_str(
+        ";UPDATE job_state SET state = 4, attempt = 1, dispatch_id = gen_random_uuid(),
+              worker_id = 'gone', incarnation = 'one', scheduled_at = now() - interval '1 day',
+              dispatched_at = now() - interval '1 day', running_at = now() - interval '1 day'
+          WHERE job_id LIKE 'stale-%'",
+    );
+    stack.postgres().query(&sql).await?;
+    let client = client(&stack)?;
+    for id in ids {
+        let job = client.wait(id, WAIT).await?;
+        ensure!(job.state.is_final(), "{job:?}");
+    }
+    // Two batches with something in them are never of one tick: after each that was full
+    // the tick ended, and said so.
+    let log = stack.scheduler(0).log();
+    let lines: Vec<&str> = log
+        .lines()
+        .filter(|line| line.contains(STALE) || line.contains(CUT))
+        .collect();
+    let found = lines.iter().filter(|line| line.contains(STALE)).count();
+    ensure!(found >= 3, "five runs in batches of two: {lines:?}");
+    for pair in lines.windows(2) {
+        ensure!(
+            !pair.iter().all(|line| line.contains(STALE)),
+            "one tick read two batches: {pair:?}"
+        );
+    }
+    Ok(())
 }
 
 #[tokio::test]
@@ -186,14 +235,19 @@ async fn tries_that_are_used_up_end_as_failed_with_a_dead_letter() -> Result<()>
 #[tokio::test]
 async fn a_failover_pauses_for_less_than_five_seconds() -> Result<()> {
     let stack = crate::load::stack().schedulers(2).start().await?;
-    let load = Load::submit(&stack).await?;
-    load.under_way(&stack).await?;
     let first = leader(&stack, 2).await?;
+    let mut load = Load::submit(&stack).await?;
+    load.under_way(&stack).await?;
     let epoch: u64 = cell(&stack, "SELECT epoch FROM leadership")
         .await?
         .parse()?;
     stack.scheduler(first).kill9()?;
     let killed = cell(&stack, "SELECT clock_timestamp()::text").await?;
+    // Whatever the old one has given out: there is work for the new one.
+    let more = client(&stack)?
+        .submit(&SubmitRequest::new("job.echo"))
+        .await?;
+    load.succeeding.insert(more.job_id);
     let sql = format!(
         "SELECT extract(epoch FROM min(scheduled_at) - '{killed}'::timestamptz)::text
          FROM job_state WHERE epoch > {epoch} AND scheduled_at > '{killed}'"
@@ -206,42 +260,74 @@ async fn a_failover_pauses_for_less_than_five_seconds() -> Result<()> {
     let gap: f64 = cell(&stack, &sql).await?.parse()?;
     eprintln!("first assignment {gap:.3} s after the leader was killed");
     ensure!(gap < 5.0, "{gap} s");
-    Ok(())
+    load.fault_over(&stack, UNDISTURBED).await?;
+    load.all_final(&stack, WAIT).await?;
+    load.check(&stack, UNDISTURBED).await
 }
 
-/// A gateway that is told to stop takes nothing new while it ends what it has.
+/// A gateway that is told to stop takes nothing new while it ends what it has: a
+/// submission that is being committed is answered, and its job runs; whoever waits for a
+/// job's end is told how far it is.
 #[tokio::test]
 async fn a_stopping_gateway_takes_no_new_calls() -> Result<()> {
     let stack = Stack::start().await?;
-    let waiting = client(&stack)?;
-    let request = SubmitRequest::new("job.sleep").payload(&json!({"ms": 3000}))?;
-    let under_way = tokio::spawn(async move { waiting.submit_wait(&request, WAIT).await });
-    let running = "SELECT count(*) FROM job_state WHERE state = 4";
-    eventually(WAIT, "a call under way", || async {
-        let n = cell(&stack, running).await?;
-        Ok(Seen::when(n == "1", n))
-    })
-    .await?;
-    stack.gateway().term()?;
-    // Each call has a connection of its own, as a new client has.
-    let call = async || {
-        client(&stack)?
-            .submit(&SubmitRequest::new("job.echo"))
-            .await
-            .map_err(anyhow::Error::from)
+    support::runs(&stack).await?;
+    // One request and no other: a client that asks again would hide a lost answer.
+    let post = |path: &str, body: Value| {
+        let request = reqwest::Client::new()
+            .post(format!("{}{path}", stack.api_url()))
+            .bearer_auth(stack.api_key())
+            .header("content-type", "application/json")
+            .body(body.to_string());
+        tokio::spawn(async move {
+            let answer = request.send().await?;
+            let status = answer.status().as_u16();
+            anyhow::Ok((status, answer.text().await?))
+        })
     };
-    let jobs = "SELECT count(*) FROM job_request";
+    let gate = stack.dir().path().join("gate");
+    let body = json!({"topic": "job.sleep", "payload": {"until_file": &gate}});
+    let waiting = post("/api/v1/jobs?wait=60s", body);
+    let running = "SELECT count(*)::text FROM job_state WHERE state = 4";
+    until(&stack, running, "1").await?;
+    let mut holder = stack.postgres().session().await?;
+    let lock = "BEGIN; LOCK TABLE job_request IN EXCLUSIVE MODE";
+    holder.query(lock).await?;
+    let submission = post("/api/v1/jobs", json!({"topic": "job.echo"}));
+    let stuck = "SELECT count(*)::text FROM pg_stat_activity
+                 WHERE application_name LIKE 'airlock-%' AND wait_event_type = 'Lock'";
+    until(&stack, stuck, "1").await?;
+    stack.gateway().term()?;
+    let addr = stack.gateway().http_addr().context("an address")?;
+    // Each call has a connection of its own, as a new client has.
     eventually(WAIT, "a refused call", || async {
-        let answer = call().await;
-        Ok(Seen::when(answer.is_err(), format!("{answer:?}")))
+        let call = airlock_testkit::http_get(addr, "/health/live").await;
+        Ok(Seen::when(call.is_err(), format!("{call:?}")))
     })
     .await?;
-    let accepted = cell(&stack, jobs).await?;
     for _ in 0..5 {
-        ensure!(call().await.is_err(), "a new call was taken");
+        let call = airlock_testkit::http_get(addr, "/health/live").await;
+        ensure!(call.is_err(), "a new call was taken: {call:?}");
     }
-    ensure!(cell(&stack, jobs).await? == accepted);
-    under_way.abort();
+    ensure!(
+        !submission.is_finished(),
+        "answered before its job was committed"
+    );
+    holder.query("ROLLBACK").await?;
+    let (status, text) = submission.await??;
+    let accepted: Value = serde_json::from_str(&text)?;
+    ensure!(status == 202, "{status} {accepted}");
+    let (status, text) = waiting.await??;
+    let job: Value = serde_json::from_str(&text)?;
+    ensure!(status == 202 && job["state"] == "RUNNING", "{status} {job}");
+    let ended = stack.gateway().wait(WAIT).await?;
+    ensure!(ended.success(), "{ended}");
+    std::fs::write(&gate, "")?;
+    stack.restart_gateway().await?;
+    for answer in [&accepted, &job] {
+        let id = answer["job_id"].as_str().context("no id")?;
+        taken_up(&stack, id).await?;
+    }
     Ok(())
 }
 

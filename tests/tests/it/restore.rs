@@ -210,7 +210,7 @@ async fn nothing_of_another_installation_on_the_same_redis_is_used() -> Result<(
     stack.restart_scheduler(0).await?;
     let scheduler = stack.scheduler(0);
     scheduler
-        .wait_for_log("the worker snapshot is another ledger's", WAIT)
+        .wait_for_log("worker snapshot of another ledger", WAIT)
         .await?;
     eventually(WAIT, "a degraded Redis", || async {
         let health = ask_scheduler(&stack, 0, "/health/ready").await?;

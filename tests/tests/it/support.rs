@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use airlock_bus::{Bus, BusConfig};
 use airlock_client::{Client, SubmitRequest};
-use airlock_testkit::{Seen, Stack, eventually};
+use airlock_testkit::{Node, Seen, Stack, eventually};
 use anyhow::{Context, Result, ensure};
 
 pub fn client(stack: &Stack) -> Result<Client> {
@@ -86,5 +87,53 @@ pub async fn restart_what_ended(stack: &Stack) -> Result<()> {
     })
     .await?;
     stack.restart_scheduler(0).await?;
+    Ok(())
+}
+
+/// Until a line with all of these words is in the log of a process.
+pub async fn log_line(node: &Node, words: &[&str]) -> Result<()> {
+    let what = format!("a line with {words:?} in the log of {}", node.name());
+    eventually(Duration::from_secs(60), &what, || async {
+        let log = node.log();
+        let found = log
+            .lines()
+            .any(|l| words.iter().all(|word| l.contains(word)));
+        Ok(Seen::when(found, node.log_tail()))
+    })
+    .await
+}
+
+pub async fn bus(stack: &Stack) -> Result<Bus> {
+    let config = BusConfig {
+        url: stack.nats().url().into(),
+        ..BusConfig::default()
+    };
+    Ok(Bus::connect(&config, "test").await?)
+}
+
+/// The first cell that a query answers with.
+pub async fn cell(stack: &Stack, sql: &str) -> Result<String> {
+    let rows = stack.postgres().query(sql).await?;
+    let cell = rows.first().and_then(|row| row.first()).cloned().flatten();
+    Ok(cell.unwrap_or_default())
+}
+
+/// Until a query answers so.
+pub async fn until(stack: &Stack, sql: &str, wanted: &str) -> Result<()> {
+    eventually(Duration::from_secs(60), sql, || async {
+        let seen = cell(stack, sql).await?;
+        Ok(Seen::when(seen == wanted, seen))
+    })
+    .await
+}
+
+/// Ends the session that holds the leader's lock, as the server's keepalives or an
+/// operator would.
+pub async fn end_the_lease(stack: &Stack) -> Result<()> {
+    let sql = "SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a
+               JOIN pg_locks l ON l.pid = a.pid AND l.locktype = 'advisory' AND l.granted
+               WHERE a.application_name LIKE 'airlock-lease-%'";
+    let ended = stack.postgres().query_as_superuser(sql).await?;
+    ensure!(ended.len() == 1, "{ended:?}");
     Ok(())
 }

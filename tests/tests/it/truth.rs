@@ -92,9 +92,9 @@ async fn what_is_published_is_in_force_or_refused() -> Result<()> {
     );
 
     let made = root.publish(&bundle("freeze")).await?;
-    ensure!(made.active && made.in_force == Some(true), "{made:?}");
+    ensure!(made.active() && made.in_force(), "{made:?}");
     ensure!(
-        made.loaded_by.len() == 1 && made.loaded_by[0].loaded,
+        made.loaded_by().len() == 1 && made.loaded_by()[0].loaded,
         "{made:?}"
     );
     let listed = root.bundles(None).await?.items;
@@ -119,7 +119,7 @@ async fn what_is_published_is_in_force_or_refused() -> Result<()> {
     ensure!(root.publish(&bundle("other")).await.is_err());
     // Going back makes nothing worse, so it is done, and says that it is not in force.
     let back = root.rollback("freeze", None).await?;
-    ensure!(back.in_force == Some(false), "{back:?}");
+    ensure!(!back.in_force(), "{back:?}");
     stack.write_policy(OWN)?;
     both_show(&stack, "policy", "ok").await?;
     ensure!(root.policy_status().await?.in_force);
@@ -149,6 +149,24 @@ async fn health_says_when_the_kernel_or_redis_is_away() -> Result<()> {
     Ok(())
 }
 
+/// Without a leader jobs are accepted and wait, so that the gateway has to say so.
+#[tokio::test]
+async fn the_gateway_says_when_nobody_leads() -> Result<()> {
+    let stack = Stack::builder().start().await?;
+    let shows = async |status: &str| {
+        eventually(WAIT, &format!("leader {status}"), || async {
+            let leader = gateway(&stack).await?["components"]["leader"].clone();
+            Ok(Seen::when(leader["status"] == status, leader))
+        })
+        .await
+    };
+    both_show(&stack, "leader", "ok").await?;
+    stack.scheduler(0).kill9()?;
+    shows("degraded").await?;
+    stack.restart_scheduler(0).await?;
+    shows("ok").await
+}
+
 /// Asking beforehand uses up nobody's limit; jobs do.
 #[tokio::test]
 async fn asking_the_policy_counts_for_nobody() -> Result<()> {
@@ -159,7 +177,7 @@ rules:
 ";
     let stack = Stack::builder().policy(policy).start().await?;
     let root = client(&stack)?;
-    let question = airlock_client::PolicyQuestion {
+    let question = airlock_client::EvaluationRequest {
         topic: "job.echo".to_owned(),
         ..Default::default()
     };

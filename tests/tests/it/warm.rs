@@ -6,7 +6,7 @@ use std::time::Duration;
 use airlock_testkit::{Seen, Service, Stack, eventually};
 use anyhow::{Result, ensure};
 
-use crate::load::{self, Load, Workers};
+use crate::load::{self, Load, UNDISTURBED};
 use crate::support::{ask_scheduler, runs};
 
 const WAIT: Duration = Duration::from_secs(60);
@@ -85,7 +85,7 @@ async fn a_corrupt_snapshot_means_a_cold_start() -> Result<()> {
     stack.restart_scheduler(0).await?;
     stack
         .scheduler(0)
-        .wait_for_log("the worker snapshot is corrupt", WAIT)
+        .wait_for_log("worker snapshot corrupt", WAIT)
         .await?;
     runs(&stack).await
 }
@@ -116,6 +116,7 @@ async fn a_leader_that_is_told_to_stop_leaves_in_time_and_loses_nothing() -> Res
     let status = stack.scheduler(0).wait(Duration::from_secs(30)).await?;
     ensure!(status.success(), "{status}");
     stack.restart_scheduler(0).await?;
+    load.fault_over(&stack, UNDISTURBED).await?;
     load.all_final(&stack, WAIT * 2).await?;
-    load.check(&stack, Workers::Undisturbed).await
+    load.check(&stack, UNDISTURBED).await
 }

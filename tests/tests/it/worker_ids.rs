@@ -73,9 +73,7 @@ async fn two_processes_under_one_id_lose_nothing_and_are_reported() -> Result<()
     ];
     let second = worker(&stack, &env).await?;
     let scheduler = stack.scheduler(0);
-    scheduler
-        .wait_for_log("two live processes use one worker id", WAIT)
-        .await?;
+    scheduler.wait_for_log("duplicate worker id", WAIT).await?;
     let told = "another process runs under this worker id";
     second.wait_for_log(told, WAIT).await?;
     stack.worker(0).wait_for_log(told, WAIT).await?;

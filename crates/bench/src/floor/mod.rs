@@ -108,7 +108,7 @@ pub async fn measure(
         "{total} jobs are no whole batches"
     );
     let servers = Servers::start(dir).await.context("the floor's servers")?;
-    let durability = Durability::ask(&servers.postgres).await?;
+    let durability = Durability::read(&servers.postgres).await?;
     let guard = connect_guard(&servers).await?;
     let (line, consumers) = connect(&servers, &guard).await?;
     let line = Arc::new(line);
@@ -143,7 +143,7 @@ pub async fn measure(
         took,
         cpu,
     };
-    progress.finish(&measured.words());
+    progress.finish(&measured.summary());
     line.locks.close().await;
     Ok((measured, durability))
 }

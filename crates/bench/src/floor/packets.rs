@@ -5,8 +5,8 @@ use airlock_bus::{Delivery, Outgoing, subjects};
 use airlock_ledger::{Assign, Finish, NewJob};
 use airlock_model::hash::job_hash;
 use airlock_model::{
-    Attempt, Decision, DispatchId, JobId, JobSpec, JobState, RunEnd, TenantId, Timestamp, Topic,
-    Verdict,
+    Allowed, Attempt, Decision, DispatchId, JobId, JobSpec, JobState, Released, RunEnd, TenantId,
+    Timestamp, Topic, Verdict,
 };
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::cap::{DispatchIdentity, JobRequest, JobResult, JobStatus};
@@ -102,24 +102,25 @@ pub fn place(delivery: &Delivery) -> anyhow::Result<Vec<Placed>> {
     placed.collect()
 }
 
-pub fn assign(line: &Line, job: &Placed) -> Assign {
+pub fn assign(line: &Line, job: &Placed) -> anyhow::Result<Assign> {
     let at = now();
-    Assign {
+    let verdict = Verdict {
+        decision: Decision::Allow,
+        reason: "allowed by rule rule-098".to_owned(),
+        rule_id: "rule-098".to_owned(),
+        snapshot: "sha256:0123456789abcdef".to_owned(),
+        decided_at: at,
+        ..Verdict::default()
+    };
+    Ok(Assign {
         job_id: job.job_id.clone(),
         attempt: Attempt(1),
         dispatch_id: job.dispatch_id,
         worker: line.worker_id.clone(),
         incarnation: line.incarnation.clone(),
-        verdict: Verdict {
-            decision: Decision::Allow,
-            reason: "allowed by rule rule-098".to_owned(),
-            rule_id: "rule-098".to_owned(),
-            snapshot: "sha256:0123456789abcdef".to_owned(),
-            decided_at: at,
-            ..Verdict::default()
-        },
+        verdict: Allowed::of(verdict).map_err(|v| anyhow::anyhow!("{v:?} does not allow"))?,
         at,
-    }
+    })
 }
 
 /// The dispatch that the scheduler sends.
@@ -206,8 +207,8 @@ pub fn finish(delivery: &Delivery) -> anyhow::Result<Vec<Finish>> {
         at: now(),
         reason_code: String::new(),
         reason: String::new(),
-        result: detail.payload,
-        result_ptr: None,
+        result: detail.payload.map(Released::without_output_policy),
         result_missing: false,
+        dead_letter: None,
     }])
 }

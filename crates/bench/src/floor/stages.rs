@@ -3,7 +3,7 @@
 //! ```text
 //! accept ─▶ (JetStream) ─▶ guard ─▶ assign ─▶ dispatch ─▶ (JetStream) ─▶ work
 //!                                                                          │
-//!       tell ◀─ finish ◀─ guard ◀──────────── (JetStream) ◀────────────────┘
+//!    release ◀─ finish ◀─ guard ◀──────────── (JetStream) ◀────────────────┘
 //! ```
 //!
 //! While a stage waits for the disk or the network with one batch, the others have
@@ -19,7 +19,7 @@ use airlock_bus::{
     BoxError, Consumer, DeadLetters, DeadMessage, Delivery, MessageKey, Outcome, PublishError,
     Settler,
 };
-use airlock_ledger::{Commit, Finish, Submitted};
+use airlock_ledger::{Commit, Finish, MoveKind, Submitted};
 use airlock_model::JobId;
 use airlock_proto::packet::WAKE_JOBS;
 use anyhow::{Context, ensure};
@@ -40,12 +40,12 @@ const BETWEEN: usize = 2;
 const SHOW_EVERY: Duration = Duration::from_millis(200);
 
 /// Nothing here is ever poison.
-struct NoLetters;
+struct NoDeadLetters;
 
 #[async_trait]
-impl DeadLetters for NoLetters {
-    async fn put(&self, letters: Vec<DeadMessage>) -> Result<(), BoxError> {
-        Err(format!("{} dead letters in the bare loop", letters.len()).into())
+impl DeadLetters for NoDeadLetters {
+    async fn put(&self, messages: Vec<DeadMessage>) -> Result<(), BoxError> {
+        Err(format!("{} dead letters in the bare loop", messages.len()).into())
     }
 }
 
@@ -127,7 +127,7 @@ pub async fn run(
         checked,
     ));
     stages.spawn(finish(Arc::clone(line), to_finish, finished));
-    stages.spawn(tell(
+    stages.spawn(release_batches(
         Arc::clone(line),
         to_tell,
         of_results,
@@ -227,19 +227,14 @@ async fn assign(
 ) -> anyhow::Result<()> {
     let mut writer = line.ledger.leader_writer(SHARD, line.epoch).await?;
     while let Some(batch) = batches.recv().await {
-        let commit = Commit {
-            assign: batch
-                .items
-                .iter()
-                .map(|job| packets::assign(&line, job))
-                .collect(),
-            ..Commit::default()
-        };
+        let jobs = batch.items.iter();
+        let moves: Result<Vec<_>, _> = jobs.map(|job| packets::assign(&line, job)).collect();
+        let commit = Commit::from_iter(moves?);
         let written = writer.commit(&commit).await?;
+        let assigned = written.of(MoveKind::Assign).count();
         ensure!(
-            written.assigned.len() == batch.items.len(),
-            "{} of {} jobs of the floor were assigned",
-            written.assigned.len(),
+            assigned == batch.items.len(),
+            "{assigned} of {} jobs of the floor were assigned",
             batch.items.len()
         );
         next.send(batch)
@@ -259,7 +254,7 @@ async fn dispatch(
     while let Some(batch) = batches.recv().await {
         let messages = batch.items.iter().map(|job| packets::dispatch(&line, job));
         all_sent(line.scheduler.publish_all(messages.collect()).await)?;
-        let_go(&line, batch, &settler).await?;
+        release(&line, batch, &settler).await?;
     }
     Ok(())
 }
@@ -285,15 +280,12 @@ async fn finish(
 ) -> anyhow::Result<()> {
     let mut writer = line.ledger.leader_writer(SHARD, line.epoch).await?;
     while let Some(batch) = batches.recv().await {
-        let commit = Commit {
-            finish: batch.items,
-            ..Commit::default()
-        };
+        let commit = Commit::from_iter(batch.items);
         let written = writer.commit(&commit).await?;
+        let finished = written.of(MoveKind::Finish).count();
         ensure!(
-            written.finished.len() == batch.jobs.len() && written.position.is_some(),
-            "{} of {} jobs of the floor were finished",
-            written.finished.len(),
+            finished == batch.jobs.len() && written.position.is_some(),
+            "{finished} of {} jobs of the floor were finished",
             batch.jobs.len()
         );
         let rest = Batch {
@@ -307,8 +299,8 @@ async fn finish(
     Ok(())
 }
 
-/// Lets go of the results and the locks, and makes room for another batch.
-async fn tell(
+/// Releases the results and the locks, and makes room for another batch.
+async fn release_batches(
     line: Arc<Line>,
     mut batches: mpsc::Receiver<Batch<()>>,
     settler: Settler,
@@ -317,7 +309,7 @@ async fn tell(
 ) -> anyhow::Result<()> {
     while let Some(batch) = batches.recv().await {
         let jobs = batch.jobs.len();
-        let_go(&line, batch, &settler).await?;
+        release(&line, batch, &settler).await?;
         done.fetch_add(jobs, Ordering::Relaxed);
         slots.add_permits(1);
     }
@@ -325,7 +317,7 @@ async fn tell(
 }
 
 /// Remembers the messages as processed, releases the locks, acknowledges.
-async fn let_go<T>(line: &Line, batch: Batch<T>, settler: &Settler) -> anyhow::Result<()> {
+async fn release<T>(line: &Line, batch: Batch<T>, settler: &Settler) -> anyhow::Result<()> {
     line.locks.finish_batch(&batch.keys, &batch.jobs).await;
     settle(settler, batch.deliveries).await
 }
@@ -333,11 +325,11 @@ async fn let_go<T>(line: &Line, batch: Batch<T>, settler: &Settler) -> anyhow::R
 async fn settle(settler: &Settler, deliveries: Vec<Delivery>) -> anyhow::Result<()> {
     let count = deliveries.len();
     let done = deliveries.into_iter().map(|d| (d, Outcome::Done)).collect();
-    let told = settler.settle(done, &NoLetters).await;
+    let settled = settler.settle(done, &NoDeadLetters).await;
     ensure!(
-        told.acknowledged == count,
+        settled.acknowledged == count,
         "{} of {count} messages were acknowledged",
-        told.acknowledged
+        settled.acknowledged
     );
     Ok(())
 }

@@ -4,6 +4,7 @@ mod consume;
 mod outage;
 mod publish;
 mod take_over;
+mod wake_up;
 mod worker;
 
 use std::sync::Mutex;
@@ -25,6 +26,9 @@ pub fn config(nats: &Nats) -> BusConfig {
     BusConfig {
         url: SecretUrl::new(nats.url()),
         publish_timeout: Duration::from_secs(3),
+        // A server that is killed before it wrote the messages down has lost them, and
+        // these tests kill it milliseconds after publishing.
+        stream_write_behind: false,
         ..BusConfig::default()
     }
 }
@@ -41,7 +45,7 @@ pub fn message(subject: &str, text: &str) -> Outgoing {
     }
 }
 
-/// Publishes `texts`, each of which must be taken.
+/// Publishes `texts`, each of which must be stored.
 pub async fn publish(bus: &Bus, subject: &str, texts: &[&str]) -> anyhow::Result<()> {
     let messages = texts.iter().map(|text| message(subject, text)).collect();
     for result in bus.publish_all(messages).await {
@@ -73,8 +77,8 @@ pub fn texts(deliveries: &[Delivery]) -> Vec<String> {
 pub async fn ack(consumer: &Consumer, deliveries: Vec<Delivery>) -> anyhow::Result<()> {
     let n = deliveries.len();
     let settled = deliveries.into_iter().map(|d| (d, Outcome::Done)).collect();
-    let told = consumer.settle(settled, &Letters::default()).await;
-    ensure!(told.acknowledged == n, "{told:?}");
+    let counts = consumer.settle(settled, &DeadLetterSink::default()).await;
+    ensure!(counts.acknowledged == n, "{counts:?}");
     Ok(())
 }
 
@@ -92,20 +96,20 @@ pub async fn reconnected(bus: &Bus, before: u64) -> anyhow::Result<()> {
     .await
 }
 
-/// Keeps dead letters, or refuses them.
+/// Stores dead letters, or fails to.
 #[derive(Default)]
-pub struct Letters {
-    pub refuse: Mutex<bool>,
-    pub kept: Mutex<Vec<DeadMessage>>,
+pub struct DeadLetterSink {
+    pub failing: Mutex<bool>,
+    pub stored: Mutex<Vec<DeadMessage>>,
 }
 
 #[async_trait]
-impl DeadLetters for Letters {
-    async fn put(&self, letters: Vec<DeadMessage>) -> Result<(), BoxError> {
-        if *self.refuse.lock().expect("lock") {
+impl DeadLetters for DeadLetterSink {
+    async fn put(&self, messages: Vec<DeadMessage>) -> Result<(), BoxError> {
+        if *self.failing.lock().expect("lock") {
             return Err("the sink is broken".into());
         }
-        self.kept.lock().expect("lock").extend(letters);
+        self.stored.lock().expect("lock").extend(messages);
         Ok(())
     }
 }

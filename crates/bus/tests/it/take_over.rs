@@ -67,7 +67,7 @@ async fn unacknowledged_messages_come_at_once_and_old_acks_go_nowhere() -> anyho
         .into_iter()
         .map(|d| (d, airlock_bus::Outcome::Done))
         .collect();
-    old.settle(settled, &crate::Letters::default()).await;
+    old.settle(settled, &crate::DeadLetterSink::default()).await;
     old_bus.flush().await?;
     let error = timeout(BOUND, old.next_batch(10))
         .await?
@@ -185,8 +185,10 @@ async fn a_stream_set_back_is_read_from_where_it_stands() -> anyhow::Result<()> 
         .into_iter()
         .map(|d| (d, airlock_bus::Outcome::Done))
         .collect();
-    let told = leader.settle(settled, &crate::Letters::default()).await;
-    assert_eq!(told.dropped, 2);
+    let counts = leader
+        .settle(settled, &crate::DeadLetterSink::default())
+        .await;
+    assert_eq!(counts.dropped, 2);
     let mut got = texts(&take(&mut leader, 2).await?);
     // Depending on what had been written, the first may come again.
     if got[0] == "1" {
@@ -205,8 +207,8 @@ fn ledger(name: &str) -> LedgerId {
 async fn another_ledger_is_led_at_once_behind_what_was_acknowledged() -> anyhow::Result<()> {
     let nats = Nats::start().await?;
     let (old_bus, new_bus) = (connect(&nats).await?, connect(&nats).await?);
-    old_bus.belongs_to(&ledger("old"));
-    new_bus.belongs_to(&ledger("new"));
+    old_bus.set_ledger(&ledger("old"));
+    new_bus.set_ledger(&ledger("new"));
     publish(&old_bus, subjects::JOB_RESULT, &["1", "2"]).await?;
     let mut old = lead(&old_bus, 41).await?;
     let mut fetched = take(&mut old, 2).await?;
@@ -244,7 +246,7 @@ async fn another_ledger_is_led_at_once_behind_what_was_acknowledged() -> anyhow:
 async fn the_bus_tells_the_highest_epoch_of_a_ledger() -> anyhow::Result<()> {
     let nats = Nats::start().await?;
     let (before, bus) = (connect(&nats).await?, connect(&nats).await?);
-    bus.belongs_to(&ledger("ours"));
+    bus.set_ledger(&ledger("ours"));
     assert_eq!(bus.leaders_seen(Shard(0)).await?, LeadersSeen::default());
     // Made by a version that did not say which ledger it led.
     let _unnamed = lead(&before, 7).await?;

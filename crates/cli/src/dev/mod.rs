@@ -8,9 +8,9 @@
 //! What must stay true: `/health/ready` of the gateway is 200 only while all of them
 //! are ready, because that is the one address a developer's script can know.
 
-mod house;
 mod mirror;
 mod plan;
+mod service_host;
 
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use self::house::House;
 use self::plan::Plan;
+use self::service_host::ServiceHost;
 use crate::args;
 use crate::exit::Exit;
 use crate::terminal::Terminal;
@@ -84,34 +84,34 @@ async fn serve(plan: Plan, terminal: Terminal) -> anyhow::Result<()> {
     );
     tokio::spawn(obey(signals, stop.clone(), terminal));
 
-    let mut house = House::new(plan.grace());
+    let mut host = ServiceHost::new(plan.grace());
     let started = tokio::select! {
-        started = start(&plan, &mut house) => started.map(Some),
+        started = start(&plan, &mut host) => started.map(Some),
         () = stop.cancelled() => Ok(None),
     };
     let failure = match started {
         Ok(Some(gateway)) => tokio::select! {
-            failure = house.first_end() => Some(failure),
+            failure = host.first_end() => Some(failure),
             () = stop.cancelled() => None,
             never = announce(&gateway, terminal) => match never {},
         },
         Ok(None) => None,
         Err(error) => Some(error),
     };
-    let stopped = house.stop().await;
+    let stopped = host.stop().await;
     telemetry.flush().await;
     // What made us stop is the cause; what went wrong while stopping a consequence.
     failure.map_or(stopped, Err)
 }
 
 /// Kernel, scheduler, gateway: each finds those it needs. Gives the gateway's context.
-async fn start(plan: &Plan, house: &mut House) -> anyhow::Result<Context> {
+async fn start(plan: &Plan, host: &mut ServiceHost) -> anyhow::Result<Context> {
     let kernel = Context::for_host(airlock_safety_kernel::SafetyKernel::NAME);
     let prepared = Prepared::new(&plan.kernel, kernel.clone()).await?;
     let asked_at = prepared.address();
     ops::serve(&plan.kernel.http, ops::standalone(&kernel), &kernel).await?;
     let (ctx, grace) = (kernel.clone(), plan.share());
-    house.add(kernel.clone(), async move {
+    host.add(kernel.clone(), async move {
         let served = prepared.serve().await;
         ctx.shutdown.cancel();
         let drained = ctx.tasks.drain(grace).await;
@@ -124,7 +124,7 @@ async fn start(plan: &Plan, house: &mut House) -> anyhow::Result<Context> {
 
     let scheduler = Context::for_host(Scheduler::NAME);
     let config = plan.scheduler(asked_at)?;
-    house.add(
+    host.add(
         scheduler.clone(),
         hosted::<Scheduler>(config, scheduler.clone()),
     );
@@ -139,7 +139,7 @@ async fn start(plan: &Plan, house: &mut House) -> anyhow::Result<Context> {
     tokio::select! {
         () = ready => {}
         () = tokio::time::sleep(HEAD_START) => {}
-        failure = house.first_end() => return Err(failure),
+        failure = host.first_end() => return Err(failure),
     }
     // Before the gateway can declare itself ready, so that it is never ready alone.
     mirror::once(&others, &gateway);
@@ -149,7 +149,7 @@ async fn start(plan: &Plan, house: &mut House) -> anyhow::Result<Context> {
         .spawn("mirror", OnFailure::StopService, async move {
             mirror::always(&others, &mirrored).await;
         });
-    house.add(
+    host.add(
         gateway.clone(),
         hosted::<Gateway>(plan.gateway_asking(asked_at), gateway.clone()),
     );

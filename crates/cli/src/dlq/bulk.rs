@@ -1,8 +1,8 @@
 //! Retrying and removing many dead letters.
 //!
 //! What must stay true: what was meant when the command was given is what it does. The
-//! first answer fixes the newest letter meant, and every further request repeats it, so
-//! that letters written meanwhile, also by what was retried, are never taken up.
+//! first answer fixes the newest dead letter that is meant, and every further request repeats it, so
+//! that dead letters written meanwhile, also by what was retried, are never taken up.
 
 use std::collections::HashSet;
 use std::io::{BufRead, IsTerminal, Write};
@@ -13,15 +13,15 @@ use airlock_client::{BulkOutcome, DeadLetterFilter};
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::{Which, meant};
+use super::{Which, selection};
 use crate::exit::Exit;
 use crate::session::{Answer, Failure, Session};
 use crate::terminal::one_line;
 
-/// The most letters of one request.
-const MOST: u32 = 1_000;
-/// Letters in one look at what failed again.
-const PAGE: u32 = 200;
+/// The most dead letters of one request.
+const MAX_PER_REQUEST: u32 = 1_000;
+/// Dead letters of one page, when polling for what failed again.
+const PAGE_SIZE: u32 = 200;
 
 /// So many in such a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,14 +56,16 @@ impl Rate {
     /// How many one request takes, about a second's worth, and when the next may follow.
     fn step(self) -> (u32, Duration) {
         let in_a_second = u64::from(self.many) / self.per.as_secs();
-        let step = u32::try_from(in_a_second.max(1)).unwrap_or(MOST).min(MOST);
+        let step = u32::try_from(in_a_second.max(1))
+            .unwrap_or(MAX_PER_REQUEST)
+            .min(MAX_PER_REQUEST);
         (step, self.per * step / self.many)
     }
 }
 
 /// All that was done, in the shape of one request's answer.
 #[derive(Serialize)]
-struct Sum {
+struct BulkReport {
     #[serde(flatten)]
     outcome: BulkOutcome,
     /// Of those that were retried.
@@ -87,7 +89,7 @@ pub(super) async fn retry(
         session.terminal.hint(&hint);
         return Ok(Exit::Done);
     }
-    let (mut filter, all, dry_run) = meant(which)?;
+    let (mut filter, all, dry_run) = selection(which)?;
     let (step, pause) = rate.step();
     filter.limit = Some(step);
     let mut next_at = Instant::now() + pause;
@@ -98,9 +100,9 @@ pub(super) async fn retry(
     let mut sum = retry(&filter, dry_run).await?;
     filter.up_to = sum.up_to;
     let mut failed = FailedAgain::new(&filter);
-    failed.retried(&sum);
+    failed.track(&sum);
     let whole = sum.matched;
-    // A request does a bounded number; the rest is asked for while that helps.
+    // A request does a bounded number; the rest is requested while that helps.
     let mut helped = sum.retried.unwrap_or(0) > 0;
     while !sum.dry_run && sum.remaining > 0 && helped && failed.count <= max_failures {
         let done = sum.retried.unwrap_or(0);
@@ -108,24 +110,26 @@ pub(super) async fn retry(
         session.terminal.note(&text);
         tokio::time::sleep_until(next_at).await;
         next_at = Instant::now() + pause;
-        failed.look(session).await?;
+        failed.poll(session).await?;
         if failed.count > max_failures {
             break;
         }
         let next = retry(&filter, false).await?;
         helped = next.retried.unwrap_or(0) > 0;
-        failed.retried(&next);
+        failed.track(&next);
         sum.retried = Some(done + next.retried.unwrap_or(0));
         sum.skipped = Some(sum.skipped.unwrap_or(0) + next.skipped.unwrap_or(0));
         sum.remaining = next.remaining;
-        sum.jobs.extend(next.jobs);
+        sum.jobs
+            .get_or_insert_default()
+            .extend(next.jobs.unwrap_or_default());
     }
     let stopped = failed.count > max_failures;
-    tell(session, sum, "retried", Some(failed.count))?;
+    print_outcome(session, sum, "retried", Some(failed.count))?;
     if stopped {
         let text = format!(
             "stopped: {} of those that were retried have failed again (--max-failures \
-             {max_failures}); cure the cause first",
+             {max_failures}); fix the cause first",
             failed.count
         );
         session.terminal.error(&text);
@@ -136,7 +140,7 @@ pub(super) async fn retry(
 
 /// The retried jobs that were dead-lettered once more.
 struct FailedAgain {
-    /// Letters up to this one are known.
+    /// Dead letters up to this one were read.
     seen: i64,
     jobs: HashSet<String>,
     count: usize,
@@ -151,15 +155,15 @@ impl FailedAgain {
         }
     }
 
-    fn retried(&mut self, outcome: &BulkOutcome) {
-        let jobs = outcome.jobs.iter().map(|job| job.job_id.clone());
+    fn track(&mut self, outcome: &BulkOutcome) {
+        let jobs = outcome.jobs.iter().flatten().map(|job| job.job_id.clone());
         self.jobs.extend(jobs);
     }
 
-    /// Looks at the letters that were written since the last look.
-    async fn look(&mut self, session: &Session) -> Result<(), Failure> {
+    /// Reads the dead letters that were written since the last poll.
+    async fn poll(&mut self, session: &Session) -> Result<(), Failure> {
         let filter = DeadLetterFilter {
-            limit: Some(PAGE),
+            limit: Some(PAGE_SIZE),
             ..DeadLetterFilter::default()
         };
         let (mut newest, mut cursor) = (self.seen, None);
@@ -184,28 +188,33 @@ impl FailedAgain {
     }
 }
 
-pub(super) async fn delete(session: &Session, which: Which, yes: bool) -> Answer {
+pub(super) async fn delete(
+    session: &Session,
+    which: Which,
+    yes: bool,
+    prompt: &mut Prompt<impl BufRead, impl Write>,
+) -> Answer {
     if let Some(id) = which.id {
         let done = session.client.delete_dead_letter(id).await?;
         if session.json {
             return session.print(&done);
         }
-        session.terminal.say(&format!("letter {id} deleted"));
+        session.terminal.say(&format!("dead letter {id} deleted"));
         return Ok(Exit::Done);
     }
-    let (mut filter, all, dry_run) = meant(which)?;
+    let (mut filter, all, dry_run) = selection(which)?;
     let delete = async |filter: &DeadLetterFilter, dry_run: bool| {
         let client = &session.client;
         client.delete_dead_letters(filter, all, dry_run).await
     };
-    // What is asked about is what is removed then.
+    // The dry run fixes what is confirmed, and so what is deleted afterwards.
     let plan = delete(&filter, true).await?;
     filter.up_to = plan.up_to;
     if dry_run {
-        tell(session, plan, "deleted", None)?;
+        print_outcome(session, plan, "deleted", None)?;
         return Ok(Exit::Done);
     }
-    if plan.matched > 1 && !yes && asks() && !agreed(plan.matched) {
+    if !yes && !prompt.confirms_deletion(plan.matched) {
         session.terminal.note("nothing was deleted");
         return Ok(Exit::Failed);
     }
@@ -220,25 +229,44 @@ pub(super) async fn delete(session: &Session, which: Which, yes: bool) -> Answer
         sum.deleted = Some(done + next.deleted.unwrap_or(0));
         sum.remaining = next.remaining;
     }
-    tell(session, sum, "deleted", None)?;
+    print_outcome(session, sum, "deleted", None)?;
     Ok(Exit::Done)
 }
 
-/// Whether there is a person to ask.
-fn asks() -> bool {
-    std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+/// Where a person is asked, and where the answer is read.
+pub(super) struct Prompt<R, W> {
+    /// Whether a person is there. A script is not asked: it has nobody to answer.
+    interactive: bool,
+    input: R,
+    output: W,
 }
 
-fn agreed(many: u64) -> bool {
-    let mut err = std::io::stderr();
-    let asked = write!(err, "delete {many} dead letters? [y/N] ").and_then(|()| err.flush());
-    let mut line = String::new();
-    asked.is_ok()
-        && std::io::stdin().lock().read_line(&mut line).is_ok()
-        && matches!(line.trim(), "y" | "Y" | "yes")
+impl Prompt<std::io::StdinLock<'static>, std::io::Stderr> {
+    pub(super) fn terminal() -> Self {
+        let (stdin, stderr) = (std::io::stdin(), std::io::stderr());
+        Self {
+            interactive: stdin.is_terminal() && stderr.is_terminal(),
+            input: stdin.lock(),
+            output: stderr,
+        }
+    }
 }
 
-fn tell(
+impl<R: BufRead, W: Write> Prompt<R, W> {
+    /// Only a plain yes is one; the end of the input, or an error, is a no.
+    fn confirms_deletion(&mut self, count: u64) -> bool {
+        if count <= 1 || !self.interactive {
+            return true;
+        }
+        let question = write!(self.output, "delete {count} dead letters? [y/N] ");
+        let mut line = String::new();
+        question.and_then(|()| self.output.flush()).is_ok()
+            && self.input.read_line(&mut line).is_ok()
+            && matches!(line.trim(), "y" | "Y" | "yes")
+    }
+}
+
+fn print_outcome(
     session: &Session,
     outcome: BulkOutcome,
     word: &str,
@@ -246,14 +274,14 @@ fn tell(
 ) -> Result<(), Failure> {
     if session.json {
         let failed_again = failed_again.filter(|_| !outcome.dry_run);
-        session.print(&Sum {
+        session.print(&BulkReport {
             outcome,
             failed_again,
         })?;
         return Ok(());
     }
     session.terminal.say(&sentence(&outcome, word));
-    for job in &outcome.jobs {
+    for job in outcome.jobs.iter().flatten() {
         let line = format!("{}  {}", job.id, one_line(&job.job_id));
         session.terminal.say(&line);
     }
@@ -267,10 +295,10 @@ fn sentence(sum: &BulkOutcome, word: &str) -> String {
     let done = sum.retried.or(sum.deleted).unwrap_or(0);
     let mut text = format!("{done} {word}");
     if let Some(skipped) = sum.skipped.filter(|n| *n > 0) {
-        text.push_str(&format!(", {skipped} could not be"));
+        text.push_str(&format!(", {skipped} skipped"));
     }
     if sum.remaining > 0 {
-        text.push_str(&format!(", {} left", sum.remaining));
+        text.push_str(&format!(", {} remaining", sum.remaining));
     }
     text
 }
@@ -289,13 +317,59 @@ mod tests {
             skipped: Some(0),
             remaining: 12,
             up_to: Some(12),
-            jobs: Vec::new(),
+            jobs: None,
         };
         assert_eq!(sentence(&sum, "deleted"), "12 would be deleted");
         sum.dry_run = false;
         sum.deleted = Some(10);
         sum.remaining = 2;
-        assert_eq!(sentence(&sum, "deleted"), "10 deleted, 2 left");
+        assert_eq!(sentence(&sum, "deleted"), "10 deleted, 2 remaining");
+    }
+
+    /// Whether `count` letters are deleted after this answer, and what was asked.
+    fn confirms(interactive: bool, count: u64, answer: &str) -> (bool, String) {
+        let mut prompt = Prompt {
+            interactive,
+            input: answer.as_bytes(),
+            output: Vec::new(),
+        };
+        let confirmed = prompt.confirms_deletion(count);
+        (confirmed, String::from_utf8(prompt.output).unwrap())
+    }
+
+    #[test]
+    fn more_than_one_letter_is_deleted_only_after_a_yes() {
+        let question = "delete 12 dead letters? [y/N] ";
+        for (answer, confirmed) in [
+            ("y\n", true),
+            ("Y\n", true),
+            (" yes \n", true),
+            ("y", true),
+            ("n\n", false),
+            ("\n", false),
+            ("yess\n", false),
+            ("", false),
+        ] {
+            let expected = (confirmed, question.to_owned());
+            assert_eq!(confirms(true, 12, answer), expected, "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn one_letter_and_a_script_are_not_asked_about() {
+        assert_eq!(confirms(true, 1, ""), (true, String::new()));
+        assert_eq!(confirms(true, 0, ""), (true, String::new()));
+        assert_eq!(confirms(false, 12, ""), (true, String::new()));
+    }
+
+    #[test]
+    fn an_answer_that_cannot_be_read_is_a_no() {
+        let mut prompt = Prompt {
+            interactive: true,
+            input: &b"\xff\n"[..],
+            output: Vec::new(),
+        };
+        assert!(!prompt.confirms_deletion(2));
     }
 
     #[test]

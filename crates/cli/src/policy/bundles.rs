@@ -1,8 +1,8 @@
-//! Publishing pieces of policy, and going back.
+//! Publishing policy bundles, and rolling them back.
 
 use std::path::Path;
 
-use airlock_client::{Bundle, ClientError, PublishRequest};
+use airlock_client::{BundleChange, ClientError, PublishRequest};
 
 use super::local;
 use crate::exit::Exit;
@@ -11,7 +11,7 @@ use crate::render::{table, when};
 use crate::session::{Answer, Failure, Session};
 use crate::terminal::one_line;
 
-/// What is said about a bundle besides its content.
+/// What describes a bundle besides its content.
 pub struct New {
     pub name: Option<String>,
     pub position: i32,
@@ -20,8 +20,8 @@ pub struct New {
     pub note: Option<String>,
 }
 
-fn told(unusable: local::Unusable) -> Failure {
-    Failure::Told(Explained {
+fn failure(unusable: local::Unusable) -> Failure {
+    Failure::Explained(Explained {
         text: unusable.text,
         hint: None,
         exit: unusable.exit,
@@ -30,8 +30,8 @@ fn told(unusable: local::Unusable) -> Failure {
 
 pub async fn publish(session: &Session, file: &Path, new: New) -> Answer {
     // Mistakes are found here, with their places, before anything is sent.
-    local::load(&[file.to_path_buf()]).map_err(told)?;
-    let content = local::text(file).map_err(told)?;
+    local::load(&[file.to_path_buf()]).map_err(failure)?;
+    let content = local::text(file).map_err(failure)?;
     let name = match new.name {
         Some(name) => name,
         None => file
@@ -47,7 +47,7 @@ pub async fn publish(session: &Session, file: &Path, new: New) -> Answer {
         None => None,
         Some(Err(given)) => Some(given.to_owned()),
         Some(Ok(path)) => {
-            let text = local::text(Path::new(path)).map_err(told)?;
+            let text = local::text(Path::new(path)).map_err(failure)?;
             Some(text.trim().to_owned())
         }
     };
@@ -59,19 +59,19 @@ pub async fn publish(session: &Session, file: &Path, new: New) -> Answer {
         key_id: new.key_id,
         note: new.note,
     };
-    let bundle = session.client.publish(&request).await.map_err(refused)?;
-    shown(session, &bundle)
+    let bundle = session.client.publish(&request).await.map_err(rejected)?;
+    print_bundle(session, &bundle)
 }
 
 pub async fn rollback(session: &Session, name: &str, to: Option<u64>) -> Answer {
-    let bundle = session.client.rollback(name, to).await.map_err(refused)?;
-    shown(session, &bundle)
+    let bundle = session.client.rollback(name, to).await.map_err(rejected)?;
+    print_bundle(session, &bundle)
 }
 
 /// A policy that no kernel could load is no wrong request: nothing was changed.
-fn refused(error: ClientError) -> Failure {
+fn rejected(error: ClientError) -> Failure {
     match error {
-        ClientError::Problem(problem) if problem.status == 422 => Failure::Told(Explained {
+        ClientError::Problem(problem) if problem.status == 422 => Failure::Explained(Explained {
             text: format!("nothing was changed: {}", problem.detail),
             hint: None,
             exit: Exit::Failed,
@@ -80,29 +80,29 @@ fn refused(error: ClientError) -> Failure {
     }
 }
 
-fn shown(session: &Session, bundle: &Bundle) -> Answer {
-    let in_force = bundle.in_force == Some(true);
+fn print_bundle(session: &Session, change: &BundleChange) -> Answer {
+    let in_force = change.in_force();
     let exit = if in_force { Exit::Done } else { Exit::Failed };
     if session.json {
-        session.print(bundle)?;
+        session.print(change)?;
         return Ok(exit);
     }
-    let name = &bundle.name;
-    let what = match bundle.version {
+    let name = change.name();
+    let what = match change.version() {
         Some(version) => format!("{name} version {version}"),
         None => format!("the withdrawal of {name}"),
     };
     let (all, loaded) = (
-        bundle.loaded_by.len(),
-        bundle.loaded_by.iter().filter(|k| k.loaded).count(),
+        change.loaded_by().len(),
+        change.loaded_by().iter().filter(|k| k.loaded).count(),
     );
     let text = if in_force {
-        format!("{what} is in force: loaded by {loaded} of {all} kernels")
+        format!("{what} is active: loaded by {loaded} of {all} kernels")
     } else {
-        format!("{what} is published, but NOT in force: loaded by {loaded} of {all} kernels")
+        format!("{what} is published, but NOT active: loaded by {loaded} of {all} kernels")
     };
     session.terminal.say(&one_line(&text));
-    for kernel in bundle.loaded_by.iter().filter(|k| !k.loaded) {
+    for kernel in change.loaded_by().iter().filter(|k| !k.loaded) {
         let reason = kernel.reason.as_deref().unwrap_or_default();
         let line = format!("  {}: {reason}", kernel.kernel);
         session.terminal.say(&one_line(&line));
@@ -128,20 +128,24 @@ pub async fn status(session: &Session) -> Answer {
     }
     let say = |line: String| session.terminal.say(&one_line(&line));
     say(match status.in_force {
-        true => "the policy is in force".to_owned(),
-        false => "the policy is NOT in force everywhere".to_owned(),
+        true => "the policy is active".to_owned(),
+        false => "the policy is NOT active on every kernel".to_owned(),
     });
     let reason = status.asked.reason.as_deref().unwrap_or_default();
     match (&status.asked.snapshot, status.asked.reachable) {
-        (Some(snapshot), true) => say(format!("  the kernel asked here has {snapshot} {reason}")),
-        (_, _) => say(format!("  the kernel cannot be asked: {reason}")),
+        (Some(snapshot), true) => say(format!(
+            "  the kernel of this gateway has {snapshot} {reason}"
+        )),
+        (_, _) => say(format!("  the kernel cannot be reached: {reason}")),
     }
     for bundle in &status.bundles {
-        let name = bundle["name"].as_str().unwrap_or_default();
-        say(format!("  bundle {name} version {}", bundle["version"]));
+        say(format!(
+            "  bundle {} version {}",
+            bundle.name, bundle.version
+        ));
     }
-    let scene = session.scene();
-    let since = |at: &Option<String>| at.as_deref().map(|at| when(at, &scene)).unwrap_or_default();
+    let ctx = session.render_context();
+    let since = |at: &Option<String>| at.as_deref().map(|at| when(at, &ctx)).unwrap_or_default();
     let rows = status.kernels.iter().map(|k| {
         [
             one_line(&k.kernel),
@@ -155,9 +159,9 @@ pub async fn status(session: &Session) -> Answer {
     let header = [
         "KERNEL",
         "SNAPSHOT",
-        "SINCE",
-        "REFUSES SINCE",
-        "BECAUSE",
+        "LOADED SINCE",
+        "REJECTED SINCE",
+        "REASON",
         "FILES",
     ];
     session.terminal.say(&table(header, rows));
@@ -173,11 +177,11 @@ pub async fn list(session: &Session, name: Option<&str>) -> Answer {
         session.terminal.say("no bundles");
         return Ok(Exit::Done);
     }
-    let scene = session.scene();
+    let ctx = session.render_context();
     let rows = page.items.iter().map(|b| {
         [
             one_line(&b.name),
-            b.version.map(|v| v.to_string()).unwrap_or_default(),
+            b.version.to_string(),
             if b.active { "active" } else { "" }.to_owned(),
             match (b.loaded, &b.not_loaded_because) {
                 (Some(true), _) => "yes".to_owned(),
@@ -186,20 +190,20 @@ pub async fn list(session: &Session, name: Option<&str>) -> Answer {
                 (None, _) => String::new(),
             },
             b.position.to_string(),
-            if b.signature.is_some() { "signed" } else { "" }.to_owned(),
+            if b.signature.is_some() { "yes" } else { "no" }.to_owned(),
             one_line(&b.published_by),
-            when(&b.published_at, &scene),
+            when(&b.published_at, &ctx),
             one_line(&b.note),
         ]
     });
     let header = [
         "BUNDLE",
         "VERSION",
-        "",
+        "STATUS",
         "LOADED",
         "POSITION",
-        "",
-        "BY",
+        "SIGNED",
+        "PUBLISHED BY",
         "PUBLISHED",
         "NOTE",
     ];

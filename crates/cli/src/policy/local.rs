@@ -1,4 +1,4 @@
-//! What needs no API: checking, testing, and asking a policy that is only a file.
+//! What needs no API: checking, testing, and evaluating a policy that is only a file.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,14 +12,14 @@ use crate::exit::Exit;
 use crate::payload;
 use crate::terminal::{Terminal, clean, one_line};
 
-/// Why a file is no policy, in words, and whose fault it is.
+/// Why a file cannot be used as a policy, and the exit code.
 pub struct Unusable {
     pub text: String,
     pub exit: Exit,
 }
 
 impl Unusable {
-    fn missing(path: &Path, error: &std::io::Error) -> Self {
+    fn unreadable(path: &Path, error: &std::io::Error) -> Self {
         Self {
             text: format!("reading {}: {error}", path.display()),
             exit: Exit::Usage,
@@ -27,7 +27,7 @@ impl Unusable {
     }
 
     /// One mistake a line, as compilers do.
-    fn wrong(error: &LoadError) -> Self {
+    fn invalid(error: &LoadError) -> Self {
         let mut text = String::new();
         for problem in &error.problems {
             text.push_str(&format!("\n  {problem}"));
@@ -41,7 +41,7 @@ impl Unusable {
         }
     }
 
-    fn tell(&self, terminal: Terminal) -> Exit {
+    fn report(&self, terminal: Terminal) -> Exit {
         terminal.error(&clean(&self.text));
         self.exit
     }
@@ -55,7 +55,7 @@ pub fn text(path: &Path) -> Result<String, Unusable> {
             let most = limits::FILE_BYTES as u64 + 1;
             file.take(most).read_to_string(&mut text)
         })
-        .map_err(|e| Unusable::missing(path, &e))?;
+        .map_err(|e| Unusable::unreadable(path, &e))?;
     Ok(text)
 }
 
@@ -68,7 +68,7 @@ pub fn load(files: &[PathBuf]) -> Result<Policy, Unusable> {
         .iter()
         .map(|(name, text)| Source { name, text })
         .collect();
-    Policy::load_files(&sources).map_err(|e| Unusable::wrong(&e))
+    Policy::load_files(&sources).map_err(|e| Unusable::invalid(&e))
 }
 
 fn print(value: &impl serde::Serialize, terminal: Terminal) {
@@ -81,7 +81,7 @@ fn print(value: &impl serde::Serialize, terminal: Terminal) {
 pub fn check(files: &[PathBuf], terminal: Terminal, json: bool) -> Exit {
     let policy = match load(files) {
         Ok(policy) => policy,
-        Err(unusable) => return unusable.tell(terminal),
+        Err(unusable) => return unusable.report(terminal),
     };
     if json {
         let rules: Vec<_> = policy.rules().collect();
@@ -122,7 +122,7 @@ pub fn test(
 ) -> Exit {
     let policy = match load(files) {
         Ok(policy) => policy,
-        Err(unusable) => return unusable.tell(terminal),
+        Err(unusable) => return unusable.report(terminal),
     };
     let paths: Vec<PathBuf> = if tests.is_empty() {
         let found = files.iter().map(|f| beside(f)).filter(|p| p.exists());
@@ -142,11 +142,11 @@ pub fn test(
     for path in &paths {
         let text = match text(path) {
             Ok(text) => text,
-            Err(unusable) => return unusable.tell(terminal),
+            Err(unusable) => return unusable.report(terminal),
         };
         match Suite::load(&path.display().to_string(), &text) {
             Ok(suite) => suites.push(suite),
-            Err(error) => return Unusable::wrong(&error).tell(terminal),
+            Err(error) => return Unusable::invalid(&error).report(terminal),
         }
     }
     let report = fixtures::run(&policy, &suites);
@@ -154,7 +154,7 @@ pub fn test(
     if json {
         print(&report, terminal);
     } else {
-        tell(&report, terminal);
+        print_report(&report, terminal);
         if !enough {
             terminal.error("too few of the rules decide in a test");
         }
@@ -171,7 +171,7 @@ fn percent(report: &Report) -> usize {
     (report.covered.len() * 100).checked_div(all).unwrap_or(100)
 }
 
-fn tell(report: &Report, terminal: Terminal) {
+fn print_report(report: &Report, terminal: Terminal) {
     for case in report.cases.iter().filter(|c| !c.passed) {
         let why = case.why.as_deref().unwrap_or_default();
         terminal.say(&one_line(&format!(
@@ -196,7 +196,7 @@ fn tell(report: &Report, terminal: Terminal) {
 pub fn simulate(job: &Job, explain: bool, terminal: Terminal, json: bool) -> Exit {
     let policy = match load(&job.files) {
         Ok(policy) => policy,
-        Err(unusable) => return unusable.tell(terminal),
+        Err(unusable) => return unusable.report(terminal),
     };
     let request = match request(job) {
         Ok(request) => request,

@@ -1,9 +1,9 @@
 //! `airlock policy …`: for those who write the policy. Checking and testing need no API;
 //! simulating and explaining use the policy in force, or a file that is not.
 
-mod ask;
 mod bundles;
 mod local;
+mod query;
 mod replay;
 
 use std::num::NonZeroUsize;
@@ -26,75 +26,78 @@ pub struct PolicyArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum Action {
-    /// Loads policy files and names every mistake by file, line and column
+    /// Check policy files and report every error by file, line and column
     Check {
-        /// Several files are one policy; the earlier one wins
+        /// Policy files; several make one policy, and the earlier one wins
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
-    /// Runs the tests beside a policy: requests with the decision and rule expected
+    /// Run the tests of a policy: requests with the expected decision and rule
     Test {
-        /// The policy; several files are one, and the earlier one wins
+        /// Policy files; several make one policy, and the earlier one wins
         #[arg(default_value = "config/safety.yaml")]
         files: Vec<PathBuf>,
-        /// Files of tests [default: safety.test.yaml beside safety.yaml, for each file]
+        /// Test files [default: safety.test.yaml beside safety.yaml, for each file]
         #[arg(long = "tests", value_name = "FILE")]
         tests: Vec<PathBuf>,
-        /// Fails when fewer of the rules, in percent, decide in a test
+        /// Fail when the tests exercise a smaller share of the rules, in percent
         #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
         coverage: Option<u8>,
     },
-    /// Says what would be decided about a job, without counting it
+    /// Show what the policy would decide about a job, without counting it
     Simulate(Box<Job>),
-    /// The same, with every rule that is asked and what would change the answer
+    /// Explain what the policy would decide about a job: every rule that is evaluated, and
+    /// what would change the decision
     Explain(Box<Job>),
-    /// Tries a candidate on the jobs of the past: what would be newly denied, allowed, held
+    /// Evaluate a candidate policy on past jobs: what would be newly denied, allowed or held
     Replay {
-        /// How far back, as in 7d or 12h, or a moment in RFC 3339
+        /// Start of the past jobs: an age, as in 7d or 12h, or a time in RFC 3339
         #[arg(long, default_value = "7d")]
         since: String,
-        /// How many changed jobs of each kind to show
+        /// Maximum number of changed jobs to show, of each kind
         #[arg(long, value_name = "N", default_value = "20")]
         show: NonZeroUsize,
-        /// The candidate; several files are one, and the earlier one wins
+        /// Candidate policy; several files make one policy, and the earlier one wins
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
-    /// Puts a bundle in force; needs an administrator's key
+    /// Publish and activate a bundle; needs an administrator's key
     Publish {
         file: PathBuf,
-        /// What it is called [default: the file's name without its ending]
+        /// Name of the bundle [default: the file's name without its extension]
         #[arg(long)]
         name: Option<String>,
-        /// Where it stands among the others: the lowest is asked first
+        /// Position among the bundles: the lowest is evaluated first
         #[arg(long, default_value = "0", allow_hyphen_values = true)]
         position: i32,
-        /// An Ed25519 signature over the file, in base64 or hexadecimal, or @FILE
+        /// Ed25519 signature of the file, in base64 or hexadecimal, or @FILE
         #[arg(long)]
         signature: Option<String>,
-        /// Which key signed it
+        /// Id of the key that signed it
         #[arg(long)]
         key_id: Option<String>,
-        /// Why; kept in the audit trail
+        /// Reason; kept in the audit trail
         #[arg(long)]
         note: Option<String>,
     },
-    /// Lists bundles and their versions, newest first
+    /// List bundles and their versions, newest first
     Bundles {
+        /// Only the versions of this bundle
         #[arg(long)]
         name: Option<String>,
     },
-    /// Goes back to an earlier version of a bundle, by one when none is named
+    /// Roll a bundle back to an earlier version, by default the one before
     Rollback {
         name: String,
+        /// Version to go back to
         #[arg(long, value_name = "VERSION")]
         to: Option<u64>,
     },
-    /// Lists the rules in force, in the order they are asked
+    /// List the active rules, in the order of evaluation
     Rules,
-    /// Lists the policies the kernel remembers, the one in force first
+    /// List the policy snapshots the kernel remembers, the active one first
     Snapshots,
-    /// Shows what each safety kernel has loaded, or refuses and why; fails when one does not
+    /// Show what each safety kernel has loaded or rejected, and why; fail when one does not
     /// have what is published
     Status,
 }
@@ -102,40 +105,43 @@ pub enum Action {
 /// A job that is not there yet.
 #[derive(Debug, Args)]
 pub struct Job {
-    /// What kind of job, as in job.echo
+    /// Topic of the job, as in job.echo
     pub topic: String,
-    /// By this policy instead of the one in force; several files are one
+    /// Evaluate this policy instead of the active one; several files make one policy
     #[arg(long = "file", short, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// For this tenant; another than one's own needs an administrator's key
+    /// Tenant of the job; another than your own needs an administrator's key
     #[arg(long)]
     pub tenant: Option<String>,
+    /// Principal that the job runs for
     #[arg(long)]
     pub principal: Option<String>,
-    /// CRITICAL, INTERACTIVE or BATCH
+    /// Priority: CRITICAL, INTERACTIVE or BATCH
     #[arg(long)]
     pub priority: Option<airlock_model::Priority>,
-    /// May be repeated
+    /// Label of the job; may be repeated
     #[arg(long = "label", short, value_name = "KEY=VALUE", value_parser = crate::args::pair)]
     pub labels: Vec<(String, String)>,
     #[arg(long)]
     pub capability: Option<String>,
-    /// May be repeated
+    /// Risk tag of the job; may be repeated
     #[arg(long = "risk-tag", value_name = "TAG")]
     pub risk_tags: Vec<String>,
-    /// May be repeated
+    /// Capability that a worker must have; may be repeated
     #[arg(long, value_name = "CAPABILITY")]
     pub requires: Vec<String>,
+    /// Pack that the job comes from
     #[arg(long)]
     pub pack: Option<String>,
+    /// Actor that submits the job
     #[arg(long)]
     pub actor: Option<String>,
-    /// human or service
+    /// Type of the actor: human or service
     #[arg(long)]
     pub actor_type: Option<String>,
     #[arg(long, value_name = "NUMBER")]
     pub estimated_cost: Option<airlock_model::job::Cost>,
-    /// The input: JSON, @FILE, or - for standard input
+    /// Input of the job: JSON, @FILE, or - for standard input
     #[arg(long, short, value_name = "JSON|@FILE|-", allow_hyphen_values = true)]
     pub payload: Option<String>,
 }
@@ -170,8 +176,8 @@ async fn act(session: Session, action: Action) -> Answer {
     match action {
         // Answered before, without an API.
         Action::Check { .. } | Action::Test { .. } => Ok(Exit::Done),
-        Action::Simulate(job) => ask::simulate(&session, &job).await,
-        Action::Explain(job) => ask::explain(&session, &job).await,
+        Action::Simulate(job) => query::simulate(&session, &job).await,
+        Action::Explain(job) => query::explain(&session, &job).await,
         Action::Replay { since, show, files } => {
             replay::run(&session, &since, show.get(), &files).await
         }
@@ -194,8 +200,8 @@ async fn act(session: Session, action: Action) -> Answer {
         }
         Action::Bundles { name } => bundles::list(&session, name.as_deref()).await,
         Action::Rollback { name, to } => bundles::rollback(&session, &name, to).await,
-        Action::Rules => ask::rules(&session).await,
-        Action::Snapshots => ask::snapshots(&session).await,
+        Action::Rules => query::rules(&session).await,
+        Action::Snapshots => query::snapshots(&session).await,
         Action::Status => bundles::status(&session).await,
     }
 }

@@ -18,7 +18,7 @@ const PAGE: u32 = 500;
 
 pub async fn run(session: &Session, since: &str, show: usize, files: &[PathBuf]) -> Answer {
     let candidate = local::load(files).map_err(|unusable| {
-        Failure::Told(Explained {
+        Failure::Explained(Explained {
             text: unusable.text,
             hint: None,
             exit: unusable.exit,

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use airlock_client::{HistoryEntry, Job};
 use airlock_model::{JobState, Timestamp};
 
-use super::report::ReportNews;
-use super::{Scene, time};
+use super::report::ReportUpdates;
+use super::{RenderContext, time};
 use crate::terminal::one_line;
 
 /// `APPROVAL_REQUIRED` and `OUTPUT_QUARANTINED` are the longest.
@@ -14,12 +14,12 @@ const STATE_WIDTH: usize = 18;
 const SPAN_WIDTH: usize = 12;
 
 /// One state: when it was reached, how long after `before`, and what is known of it.
-pub fn step(entry: &HistoryEntry, before: Option<Timestamp>, scene: &Scene) -> String {
-    let state = scene.paint.state(entry.state);
+pub fn step(entry: &HistoryEntry, before: Option<Timestamp>, ctx: &RenderContext) -> String {
+    let state = ctx.paint.state(entry.state);
     let pad = " ".repeat(STATE_WIDTH.saturating_sub(entry.state.as_str().len()));
     let at = time::read(&entry.at);
-    let clock = at.map_or_else(|| one_line(&entry.at), |at| time::clock(at, &scene.zone));
-    let clock = scene.paint.dim(&clock);
+    let clock = at.map_or_else(|| one_line(&entry.at), |at| time::clock(at, &ctx.zone));
+    let clock = ctx.paint.dim(&clock);
     let span = match (before, at) {
         (Some(before), Some(at)) => format!("+{}", time::span(at.since(before))),
         (None, _) | (_, None) => String::new(),
@@ -62,32 +62,32 @@ fn remark(entry: &HistoryEntry) -> String {
 /// States may become known late, two at a time, so that what was shown is remembered by
 /// its content and not by its place in the history.
 #[derive(Debug, Default)]
-pub struct News {
+pub struct Updates {
     shown: BTreeSet<(String, &'static str, u32)>,
     last: Option<Timestamp>,
     waiting: Option<String>,
-    report: ReportNews,
+    report: ReportUpdates,
 }
 
-impl News {
+impl Updates {
     /// The lines to show now.
-    pub fn of(&mut self, job: &Job, scene: &Scene) -> Vec<String> {
+    pub fn of(&mut self, job: &Job, ctx: &RenderContext) -> Vec<String> {
         let mut lines = Vec::new();
         for entry in &job.history {
-            let known = (entry.at.clone(), entry.state.as_str(), entry.attempt);
-            if self.shown.insert(known) {
-                lines.push(step(entry, self.last, scene));
+            let key = (entry.at.clone(), entry.state.as_str(), entry.attempt);
+            if self.shown.insert(key) {
+                lines.push(step(entry, self.last, ctx));
                 self.last = time::read(&entry.at).or(self.last);
             }
         }
-        // What a run said lies before the state that it came to.
-        let said = self.report.of(job, scene);
+        // What a run reported comes before the state that it came to.
+        let reported = self.report.of(job, ctx);
         let place = lines.len() - usize::from(job.state.is_final() && !lines.is_empty());
-        lines.splice(place..place, said);
+        lines.splice(place..place, reported);
         if job.waiting_reason != self.waiting {
             self.waiting.clone_from(&job.waiting_reason);
             let reason = self.waiting.as_deref().map(one_line);
-            lines.extend(reason.map(|reason| scene.paint.dim(&format!("  waits: {reason}"))));
+            lines.extend(reason.map(|reason| ctx.paint.dim(&format!("  waiting: {reason}"))));
         }
         lines
     }

@@ -6,7 +6,7 @@ mod report;
 mod table;
 pub mod time;
 
-pub use history::{News, step};
+pub use history::{Updates, step};
 pub use table::{Facts, table, when};
 
 use airlock_client::{Job, JobPage};
@@ -15,15 +15,15 @@ use jiff::tz::TimeZone;
 
 use crate::terminal::{Paint, clean, one_line};
 
-/// Under which circumstances something is shown.
+/// What rendering depends on.
 #[derive(Debug, Clone)]
-pub struct Scene {
+pub struct RenderContext {
     pub now: Timestamp,
     pub zone: TimeZone,
     pub paint: Paint,
 }
 
-impl Scene {
+impl RenderContext {
     pub fn now(paint: Paint) -> Self {
         Self {
             now: time::now(),
@@ -34,36 +34,36 @@ impl Scene {
 }
 
 /// Everything about one job.
-pub fn job(job: &Job, scene: &Scene) -> String {
+pub fn job(job: &Job, ctx: &RenderContext) -> String {
     let mut lines = vec![format!(
         "{}  {}  {}",
-        scene.paint.bold(&one_line(&job.job_id)),
-        scene.paint.state(job.state),
+        ctx.paint.bold(&one_line(&job.job_id)),
+        ctx.paint.state(job.state),
         one_line(&job.topic),
     )];
-    for (name, value) in facts(job, scene) {
+    for (name, value) in facts(job, ctx) {
         lines.push(format!(
             "  {} {value}",
-            scene.paint.dim(&format!("{name:<10}"))
+            ctx.paint.dim(&format!("{name:<10}"))
         ));
     }
     if !job.history.is_empty() {
-        lines.push(scene.paint.dim("  history"));
+        lines.push(ctx.paint.dim("  history"));
         let mut before = None;
         for entry in &job.history {
-            lines.push(format!("  {}", step(entry, before, scene)));
+            lines.push(format!("  {}", step(entry, before, ctx)));
             before = time::read(&entry.at);
         }
     }
-    lines.extend(result(job, scene));
+    lines.extend(result(job, ctx));
     lines.join("\n")
 }
 
-fn facts(job: &Job, scene: &Scene) -> Vec<(&'static str, String)> {
+fn facts(job: &Job, ctx: &RenderContext) -> Vec<(&'static str, String)> {
     let moment = |text: &str| match time::read(text) {
         Some(at) => {
-            let date = time::date(at, &scene.zone);
-            format!("{date} ({})", time::relative(at, scene.now))
+            let date = time::date(at, &ctx.zone);
+            format!("{date} ({})", time::relative(at, ctx.now))
         }
         None => one_line(text),
     };
@@ -115,8 +115,8 @@ fn attempts(job: &Job) -> Option<String> {
     })
 }
 
-fn join(words: impl Iterator<Item = String>) -> Option<String> {
-    let text = words.collect::<Vec<_>>().join(", ");
+fn join(texts: impl Iterator<Item = String>) -> Option<String> {
+    let text = texts.collect::<Vec<_>>().join(", ");
     (!text.is_empty()).then(|| one_line(&text))
 }
 
@@ -141,8 +141,8 @@ fn reason(job: &Job) -> Option<String> {
 
 /// The result exactly as the worker wrote it: reading it as numbers and writing it
 /// again would change large ones.
-pub fn result(job: &Job, scene: &Scene) -> Option<String> {
-    let title = |name: &str| scene.paint.dim(&format!("  {name:<10}"));
+pub fn result(job: &Job, ctx: &RenderContext) -> Option<String> {
+    let title = |name: &str| ctx.paint.dim(&format!("  {name:<10}"));
     if let Some(result) = &job.result {
         Some(format!("{} {}", title("result"), clean(result.get())))
     } else if let Some(result) = &job.result_base64 {
@@ -154,27 +154,27 @@ pub fn result(job: &Job, scene: &Scene) -> Option<String> {
     }
 }
 
-/// How a job came out, after its states were shown: what they did not tell yet.
-pub fn outcome(job: &Job, scene: &Scene) -> String {
+/// How a job came out, after its states were shown: what they did not show yet.
+pub fn outcome(job: &Job, ctx: &RenderContext) -> String {
     let mut lines = Vec::new();
     if job.state != JobState::Succeeded {
-        let told = job.history.last().and_then(|last| last.reason.as_ref());
+        let shown = job.history.last().and_then(|last| last.reason.as_ref());
         let reason = job
             .failure_reason
             .as_ref()
-            .filter(|reason| told != Some(reason));
+            .filter(|reason| shown != Some(reason));
         for (name, text) in [("reason", reason), ("code", job.error_code.as_ref())] {
-            let name = scene.paint.dim(&format!("  {name:<10}"));
+            let name = ctx.paint.dim(&format!("  {name:<10}"));
             lines.extend(text.map(|text| format!("{name} {}", one_line(text))));
         }
     }
-    lines.extend(result(job, scene));
+    lines.extend(result(job, ctx));
     lines.join("\n")
 }
 
 /// A page of jobs as a table. The state stands first, so that colours do not disturb
 /// the widths.
-pub fn list(page: &JobPage, scene: &Scene) -> String {
+pub fn list(page: &JobPage, ctx: &RenderContext) -> String {
     if page.items.is_empty() {
         return "no jobs".to_owned();
     }
@@ -185,19 +185,21 @@ pub fn list(page: &JobPage, scene: &Scene) -> String {
             one_line(&job.topic),
             one_line(&job.tenant_id),
             job.attempts.to_string(),
-            when(&job.created_at, scene),
+            when(&job.created_at, ctx),
             took(job).unwrap_or_default(),
         ]
     });
-    let header = ["STATE", "JOB", "TOPIC", "TENANT", "TRY", "CREATED", "TOOK"];
+    let header = [
+        "STATE", "JOB", "TOPIC", "TENANT", "ATTEMPTS", "CREATED", "DURATION",
+    ];
     let text = table(header, rows);
     let states = page.items.iter().map(|job| job.state);
     let mut lines = text.lines();
-    let header = lines.next().map(|line| scene.paint.dim(line));
+    let header = lines.next().map(|line| ctx.paint.dim(line));
     let rows = lines
         .zip(states)
         .map(|(line, state)| match line.strip_prefix(state.as_str()) {
-            Some(rest) => format!("{}{rest}", scene.paint.state(state)),
+            Some(rest) => format!("{}{rest}", ctx.paint.state(state)),
             None => line.to_owned(),
         });
     header

@@ -1,8 +1,8 @@
-//! What a worker said of its run, as a person reads it.
+//! What a worker reported about its run, as a person reads it.
 
 use airlock_client::{Job, Partial, Progress};
 
-use super::Scene;
+use super::RenderContext;
 use crate::terminal::{clean, one_line};
 
 /// Lines for everything there is, each with its name.
@@ -14,15 +14,15 @@ pub fn facts(job: &Job) -> Vec<(&'static str, String)> {
         facts.push(("partials", format!("{count}, the last {}", partial(last))));
     }
     for artifact in &job.artifacts {
-        let mut words = vec![one_line(&artifact.pointer)];
+        let mut parts = vec![one_line(&artifact.pointer)];
         if !artifact.name.is_empty() {
-            words.insert(0, one_line(&artifact.name));
+            parts.insert(0, one_line(&artifact.name));
         }
         if !artifact.media_type.is_empty() {
-            words.push(one_line(&artifact.media_type));
+            parts.push(one_line(&artifact.media_type));
         }
-        words.extend(artifact.size.map(|size| format!("{size} bytes")));
-        facts.push(("artifact", words.join(", ")));
+        parts.extend(artifact.size.map(|size| format!("{size} bytes")));
+        facts.push(("artifact", parts.join(", ")));
     }
     for report in &job.constraint_report {
         let mut text = format!(
@@ -40,8 +40,8 @@ pub fn facts(job: &Job) -> Vec<(&'static str, String)> {
 
 fn progress(progress: &Progress) -> String {
     let mut text = format!("{} %", progress.percent);
-    for words in [&progress.step, &progress.message].into_iter().flatten() {
-        text.push_str(&format!("  {}", one_line(words)));
+    for parts in [&progress.step, &progress.message].into_iter().flatten() {
+        text.push_str(&format!("  {}", one_line(parts)));
     }
     text
 }
@@ -57,13 +57,13 @@ fn partial(partial: &Partial) -> String {
 
 /// What of it has not been shown yet.
 #[derive(Debug, Default)]
-pub struct ReportNews {
+pub struct ReportUpdates {
     progress: Option<Progress>,
     partial: Option<String>,
 }
 
-impl ReportNews {
-    pub fn of(&mut self, job: &Job, scene: &Scene) -> Vec<String> {
+impl ReportUpdates {
+    pub fn of(&mut self, job: &Job, ctx: &RenderContext) -> Vec<String> {
         let mut lines = Vec::new();
         if job.progress.is_some() && job.progress != self.progress {
             self.progress.clone_from(&job.progress);
@@ -77,7 +77,7 @@ impl ReportNews {
         }
         lines
             .into_iter()
-            .map(|line| scene.paint.dim(&format!("  {line}")))
+            .map(|line| ctx.paint.dim(&format!("  {line}")))
             .collect()
     }
 }

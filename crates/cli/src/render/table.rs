@@ -3,7 +3,7 @@
 
 use comfy_table::{Table, presets};
 
-use super::{Scene, time};
+use super::{RenderContext, time};
 
 /// Rows as columns, without borders.
 pub fn table<const N: usize>(
@@ -21,31 +21,31 @@ pub fn table<const N: usize>(
 }
 
 /// How long ago, or in how long, a moment in RFC 3339 is; nothing for what is none.
-pub fn when(text: &str, scene: &Scene) -> String {
+pub fn when(text: &str, ctx: &RenderContext) -> String {
     time::read(text)
-        .map(|at| time::relative(at, scene.now))
+        .map(|at| time::relative(at, ctx.now))
         .unwrap_or_default()
 }
 
 /// A heading and, below it, what is known.
 pub struct Facts<'a> {
     lines: Vec<String>,
-    scene: &'a Scene,
+    ctx: &'a RenderContext,
 }
 
 impl<'a> Facts<'a> {
-    pub fn new(heading: String, scene: &'a Scene) -> Self {
+    pub fn new(heading: String, ctx: &'a RenderContext) -> Self {
         Self {
             lines: vec![heading],
-            scene,
+            ctx,
         }
     }
 
-    /// One fact; an empty one is left out.
+    /// One fact; an empty one is left out. The width is that of the longest name.
     pub fn add(&mut self, name: &str, value: impl Into<String>) {
         let value = value.into();
         if !value.is_empty() {
-            let name = self.scene.paint.dim(&format!("{name:<10}"));
+            let name = self.ctx.paint.dim(&format!("{name:<14}"));
             self.lines.push(format!("  {name} {value}"));
         }
     }

@@ -3,8 +3,8 @@ use jiff::tz::TimeZone;
 
 use super::*;
 
-fn scene() -> Scene {
-    Scene {
+fn render_context() -> RenderContext {
+    RenderContext {
         now: Timestamp::parse_rfc3339("2026-01-02T03:05:00Z").unwrap(),
         zone: TimeZone::UTC,
         paint: Paint::Plain,
@@ -46,7 +46,7 @@ fn denied() -> Job {
 
 #[test]
 fn a_job_is_told_from_its_start_to_its_result() {
-    let text = job(&succeeded(), &scene());
+    let text = job(&succeeded(), &render_context());
     let expected = "\
 j-1  SUCCEEDED  job.echo
   tenant     default
@@ -71,7 +71,7 @@ j-1  SUCCEEDED  job.echo
 #[test]
 fn what_others_wrote_stays_on_its_line_and_moves_no_cursor() {
     let mut job = denied();
-    let text = outcome(&job, &scene());
+    let text = outcome(&job, &render_context());
     let expected = "  reason     too risky\u{fffd}[2J\n  code       safety_denied";
     assert_eq!(text, expected);
 
@@ -79,7 +79,10 @@ fn what_others_wrote_stays_on_its_line_and_moves_no_cursor() {
     if let Some(last) = job.history.last_mut() {
         last.reason.clone_from(&job.failure_reason);
     }
-    assert_eq!(outcome(&job, &scene()), "  code       safety_denied");
+    assert_eq!(
+        outcome(&job, &render_context()),
+        "  code       safety_denied"
+    );
 }
 
 #[test]
@@ -88,18 +91,18 @@ fn a_list_lines_up_with_and_without_colours() {
         items: vec![succeeded(), denied()],
         next_cursor: None,
     };
-    let plain = list(&page, &scene());
+    let plain = list(&page, &render_context());
     let expected = "\
-STATE      JOB  TOPIC     TENANT   TRY  CREATED    TOOK
-SUCCEEDED  j-1  job.echo  default  1    1 min ago  2.02 s
-DENIED     j-2  job.echo  default  0    1 min ago  2.02 s";
+STATE      JOB  TOPIC     TENANT   ATTEMPTS  CREATED    DURATION
+SUCCEEDED  j-1  job.echo  default  1         1 min ago  2.02 s
+DENIED     j-2  job.echo  default  0         1 min ago  2.02 s";
     assert_eq!(plain, expected);
 
     let coloured = list(
         &page,
-        &Scene {
+        &RenderContext {
             paint: Paint::Colours,
-            ..scene()
+            ..render_context()
         },
     );
     assert!(coloured.contains('\u{1b}'));
@@ -122,35 +125,35 @@ fn an_empty_list_says_so() {
         items: Vec::new(),
         next_cursor: None,
     };
-    assert_eq!(list(&page, &scene()), "no jobs");
+    assert_eq!(list(&page, &render_context()), "no jobs");
 }
 
 #[test]
 fn each_state_is_news_once_however_late_it_becomes_known() {
     let whole = succeeded();
     let mut seen = succeeded();
-    let mut news = News::default();
+    let mut news = Updates::default();
     seen.history.truncate(1);
     seen.waiting_reason = Some("no worker in pool default".to_owned());
-    let lines = news.of(&seen, &scene());
+    let lines = news.of(&seen, &render_context());
     assert_eq!(
         lines,
         [
             "  PENDING             03:04:00.000",
-            "  waits: no worker in pool default"
+            "  waiting: no worker in pool default"
         ]
     );
-    assert!(news.of(&seen, &scene()).is_empty());
+    assert!(news.of(&seen, &render_context()).is_empty());
 
     // The middle ones come together with the end.
-    let lines = news.of(&whole, &scene());
+    let lines = news.of(&whole, &render_context());
     let states: Vec<&str> = lines
         .iter()
         .filter_map(|line| line.split_whitespace().next())
         .collect();
     assert_eq!(states, ["SCHEDULED", "DISPATCHED", "RUNNING", "SUCCEEDED"]);
     assert!(lines[3].ends_with("+2.01 s"), "{}", lines[3]);
-    assert!(news.of(&whole, &scene()).is_empty());
+    assert!(news.of(&whole, &render_context()).is_empty());
 }
 
 #[test]
@@ -160,8 +163,8 @@ fn a_second_attempt_is_news() {
     again.at = "2026-01-02T03:04:10Z".to_owned();
     again.attempt = 2;
     job.history.push(again);
-    let mut news = News::default();
-    let lines = news.of(&job, &scene());
+    let mut news = Updates::default();
+    let lines = news.of(&job, &render_context());
     assert_eq!(lines.len(), 6);
     assert!(
         lines[5].ends_with("+7.98 s     on w-1, attempt 2"),
@@ -176,12 +179,12 @@ fn results_that_are_no_json_or_are_gone_are_told() {
     job.result = None;
     job.result_base64 = Some("/w==".to_owned());
     assert_eq!(
-        result(&job, &scene()).unwrap(),
+        result(&job, &render_context()).unwrap(),
         "  result     /w== (base64)"
     );
     job.result_base64 = None;
     job.result_missing = true;
-    assert!(result(&job, &scene()).unwrap().contains("lost"));
+    assert!(result(&job, &render_context()).unwrap().contains("lost"));
 }
 
 #[test]
@@ -202,7 +205,7 @@ fn what_the_worker_said_is_told_and_followed() {
     job.partials = serde_json::from_str(&said["partials"].to_string()).unwrap();
     job.artifacts = serde_json::from_value(said["artifacts"].clone()).unwrap();
     job.constraint_report = serde_json::from_value(said["constraint_report"].clone()).unwrap();
-    let text = super::job(&job, &scene());
+    let text = super::job(&job, &render_context());
     for line in [
         "  progress   40 %  resized",
         "  partials   2, the last [1]",
@@ -213,10 +216,10 @@ fn what_the_worker_said_is_told_and_followed() {
     }
     assert!(!text.contains('\u{1b}'));
     // Followed, it is shown once, before the end.
-    let mut news = News::default();
-    let lines = news.of(&job, &scene());
+    let mut news = Updates::default();
+    let lines = news.of(&job, &render_context());
     assert!(lines[lines.len() - 1].contains("SUCCEEDED"), "{lines:?}");
     assert!(lines[lines.len() - 2].contains("so far: [1]"), "{lines:?}");
     assert!(lines[lines.len() - 3].contains("40 %"), "{lines:?}");
-    assert!(news.of(&job, &scene()).is_empty());
+    assert!(news.of(&job, &render_context()).is_empty());
 }

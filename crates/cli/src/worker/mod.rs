@@ -15,7 +15,7 @@ use crate::terminal::Terminal;
 
 const LONGEST_NAME: usize = 64;
 
-/// Makes workers
+/// Create worker projects
 #[derive(Debug, Args)]
 pub struct Worker {
     #[command(subcommand)]
@@ -24,22 +24,22 @@ pub struct Worker {
 
 #[derive(Debug, Subcommand)]
 pub enum Action {
-    /// Makes a new worker's project in a folder of its name
+    /// Create a worker project in a folder of its name
     New(New),
 }
 
 #[derive(Debug, Args)]
 pub struct New {
-    /// The project's and the worker's name: small letters, digits and -
+    /// Name of the project and the worker: lowercase letters, digits and -
     #[arg(value_parser = name)]
     pub name: String,
-    /// Where to make it [default: a folder of its name, here]
+    /// Folder to create it in [default: a folder of its name, here]
     #[arg(long, value_name = "FOLDER")]
     pub path: Option<PathBuf>,
-    /// The pool it works in
+    /// Pool of the worker
     #[arg(long, default_value = "default")]
     pub pool: String,
-    /// A checkout of Airlock to build against [default: the one this is run from]
+    /// Airlock checkout to build against [default: the one this command runs from]
     #[arg(long, value_name = "FOLDER")]
     pub checkout: Option<PathBuf>,
 }
@@ -51,7 +51,7 @@ fn name(text: &str) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     Err(format!(
-        "small letters, digits and -, beginning with a letter, at most {LONGEST_NAME}"
+        "lowercase letters, digits and -, beginning with a letter, at most {LONGEST_NAME}"
     ))
 }
 
@@ -62,14 +62,14 @@ pub fn run(args: Worker, terminal: Terminal) -> Exit {
             Some(checkout) => Some(checkout),
             None => {
                 let folder = folder.display();
-                terminal.error(&format!("{folder} is no checkout of Airlock"));
+                terminal.error(&format!("{folder} is not a checkout of Airlock"));
                 return Exit::Usage;
             }
         },
         None => Checkout::around_us(),
     };
     let folder = new.path.clone().unwrap_or_else(|| new.name.clone().into());
-    match make(&new, &folder, checkout.as_ref()) {
+    match create_project(&new, &folder, checkout.as_ref()) {
         Ok(()) => {
             let place = folder.display();
             let env = checkout.as_ref().map(|checkout| {
@@ -77,7 +77,7 @@ pub fn run(args: Worker, terminal: Terminal) -> Exit {
                 format!("  . {}\n", file.display())
             });
             terminal.say(&format!(
-                "made {place}\n\n  cd {place}\n  cargo test\n{}  cargo run\n\nits README.md tells \
+                "created {place}\n\n  cd {place}\n  cargo test\n{}  cargo run\n\nits README.md says \
                  how to give it a job",
                 env.unwrap_or_default()
             ));
@@ -89,23 +89,23 @@ pub fn run(args: Worker, terminal: Terminal) -> Exit {
             }
             Exit::Done
         }
-        Err(Trouble::Taken) => {
+        Err(CreateError::NotEmpty) => {
             let place = folder.display();
             terminal.error(&format!(
-                "{place} is there already, and nothing was changed"
+                "{place} exists and is not empty; nothing was changed"
             ));
             Exit::Usage
         }
-        Err(Trouble::Io(doing, error)) => {
-            terminal.error(&format!("{doing}: {error}"));
+        Err(CreateError::Io(action, error)) => {
+            terminal.error(&format!("{action}: {error}"));
             Exit::Failed
         }
     }
 }
 
-enum Trouble {
+enum CreateError {
     /// The folder has something in it.
-    Taken,
+    NotEmpty,
     Io(String, std::io::Error),
 }
 
@@ -118,27 +118,32 @@ const FILES: [(&str, &str); 6] = [
     (".gitignore", "/target\n"),
 ];
 
-fn make(new: &New, folder: &Path, checkout: Option<&Checkout>) -> Result<(), Trouble> {
-    let doing = |what: &str, path: &Path| format!("{what} {}", path.display());
+fn create_project(
+    new: &New,
+    folder: &Path,
+    checkout: Option<&Checkout>,
+) -> Result<(), CreateError> {
+    let action = |what: &str, path: &Path| format!("{what} {}", path.display());
     match std::fs::read_dir(folder).map(|mut entries| entries.next().is_none()) {
         Ok(true) => {}
-        Ok(false) => return Err(Trouble::Taken),
+        Ok(false) => return Err(CreateError::NotEmpty),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => return Err(Trouble::Io(doing("looking into", folder), error)),
+        Err(error) => return Err(CreateError::Io(action("reading", folder), error)),
     }
-    let words = Words::of(new, checkout);
+    let placeholders = Placeholders::of(new, checkout);
     for (file, template) in FILES {
         let path = folder.join(file);
         if let Some(parent) = path.parent() {
-            std::fs::create_dir_all(parent).map_err(|e| Trouble::Io(doing("making", parent), e))?;
+            std::fs::create_dir_all(parent)
+                .map_err(|e| CreateError::Io(action("creating", parent), e))?;
         }
-        std::fs::write(&path, words.fill(template))
-            .map_err(|e| Trouble::Io(doing("writing", &path), e))?;
+        std::fs::write(&path, placeholders.fill(template))
+            .map_err(|e| CreateError::Io(action("writing", &path), e))?;
     }
     if let Some(checkout) = checkout {
         // With the same versions it also builds without the network.
         let (from, to) = (checkout.lock_file(), folder.join("Cargo.lock"));
-        std::fs::copy(&from, &to).map_err(|e| Trouble::Io(doing("copying", &from), e))?;
+        std::fs::copy(&from, &to).map_err(|e| CreateError::Io(action("copying", &from), e))?;
     }
     Ok(())
 }
@@ -153,9 +158,9 @@ fn command(in_checkout: bool) -> PathBuf {
 }
 
 /// What stands for what in the templates.
-struct Words([(&'static str, String); 7]);
+struct Placeholders([(&'static str, String); 7]);
 
-impl Words {
+impl Placeholders {
     fn of(new: &New, checkout: Option<&Checkout>) -> Self {
         let sdk = match checkout {
             Some(checkout) => format!("{{ path = {:?} }}", checkout.sdk()),
@@ -180,7 +185,7 @@ impl Words {
         let text = template.to_owned();
         self.0
             .iter()
-            .fold(text, |text, (word, value)| text.replace(word, value))
+            .fold(text, |text, (name, value)| text.replace(name, value))
     }
 }
 
@@ -209,12 +214,16 @@ mod tests {
             pool: "media".to_owned(),
             checkout: None,
         };
-        let words = Words::of(&new, None);
+        let placeholders = Placeholders::of(&new, None);
         for (file, template) in FILES {
-            let text = words.fill(template);
+            let text = placeholders.fill(template);
             assert!(!text.contains("{{"), "{file}:\n{text}");
         }
-        assert!(words.fill("{{crate}}::x").contains("thumb_nailer::x"));
+        assert!(
+            placeholders
+                .fill("{{crate}}::x")
+                .contains("thumb_nailer::x")
+        );
     }
 
     #[test]
@@ -227,8 +236,8 @@ mod tests {
             pool: "default".to_owned(),
             checkout: None,
         };
-        let made = make(&new, folder.path(), None);
-        assert!(matches!(made, Err(Trouble::Taken)));
+        let made = create_project(&new, folder.path(), None);
+        assert!(matches!(made, Err(CreateError::NotEmpty)));
         assert_eq!(std::fs::read_dir(folder.path()).expect("read").count(), 1);
     }
 }

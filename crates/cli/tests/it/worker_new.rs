@@ -55,5 +55,5 @@ fn a_new_worker_compiles_and_its_tests_do_too() {
     // Asked again, it leaves what is there alone.
     let output = airlock(folder.path(), &new);
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
-    assert!(stderr(&output).contains("there already"));
+    assert!(stderr(&output).contains("is not empty"));
 }

@@ -1,36 +1,39 @@
 //! Terms that end because something broke.
 
 use airlock_election::{ElectionConfig, Elector};
-use airlock_ledger::{
-    Commit, Failure, Ledger, LedgerConfig, LedgerError, LetterFilter, NewDeadLetter,
-};
+use airlock_ledger::{Commit, Failure, Ledger, LedgerConfig, LedgerError, UnmatchedResult};
 use airlock_model::Epoch;
 use airlock_testkit::Postgres;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Bed, SHARD, lost};
+use crate::{SHARD, TestEnv, lost};
 
-fn some_letter() -> Commit {
-    Commit {
-        letters: vec![NewDeadLetter {
-            reason_code: "test".to_owned(),
-            ..NewDeadLetter::default()
-        }],
-        ..Commit::default()
-    }
+fn some_record() -> Commit {
+    Commit::one(UnmatchedResult {
+        job_id: "j".to_owned(),
+        dispatch_id: "d".to_owned(),
+        worker_id: "w".to_owned(),
+        status: "SUCCEEDED".to_owned(),
+        why: "test".to_owned(),
+    })
+}
+
+async fn records(env: &TestEnv) -> anyhow::Result<usize> {
+    let rows = env.postgres.query("SELECT 1 FROM job_stray_result").await?;
+    Ok(rows.len())
 }
 
 #[tokio::test]
 async fn a_killed_session_loses_and_the_stale_leader_writes_nothing() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
+    let env = TestEnv::start().await?;
     let never = CancellationToken::new();
-    let first = bed.lead("a").await?;
-    let mut old = bed.ledger.leader_writer(SHARD, first.epoch()).await?;
-    old.commit(&some_letter()).await?;
-    let standby = bed.stand("b", &never);
-    bed.asked("b").await?;
+    let first = env.lead("a").await?;
+    let mut old = env.ledger.leader_writer(SHARD, first.epoch()).await?;
+    old.commit(&some_record()).await?;
+    let standby = env.campaign("b", &never);
+    env.wait_for_candidate("b").await?;
 
-    let ended = bed
+    let ended = env
         .postgres
         .query_as_superuser(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -43,26 +46,14 @@ async fn a_killed_session_loses_and_the_stale_leader_writes_nothing() -> anyhow:
     lost(&first).await?;
 
     // The old leader's writing session still stands; its epoch does not.
-    match old.commit(&some_letter()).await {
+    match old.commit(&some_record()).await {
         Err(LedgerError::StaleEpoch { shard: 0, epoch }) => assert_eq!(epoch, first.epoch().0),
         other => panic!("a stale leader got {other:?}"),
     }
-    assert_eq!(
-        bed.ledger
-            .letters(&LetterFilter::default(), None, 10)
-            .await?
-            .len(),
-        1
-    );
-    let mut new = bed.ledger.leader_writer(SHARD, second.epoch()).await?;
-    new.commit(&some_letter()).await?;
-    assert_eq!(
-        bed.ledger
-            .letters(&LetterFilter::default(), None, 10)
-            .await?
-            .len(),
-        2
-    );
+    assert_eq!(records(&env).await?, 1);
+    let mut new = env.ledger.leader_writer(SHARD, second.epoch()).await?;
+    new.commit(&some_record()).await?;
+    assert_eq!(records(&env).await?, 2);
     assert!(!second.lost().is_cancelled());
     first.release().await;
     second.release().await;
@@ -71,16 +62,16 @@ async fn a_killed_session_loses_and_the_stale_leader_writes_nothing() -> anyhow:
 
 #[tokio::test]
 async fn a_frozen_postgres_loses_the_lease_after_the_misses() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let first = bed.lead("a").await?;
+    let env = TestEnv::start().await?;
+    let first = env.lead("a").await?;
     let frozen = tokio::time::Instant::now();
-    bed.postgres.stop()?;
+    env.postgres.stop()?;
     lost(&first).await?;
     // More than two time-outs of 500 ms must have passed: one or two lose nothing.
     assert!(frozen.elapsed().as_secs() >= 1, "{:?}", frozen.elapsed());
-    bed.postgres.cont()?;
+    env.postgres.cont()?;
     // The session was given up, so nobody is kept from leading.
-    let second = bed.lead("b").await?;
+    let second = env.lead("b").await?;
     assert_eq!(second.epoch(), Epoch(2));
     first.release().await;
     second.release().await;
@@ -89,20 +80,20 @@ async fn a_frozen_postgres_loses_the_lease_after_the_misses() -> anyhow::Result<
 
 #[tokio::test]
 async fn a_short_freeze_loses_nothing() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
+    let env = TestEnv::start().await?;
     let config = ElectionConfig {
         max_misses: 50,
         ..crate::config()
     };
-    let mut elector = Elector::new(bed.ledger.clone(), config, "a".to_owned(), SHARD);
+    let mut elector = Elector::new(env.ledger.clone(), config, "a".to_owned(), SHARD);
     let leader = crate::won(elector.acquire(&CancellationToken::new())).await?;
-    bed.postgres.stop()?;
+    env.postgres.stop()?;
     // Long enough for at least one miss; the pings after it find the session again.
     tokio::time::sleep(std::time::Duration::from_millis(1_200)).await;
-    bed.postgres.cont()?;
-    let before = bed.ledger.ping().await?;
+    env.postgres.cont()?;
+    let before = env.ledger.ping().await?;
     airlock_testkit::eventually(crate::BOUND, "a renewal after the freeze", || async {
-        let info = bed.ledger.leader(SHARD).await?;
+        let info = env.ledger.leader(SHARD).await?;
         let renewed = info.and_then(|i| i.renewed_at);
         Ok(airlock_testkit::Seen::when(
             renewed > Some(before),
@@ -117,14 +108,14 @@ async fn a_short_freeze_loses_nothing() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn waiting_survives_a_restart_of_postgres() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
+    let env = TestEnv::start().await?;
     let never = CancellationToken::new();
-    let first = bed.lead("a").await?;
-    let standby = bed.stand("b", &never);
-    bed.asked("b").await?;
-    bed.postgres.kill()?;
+    let first = env.lead("a").await?;
+    let standby = env.campaign("b", &never);
+    env.wait_for_candidate("b").await?;
+    env.postgres.kill()?;
     lost(&first).await?;
-    bed.postgres.restart().await?;
+    env.postgres.restart().await?;
     let second = standby.won().await?;
     assert_eq!(second.epoch(), Epoch(2));
     second.release().await;
@@ -133,10 +124,10 @@ async fn waiting_survives_a_restart_of_postgres() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn shutdown_ends_the_wait_for_a_postgres_that_is_away() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    bed.postgres.kill()?;
+    let env = TestEnv::start().await?;
+    env.postgres.kill()?;
     let shutdown = CancellationToken::new();
-    let standby = bed.stand("a", &shutdown);
+    let standby = env.campaign("a", &shutdown);
     shutdown.cancel();
     assert!(standby.end().await?.is_none());
     Ok(())

@@ -24,12 +24,12 @@ fn config() -> ElectionConfig {
     }
 }
 
-struct Bed {
+struct TestEnv {
     postgres: Postgres,
     ledger: Ledger,
 }
 
-impl Bed {
+impl TestEnv {
     async fn start() -> anyhow::Result<Self> {
         let postgres = Postgres::start().await?;
         let mut config = LedgerConfig::at(&postgres.url());
@@ -51,16 +51,16 @@ impl Bed {
     }
 
     /// An election in the background.
-    fn stand(&self, instance: &str, shutdown: &CancellationToken) -> Standing {
+    fn campaign(&self, instance: &str, shutdown: &CancellationToken) -> Campaign {
         let mut elector = self.elector(instance, SHARD);
         let shutdown = shutdown.clone();
-        Standing(tokio::spawn(async move {
+        Campaign(tokio::spawn(async move {
             Ok(elector.acquire(&shutdown).await?)
         }))
     }
 
     /// Until the session of `instance` has asked for the lock.
-    async fn asked(&self, instance: &str) -> anyhow::Result<()> {
+    async fn wait_for_candidate(&self, instance: &str) -> anyhow::Result<()> {
         let sql = format!(
             "SELECT count(*) FROM pg_stat_activity
              WHERE application_name = 'airlock-lease-{instance}'
@@ -92,9 +92,9 @@ impl Bed {
     }
 }
 
-struct Standing(tokio::task::JoinHandle<anyhow::Result<Option<Leadership>>>);
+struct Campaign(tokio::task::JoinHandle<anyhow::Result<Option<Leadership>>>);
 
-impl Standing {
+impl Campaign {
     async fn end(self) -> anyhow::Result<Option<Leadership>> {
         tokio::time::timeout(BOUND, self.0).await??
     }

@@ -6,19 +6,19 @@ use airlock_model::{Epoch, Shard};
 use airlock_testkit::Postgres;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Bed, SHARD, lost, won};
+use crate::{SHARD, TestEnv, lost, won};
 
 #[tokio::test]
 async fn one_of_two_leads_and_hands_over_on_release() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
+    let env = TestEnv::start().await?;
     let never = CancellationToken::new();
-    let first = bed.lead("a").await?;
+    let first = env.lead("a").await?;
     assert_eq!((first.epoch(), first.shard()), (Epoch(1), SHARD));
 
-    let standby = bed.stand("b", &never);
-    bed.asked("b").await?;
+    let standby = env.campaign("b", &never);
+    env.wait_for_candidate("b").await?;
     assert!(!standby.0.is_finished());
-    let info = bed.ledger.leader(SHARD).await?.expect("someone leads");
+    let info = env.ledger.leader(SHARD).await?.expect("someone leads");
     assert_eq!((info.leader.as_str(), info.epoch), ("a", Epoch(1)));
     assert!(info.renewed_at.is_some());
     assert!(!first.lost().is_cancelled());
@@ -31,7 +31,7 @@ async fn one_of_two_leads_and_hands_over_on_release() -> anyhow::Result<()> {
     );
     let second = standby.won().await?;
     assert_eq!(second.epoch(), Epoch(2));
-    let info = bed.ledger.leader(SHARD).await?.expect("someone leads");
+    let info = env.ledger.leader(SHARD).await?.expect("someone leads");
     assert_eq!((info.leader.as_str(), info.epoch), ("b", Epoch(2)));
     second.release().await;
     Ok(())
@@ -39,32 +39,32 @@ async fn one_of_two_leads_and_hands_over_on_release() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn a_standby_keeps_one_session_and_ends_it_at_shutdown() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let leader = bed.lead("a").await?;
+    let env = TestEnv::start().await?;
+    let leader = env.lead("a").await?;
     let shutdown = CancellationToken::new();
-    let standby = bed.stand("b", &shutdown);
-    bed.asked("b").await?;
+    let standby = env.campaign("b", &shutdown);
+    env.wait_for_candidate("b").await?;
     // Each try renews the time of the query; after a few there is still one session.
-    let first = query_start(&bed).await?;
+    let first = query_start(&env).await?;
     airlock_testkit::eventually(crate::BOUND, "another try", || async {
-        let now = query_start(&bed).await?;
+        let now = query_start(&env).await?;
         Ok(airlock_testkit::Seen::when(
             now != first,
             format!("{now:?}"),
         ))
     })
     .await?;
-    bed.sessions("b", 1).await?;
+    env.sessions("b", 1).await?;
     shutdown.cancel();
     assert!(standby.end().await?.is_none());
-    bed.sessions("b", 0).await?;
+    env.sessions("b", 0).await?;
     assert!(!leader.lost().is_cancelled());
     leader.release().await;
-    bed.sessions("a", 0).await
+    env.sessions("a", 0).await
 }
 
-async fn query_start(bed: &Bed) -> anyhow::Result<Vec<airlock_testkit::Row>> {
-    bed.postgres
+async fn query_start(env: &TestEnv) -> anyhow::Result<Vec<airlock_testkit::Row>> {
+    env.postgres
         .query_as_superuser(
             "SELECT query_start FROM pg_stat_activity WHERE application_name = 'airlock-lease-b'",
         )
@@ -73,11 +73,11 @@ async fn query_start(bed: &Bed) -> anyhow::Result<Vec<airlock_testkit::Row>> {
 
 #[tokio::test]
 async fn dropping_a_leadership_frees_the_lock() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let first = bed.lead("a").await?;
+    let env = TestEnv::start().await?;
+    let first = env.lead("a").await?;
     let token = first.lost();
     drop(first);
-    let second = bed.lead("b").await?;
+    let second = env.lead("b").await?;
     assert_eq!(second.epoch(), Epoch(2));
     assert!(token.is_cancelled());
     second.release().await;
@@ -86,10 +86,10 @@ async fn dropping_a_leadership_frees_the_lock() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn shards_are_led_apart() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
+    let env = TestEnv::start().await?;
     let never = CancellationToken::new();
-    let zero = bed.lead("a").await?;
-    let one = won(bed.elector("b", Shard(1)).acquire(&never)).await?;
+    let zero = env.lead("a").await?;
+    let one = won(env.elector("b", Shard(1)).acquire(&never)).await?;
     assert_eq!((one.shard(), one.epoch()), (Shard(1), Epoch(1)));
     assert!(!zero.lost().is_cancelled());
     zero.release().await;
@@ -142,29 +142,29 @@ async fn clusters_with_keys_of_their_own_share_one_postgres() -> anyhow::Result<
 
 #[tokio::test]
 async fn a_renewal_that_finds_another_term_loses() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let first = bed.lead("a").await?;
-    let mut other = bed.ledger.lease_connection("b").await?;
+    let env = TestEnv::start().await?;
+    let first = env.lead("a").await?;
+    let mut other = env.ledger.lease_connection("b").await?;
     let epoch = other.raise_epoch(SHARD, "b", crate::BOUND).await?;
     assert!(epoch > first.epoch());
     lost(&first).await?;
     // The lock is given up as well, not only the claim to lead.
-    bed.sessions("a", 0).await
+    env.sessions("a", 0).await
 }
 
 #[tokio::test]
 async fn a_term_begins_above_what_was_seen_elsewhere() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    bed.lead("a").await?.release().await;
+    let env = TestEnv::start().await?;
+    env.lead("a").await?.release().await;
     let config = ElectionConfig::default();
-    let mut elector = Elector::new(bed.ledger.clone(), config, "b".to_owned(), SHARD);
+    let mut elector = Elector::new(env.ledger.clone(), config, "b".to_owned(), SHARD);
     elector.continue_above(Epoch(41));
     elector.continue_above(Epoch(40));
     let never = CancellationToken::new();
     let leadership = elector.acquire(&never).await?.expect("a term");
     assert_eq!(leadership.epoch(), Epoch(42));
     leadership.release().await;
-    let leadership = bed.lead("c").await?;
+    let leadership = env.lead("c").await?;
     assert_eq!(
         leadership.epoch(),
         Epoch(43),

@@ -2,24 +2,25 @@
 
 use std::sync::Arc;
 
-use airlock_ledger::{Approval, ApprovalStatus, AskedFor, AuditEntry, Input, NewVote, VoteOutcome};
-use airlock_model::{Claim, Constraints, JobId, JobState, Timestamp};
+use airlock_api::{ApprovalDetail, LastApproved, Page, Vote, VoteRequest};
+use airlock_ledger::{Approval, AskedFor, AuditEntry, Input, NewVote, VoteOutcome};
+use airlock_model::{Constraints, JobState, Timestamp};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::IntoResponse;
-use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
-use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::jobs::{JobPath, RETRY_FOR, job_id};
-use super::{Answer, App, admission};
-use crate::changes::{Change, Changes};
-use crate::cursor;
-use crate::decode::decode_object;
-use crate::policy_query as query;
-use crate::problem::Problem;
+use super::{App, HandlerResult};
+use crate::auth::Caller;
+use crate::http::cursor;
+use crate::http::decode::decode_object;
+use crate::http::problem::Problem;
+use crate::limits::admission;
+use crate::policy::query;
 use crate::retry::{problem, retrying};
+use crate::view::diff::Changes;
 
 const MAX_REASON: usize = 1_024;
 /// A word on a job is a reason and perhaps constraints.
@@ -30,70 +31,6 @@ const SHOWN_BYTES: usize = 16 << 10;
 const COMPARED_BYTES: u32 = 256 << 10;
 /// Audit entries shown with one approval.
 const AUDIT_SHOWN: u32 = 200;
-
-#[derive(Serialize)]
-struct Shown<'a> {
-    job_id: &'a str,
-    round: u32,
-    status: ApprovalStatus,
-    job_state: JobState,
-    topic: &'a str,
-    tenant_id: &'a str,
-    principal_id: Option<&'a str>,
-    actor_id: Option<&'a str>,
-    /// Whom the request named without the right to; it counts for nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    on_behalf_of: Option<&'a Claim>,
-    submitted_by: Option<&'a str>,
-    /// Of a retry: who brought the request before.
-    #[serde(skip_serializing_if = "<[String]>::is_empty")]
-    authors: &'a [String],
-    capability: Option<&'a str>,
-    risk_tags: &'a [String],
-    labels: &'a std::collections::BTreeMap<String, String>,
-    /// Why somebody is asked.
-    reason: &'a str,
-    rule_id: &'a str,
-    rule_hash: &'a str,
-    policy_snapshot: &'a str,
-    job_hash: String,
-    quorum: u32,
-    approvals: usize,
-    approvers: &'a [String],
-    approver_roles: &'a [String],
-    created_at: String,
-    expires_at: String,
-    decided_at: Option<String>,
-    decided_reason: Option<&'a str>,
-    used_at: Option<String>,
-    votes: Vec<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    audit: Option<Vec<Value>>,
-    #[serde(flatten)]
-    request: Option<ShownRequest>,
-}
-
-/// What is asked about. Only of a single one.
-#[derive(Serialize)]
-struct ShownRequest {
-    /// The input; the beginning of its text when it is too long.
-    payload: Option<Box<RawValue>>,
-    payload_bytes: u64,
-    payload_truncated: bool,
-    estimated_cost: Option<Value>,
-    /// What the policy binds the job to.
-    constraints: Option<Value>,
-    /// The last approved one of its kind, and what differs from it.
-    last_approved: Option<ShownLast>,
-}
-
-#[derive(Serialize)]
-struct ShownLast {
-    job_id: JobId,
-    approved_at: String,
-    changes: Vec<Change>,
-    changes_truncated: bool,
-}
 
 /// An input as JSON. What is no JSON, or is cut off, is a text.
 fn raw(input: &Input, most: usize) -> Option<Box<RawValue>> {
@@ -107,112 +44,129 @@ fn raw(input: &Input, most: usize) -> Option<Box<RawValue>> {
     to_raw_value(&String::from_utf8_lossy(start)).ok()
 }
 
-fn show_request(approval: &Approval, asked: &AskedFor) -> ShownRequest {
+/// The last approved request of the same kind, and what differs from it.
+fn last_approved(approval: &Approval, asked: &AskedFor) -> Option<LastApproved> {
+    let last = asked.last.as_ref()?;
     let input = asked.input.as_ref();
     let spec = to_raw_value(&approval.spec).ok();
-    let last_approved = asked.last.as_ref().map(|last| {
-        let mut changes = Changes::default();
-        let before = to_raw_value(&last.spec).ok();
-        changes.compare("", before.as_deref(), spec.as_deref());
-        let whole = |input: Option<&Input>| input.and_then(|i| raw(i, COMPARED_BYTES as usize));
-        let (old, new) = (whole(last.input.as_ref()), whole(input));
-        changes.compare("payload", old.as_deref(), new.as_deref());
-        let longer = [last.input.as_ref(), input]
-            .into_iter()
-            .flatten()
-            .any(|i| !i.is_whole());
-        ShownLast {
-            job_id: last.job_id.clone(),
-            approved_at: last.approved_at.to_rfc3339(),
-            // What was not read may differ, too.
-            changes_truncated: changes.cut || longer,
-            changes: changes.found,
-        }
-    });
-    ShownRequest {
+    let mut changes = Changes::default();
+    let before = to_raw_value(&last.spec).ok();
+    changes.compare("", before.as_deref(), spec.as_deref());
+    let whole = |input: Option<&Input>| input.and_then(|i| raw(i, COMPARED_BYTES as usize));
+    let (old, new) = (whole(last.input.as_ref()), whole(input));
+    changes.compare("payload", old.as_deref(), new.as_deref());
+    let longer = [last.input.as_ref(), input]
+        .into_iter()
+        .flatten()
+        .any(|i| !i.is_whole());
+    Some(LastApproved {
+        job_id: last.job_id.to_string(),
+        approved_at: last.approved_at.to_rfc3339(),
+        // What was not read may differ, too.
+        changes_truncated: changes.cut || longer,
+        changes: changes.found,
+    })
+}
+
+fn show_detail(
+    approval: &Approval,
+    audit: &[AuditEntry],
+    asked: Option<&AskedFor>,
+) -> ApprovalDetail {
+    let input = asked.and_then(|asked| asked.input.as_ref());
+    ApprovalDetail {
+        approval: show(approval),
+        audit: audit.iter().map(audit_entry).collect(),
         payload: input.and_then(|i| raw(i, SHOWN_BYTES)),
         payload_bytes: input.map_or(0, |i| i.len),
         payload_truncated: input.is_some_and(|i| i.len > SHOWN_BYTES as u64),
         estimated_cost: serde_json::to_value(&approval.spec)
             .ok()
             .and_then(|spec| spec.get("estimated_cost").cloned()),
-        constraints: asked.constraints.clone(),
-        last_approved,
+        constraints: asked.and_then(|asked| asked.constraints.clone()),
+        last_approved: asked.and_then(|asked| last_approved(approval, asked)),
     }
 }
 
-fn show(a: &Approval) -> Shown<'_> {
-    Shown {
-        job_id: a.job_id.as_str(),
+fn show(a: &Approval) -> airlock_api::Approval {
+    airlock_api::Approval {
+        job_id: a.job_id.to_string(),
         round: a.round,
-        status: a.status,
+        status: a.status.as_str().to_owned(),
         job_state: a.job_state,
-        topic: a.spec.topic.as_str(),
-        tenant_id: a.tenant.as_str(),
-        principal_id: a.spec.principal_id.as_deref(),
-        actor_id: a.spec.actor_id.as_deref(),
-        on_behalf_of: a.spec.on_behalf_of.as_deref(),
-        submitted_by: a.submitted_by.as_deref(),
-        authors: &a.authors,
-        capability: a.spec.capability.as_deref(),
-        risk_tags: &a.spec.risk_tags,
-        labels: &a.spec.labels,
-        reason: &a.reason,
-        rule_id: &a.rule_id,
-        rule_hash: &a.rule_hash,
-        policy_snapshot: &a.policy_snapshot,
+        topic: a.spec.topic.to_string(),
+        tenant_id: a.tenant.to_string(),
+        principal_id: a.spec.principal_id.clone(),
+        actor_id: a.spec.actor_id.clone(),
+        on_behalf_of: a.spec.on_behalf_of.as_deref().cloned(),
+        submitted_by: a.submitted_by.clone(),
+        authors: a.authors.clone(),
+        capability: a.spec.capability.clone(),
+        risk_tags: a.spec.risk_tags.clone(),
+        labels: a.spec.labels.clone(),
+        reason: a.reason.clone(),
+        rule_id: a.rule_id.clone(),
+        rule_hash: a.rule_hash.clone(),
+        policy_snapshot: a.policy_snapshot.clone(),
         job_hash: a.job_hash.iter().map(|b| format!("{b:02x}")).collect(),
         quorum: a.quorum,
-        approvals: a.approvals(),
-        approvers: &a.permitted.approvers,
-        approver_roles: &a.permitted.approver_roles,
+        approvals: u32::try_from(a.approvals()).unwrap_or(u32::MAX),
+        approvers: a.permitted.approvers.clone(),
+        approver_roles: a.permitted.approver_roles.clone(),
         created_at: a.requested_at.to_rfc3339(),
         expires_at: a.expires_at.to_rfc3339(),
         decided_at: a.decided_at.map(Timestamp::to_rfc3339),
-        decided_reason: a.decided_reason.as_deref(),
+        decided_reason: a.decided_reason.clone(),
         used_at: a.used_at.map(Timestamp::to_rfc3339),
-        votes: a
-            .votes
-            .iter()
-            .map(|v| {
-                json!({
-                    "voter": v.voter,
-                    "approve": v.approve,
-                    "reason": v.reason,
-                    "constraints": v.constraints,
-                    "at": v.at.to_rfc3339(),
-                })
-            })
-            .collect(),
-        audit: None,
-        request: None,
+        votes: a.votes.iter().map(show_vote).collect(),
     }
 }
 
-fn entry(e: &AuditEntry) -> Value {
-    json!({"at": e.at.to_rfc3339(), "kind": e.kind, "actor": e.actor, "detail": e.detail})
+fn show_vote(v: &airlock_ledger::Vote) -> Vote {
+    Vote {
+        voter: v.voter.clone(),
+        approve: v.approve,
+        reason: v.reason.clone(),
+        constraints: v.constraints.clone(),
+        at: v.at.to_rfc3339(),
+    }
 }
 
-pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let caller = app.keys.caller(request.headers())?;
+fn audit_entry(e: &AuditEntry) -> airlock_api::AuditEntry {
+    airlock_api::AuditEntry {
+        at: e.at.to_rfc3339(),
+        kind: e.kind.clone(),
+        actor: e.actor.clone(),
+        detail: e.detail.clone(),
+    }
+}
+
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    request: Request,
+) -> HandlerResult {
     let listing = query::approvals(request.uri(), caller.scope.as_ref())?;
-    let _admitted = app.admission.look(&caller)?;
+    let _admitted = app.admission.begin_read(&caller)?;
     let ledger = app.links.need_ledger()?;
     let page = retrying(Instant::now() + RETRY_FOR, || {
         ledger.approvals(&listing.filter, listing.after.clone(), listing.limit)
     })
     .await
     .map_err(|e| problem(&e))?;
-    let items: Vec<Shown<'_>> = page.approvals.iter().map(show).collect();
+    let items = page.approvals.iter().map(show).collect();
     let next_cursor = page.next.as_ref().map(|(at, id)| cursor::write(*at, id));
-    Ok(Json(json!({"items": items, "next_cursor": next_cursor})).into_response())
+    Ok(Json(Page { items, next_cursor }).into_response())
 }
 
-pub async fn get(State(app): State<Arc<App>>, path: JobPath, request: Request) -> Answer {
-    let caller = app.keys.caller(request.headers())?;
+pub(super) async fn get(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    path: JobPath,
+) -> HandlerResult {
     let id = job_id(path)?;
     let scope = caller.scope.as_ref();
-    let _admitted = app.admission.look(&caller)?;
+    let _admitted = app.admission.begin_read(&caller)?;
     let ledger = app.links.need_ledger()?;
     let until = Instant::now() + RETRY_FOR;
     let approval = retrying(until, || ledger.approval(scope, &id))
@@ -225,50 +179,53 @@ pub async fn get(State(app): State<Arc<App>>, path: JobPath, request: Request) -
     let asked = retrying(until, || ledger.asked_for(scope, &approval, COMPARED_BYTES))
         .await
         .map_err(|e| problem(&e))?;
-    let mut shown = show(&approval);
-    shown.request = asked.as_ref().map(|asked| show_request(&approval, asked));
-    shown.audit = Some(audit.iter().map(entry).collect());
-    Ok(Json(shown).into_response())
+    Ok(Json(show_detail(&approval, &audit, asked.as_ref())).into_response())
 }
 
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct VoteBody {
-    reason: Option<String>,
-    /// Some clients call it so.
-    note: Option<String>,
-    /// What the job is narrowed to; of the shape of a rule's.
-    constraints: Option<Constraints>,
-}
+/// The constraints are of the shape of a rule's.
+type VoteBody = VoteRequest<Constraints>;
 
-impl VoteBody {
-    fn reason(&self) -> Result<&str, Problem> {
-        let reason = self.reason.as_deref().or(self.note.as_deref());
-        let reason = reason.unwrap_or_default();
-        if reason.len() > MAX_REASON {
-            let message = format!(
-                "is {} bytes long; at most {MAX_REASON} are allowed",
-                reason.len()
-            );
-            return Err(Problem::field("reason", message));
-        }
-        Ok(reason)
+fn reason(body: &VoteBody) -> Result<&str, Problem> {
+    let reason = body.reason.as_deref().or(body.note.as_deref());
+    let reason = reason.unwrap_or_default();
+    if reason.len() > MAX_REASON {
+        let message = format!(
+            "is {} bytes long; at most {MAX_REASON} are allowed",
+            reason.len()
+        );
+        return Err(Problem::field("reason", message));
     }
+    Ok(reason)
 }
 
-pub async fn approve(State(app): State<Arc<App>>, path: JobPath, request: Request) -> Answer {
-    vote(&app, path, request, true).await
+pub(super) async fn approve(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    path: JobPath,
+    request: Request,
+) -> HandlerResult {
+    vote(&app, caller, path, request, true).await
 }
 
-pub async fn reject(State(app): State<Arc<App>>, path: JobPath, request: Request) -> Answer {
-    vote(&app, path, request, false).await
+pub(super) async fn reject(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    path: JobPath,
+    request: Request,
+) -> HandlerResult {
+    vote(&app, caller, path, request, false).await
 }
 
-async fn vote(app: &App, path: JobPath, request: Request, approve: bool) -> Answer {
+async fn vote(
+    app: &App,
+    caller: Caller,
+    path: JobPath,
+    request: Request,
+    approve: bool,
+) -> HandlerResult {
     let (parts, body) = request.into_parts();
-    let caller = app.keys.caller(&parts.headers)?;
     let id = job_id(path)?;
-    let mut admitted = app.admission.enter(&caller)?;
+    let mut admitted = app.admission.begin_write(&caller)?;
     let text = admitted
         .read(&parts.headers, body, VOTE_BYTES, "reason")
         .await?;
@@ -278,7 +235,7 @@ async fn vote(app: &App, path: JobPath, request: Request, approve: bool) -> Answ
         admission::check_content_type(&parts.headers)?;
         decode_object(&text)?
     };
-    let reason = body.reason()?;
+    let reason = reason(&body)?;
     if !approve && body.constraints.is_some() {
         return Err(Problem::field(
             "constraints",
@@ -311,7 +268,7 @@ async fn vote(app: &App, path: JobPath, request: Request, approve: bool) -> Answ
     answer(app, outcome, &id)
 }
 
-fn answer(app: &App, outcome: VoteOutcome, id: &airlock_model::JobId) -> Answer {
+fn answer(app: &App, outcome: VoteOutcome, id: &airlock_model::JobId) -> HandlerResult {
     let refused = match outcome {
         VoteOutcome::Approved(a) => {
             app.metrics.voted("approved");
@@ -338,16 +295,20 @@ fn answer(app: &App, outcome: VoteOutcome, id: &airlock_model::JobId) -> Answer 
         }
         VoteOutcome::Expired(a) => {
             Problem::conflict(format!("the request expired at {}", a.expires_at))
-                .in_state(a.job_state.as_str())
+                .in_state(a.job_state)
         }
         VoteOutcome::NotHeld(state) => {
             Problem::conflict(format!("the job is not held for approval; it is {state}"))
-                .in_state(state.as_str())
+                .in_state(state)
         }
         VoteOutcome::OwnJob => Problem::forbidden("nobody approves or rejects their own job"),
         VoteOutcome::NotPermitted => {
             Problem::forbidden("the rule that holds this job names others to approve it")
         }
+        VoteOutcome::UnverifiedSender => Problem::forbidden(
+            "the job came over the bus without a signature, so nothing proves whose it is; only \
+             an administrator approves or rejects it",
+        ),
         VoteOutcome::NotFound => return Err(Problem::no_such_job(id.as_str())),
     };
     Err(refused.of_job(id))

@@ -7,7 +7,12 @@
 
 use std::sync::Arc;
 
+use airlock_api::{
+    ActiveBundle, BundleChange, BundlePage, FieldProblem, KernelProbe, KernelStatus, LoadedBy,
+    PolicyStatus, PublishRequest, RollbackRequest,
+};
 use airlock_ledger::{Bundle, Ledger, NewBundle, RolledBack};
+use airlock_model::Timestamp;
 use airlock_proto::own::TriedBundle;
 use axum::Json;
 use axum::extract::rejection::PathRejection;
@@ -16,18 +21,18 @@ use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::{Deserialize, Serialize};
-use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
 use super::jobs::RETRY_FOR;
-use super::{Answer, App, admission};
-use crate::bundle_check;
-use crate::decode::decode_object;
-use crate::kernels::{self, LoadedBy};
-use crate::policy_query as query;
-use crate::problem::{FieldProblem, Problem};
+use super::{App, HandlerResult};
+use crate::auth::Caller;
+use crate::http::decode::decode_object;
+use crate::http::problem::Problem;
+use crate::limits::admission;
+use crate::policy::bundle_check;
+use crate::policy::kernel_status;
+use crate::policy::query;
 use crate::retry::{problem, retrying};
 
 const MAX_CONTENT: usize = 1 << 20;
@@ -37,65 +42,11 @@ const MAX_NOTE: usize = 1_024;
 const PUBLISH_BYTES: usize = 4 * MAX_CONTENT;
 const ROLLBACK_BYTES: usize = 16 << 10;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PublishBody {
-    name: String,
-    content: String,
-    #[serde(default)]
-    position: i32,
-    /// Ed25519 over the content, in base64 or hexadecimal.
-    #[serde(default)]
-    signature: Option<String>,
-    #[serde(default)]
-    key_id: Option<String>,
-    #[serde(default)]
-    note: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct RollbackBody {
-    /// The version to go back to; the one before when left out.
-    to: Option<u64>,
-}
-
-#[derive(Serialize)]
-struct Shown<'a> {
-    name: &'a str,
-    version: u64,
-    active: bool,
-    position: i32,
-    sha256: &'a str,
-    signature: Option<String>,
-    key_id: Option<&'a str>,
-    note: &'a str,
-    published_by: &'a str,
-    published_at: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    content: Option<&'a str>,
-    /// Of one that is active: whether every kernel has loaded it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    loaded: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    not_loaded_because: Option<String>,
-}
-
-/// What came of a change: the bundle, and what each kernel made of it.
-#[derive(Serialize)]
-struct Changed<'a> {
-    #[serde(flatten)]
-    bundle: Shown<'a>,
-    /// Every kernel has loaded it.
-    in_force: bool,
-    loaded_by: &'a [LoadedBy],
-}
-
 /// Active is what the kernels have, not what the ledger wants.
-fn changed<'a>(bundle: &'a Bundle, loaded_by: &'a [LoadedBy]) -> Changed<'a> {
-    let in_force = kernels::by_all(loaded_by);
-    Changed {
-        bundle: Shown {
+fn changed(bundle: &Bundle, loaded_by: Vec<LoadedBy>) -> BundleChange {
+    let in_force = kernel_status::by_all(&loaded_by);
+    BundleChange::Active {
+        bundle: airlock_api::Bundle {
             active: bundle.active && in_force,
             ..show(bundle, false)
         },
@@ -104,19 +55,19 @@ fn changed<'a>(bundle: &'a Bundle, loaded_by: &'a [LoadedBy]) -> Changed<'a> {
     }
 }
 
-fn show(b: &Bundle, content: bool) -> Shown<'_> {
-    Shown {
-        name: &b.name,
+fn show(b: &Bundle, content: bool) -> airlock_api::Bundle {
+    airlock_api::Bundle {
+        name: b.name.clone(),
         version: b.version,
         active: b.active,
         position: b.position,
-        sha256: &b.sha256,
+        sha256: b.sha256.clone(),
         signature: b.signature.as_ref().map(|s| STANDARD.encode(s)),
-        key_id: b.key_id.as_deref(),
-        note: &b.note,
-        published_by: &b.published_by,
+        key_id: b.key_id.clone(),
+        note: b.note.clone(),
+        published_by: b.published_by.clone(),
         published_at: b.published_at.to_rfc3339(),
-        content: content.then_some(b.content.as_str()),
+        content: content.then(|| b.content.clone()),
         loaded: None,
         not_loaded_because: None,
     }
@@ -170,16 +121,18 @@ async fn try_rollback(
     }
 }
 
-pub async fn publish(State(app): State<Arc<App>>, request: Request) -> Answer {
+pub(super) async fn publish(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    request: Request,
+) -> HandlerResult {
     let (parts, body) = request.into_parts();
-    let caller = app.keys.caller(&parts.headers)?;
-    caller.must_be_admin()?;
     admission::check_content_type(&parts.headers)?;
-    let mut admitted = app.admission.enter(&caller)?;
+    let mut admitted = app.admission.begin_write(&caller)?;
     let text = admitted
         .read(&parts.headers, body, PUBLISH_BYTES, "content")
         .await?;
-    let body: PublishBody = decode_object(&text)?;
+    let body: PublishRequest = decode_object(&text)?;
     check(&body)?;
     let signature = signature(&app, &body)?;
     let ledger = app.links.need_ledger()?;
@@ -220,11 +173,11 @@ pub async fn publish(State(app): State<Arc<App>>, request: Request) -> Answer {
         .map_err(|e| problem(&e))?;
     app.waker
         .policy_changed("policy.published", &bundle.name, bundle.version);
-    let loaded_by = kernels::wait(&ledger).await;
-    Ok((StatusCode::CREATED, Json(changed(&bundle, &loaded_by))).into_response())
+    let loaded_by = kernel_status::wait(&ledger).await;
+    Ok((StatusCode::CREATED, Json(changed(&bundle, loaded_by))).into_response())
 }
 
-fn check(body: &PublishBody) -> Result<(), Problem> {
+fn check(body: &PublishRequest) -> Result<(), Problem> {
     let name = &body.name;
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(plain) {
@@ -252,7 +205,7 @@ fn check(body: &PublishBody) -> Result<(), Problem> {
 }
 
 /// The signature's bytes, verified where this gateway knows the keys.
-fn signature(app: &App, body: &PublishBody) -> Result<Option<Vec<u8>>, Problem> {
+fn signature(app: &App, body: &PublishRequest) -> Result<Option<Vec<u8>>, Problem> {
     let Some(text) = body.signature.as_deref().filter(|s| !s.is_empty()) else {
         if app.policy.require_signature {
             return Err(Problem::field("signature", "is required here"));
@@ -283,11 +236,13 @@ fn decoded(text: &str) -> Option<Vec<u8>> {
     (bytes.len() == 64).then_some(bytes)
 }
 
-pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let caller = app.keys.caller(request.headers())?;
-    caller.must_be_admin()?;
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    request: Request,
+) -> HandlerResult {
     let asked = query::bundles(request.uri())?;
-    let _admitted = app.admission.look(&caller)?;
+    let _admitted = app.admission.begin_read(&caller)?;
     let ledger = app.links.need_ledger()?;
     let bundles = retrying(Instant::now() + RETRY_FOR, || {
         ledger.bundles(asked.name.as_deref())
@@ -298,7 +253,7 @@ pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
     let there = ledger.kernels().await.map_err(|e| problem(&e))?;
     let loaded_by: Vec<LoadedBy> = there
         .iter()
-        .map(|k| kernels::loaded_by(k, generation))
+        .map(|k| kernel_status::loaded_by(k, generation))
         .collect();
     let why = match loaded_by.iter().find(|k| !k.loaded) {
         Some(k) => Some(format!(
@@ -317,30 +272,33 @@ pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
         }
         shown
     };
-    let items: Vec<Shown<'_>> = bundles.iter().map(item).collect();
-    Ok(Json(json!({"items": items, "next_cursor": null})).into_response())
+    let items = bundles.iter().map(item).collect();
+    Ok(Json(BundlePage {
+        items,
+        next_cursor: None,
+    })
+    .into_response())
 }
 
-pub async fn rollback(
+pub(super) async fn rollback(
     State(app): State<Arc<App>>,
+    caller: Caller,
     path: Result<Path<String>, PathRejection>,
     request: Request,
-) -> Answer {
+) -> HandlerResult {
     let (parts, body) = request.into_parts();
-    let caller = app.keys.caller(&parts.headers)?;
-    caller.must_be_admin()?;
     let Ok(Path(name)) = path else {
         return Err(Problem::no_such_bundle("that"));
     };
     if name.contains('\0') {
         return Err(Problem::no_such_bundle("that"));
     }
-    let mut admitted = app.admission.enter(&caller)?;
+    let mut admitted = app.admission.begin_write(&caller)?;
     let text = admitted
         .read(&parts.headers, body, ROLLBACK_BYTES, "to")
         .await?;
-    let body: RollbackBody = if text.is_empty() {
-        RollbackBody::default()
+    let body: RollbackRequest = if text.is_empty() {
+        RollbackRequest::default()
     } else {
         admission::check_content_type(&parts.headers)?;
         decode_object(&text)?
@@ -356,16 +314,19 @@ pub async fn rollback(
         RolledBack::To(bundle) => {
             app.waker
                 .policy_changed("policy.rolled_back", &name, bundle.version);
-            let loaded_by = kernels::wait(&ledger).await;
-            Ok(Json(changed(&bundle, &loaded_by)).into_response())
+            let loaded_by = kernel_status::wait(&ledger).await;
+            Ok(Json(changed(&bundle, loaded_by)).into_response())
         }
         RolledBack::Withdrawn => {
             app.waker.policy_changed("policy.withdrawn", &name, 0);
-            let loaded_by = kernels::wait(&ledger).await;
-            Ok(Json(json!({
-                "name": name, "version": null, "active": false,
-                "in_force": kernels::by_all(&loaded_by), "loaded_by": loaded_by,
-            }))
+            let loaded_by = kernel_status::wait(&ledger).await;
+            Ok(Json(BundleChange::Withdrawn {
+                name,
+                version: None,
+                active: false,
+                in_force: kernel_status::by_all(&loaded_by),
+                loaded_by,
+            })
             .into_response())
         }
         RolledBack::NotFound => Err(Problem::no_such_bundle(&name)),
@@ -373,44 +334,59 @@ pub async fn rollback(
 }
 
 /// What the policy is made of, and how each kernel stands to it.
-pub async fn status(State(app): State<Arc<App>>, request: Request) -> Answer {
-    app.keys.caller(request.headers())?.must_be_admin()?;
+pub(super) async fn status(State(app): State<Arc<App>>) -> HandlerResult {
     let ledger = app.links.need_ledger()?;
     let generation = ledger.bundles_generation().await.map_err(|e| problem(&e))?;
     let bundles = ledger.active_bundles().await.map_err(|e| problem(&e))?;
     let there = ledger.kernels().await.map_err(|e| problem(&e))?;
     let asked = app.kernel.confirm().await;
     let mut in_force = matches!(&asked, Ok(a) if a.refused.is_empty() && !a.snapshot.is_empty());
-    let mut listed = Vec::new();
+    let mut kernels = Vec::new();
     for kernel in &there {
-        let stands = kernels::loaded_by(kernel, generation);
-        in_force &= stands.loaded;
-        let time = |at: Option<airlock_model::Timestamp>| at.map(|at| at.to_rfc3339());
-        listed.push(json!({
-            "kernel": stands.kernel,
-            "snapshot": stands.snapshot,
-            "loaded": stands.loaded,
-            "reason": stands.reason,
-            "loaded_since": time(kernel.loaded_at),
-            "refused_since": time(kernel.refused_at),
-            "files": kernel.report.files,
-            "counts_alone_because": kernel.report.alone,
-            "seen_at": kernel.seen_at.to_rfc3339(),
-        }));
+        let LoadedBy {
+            kernel: name,
+            snapshot,
+            loaded,
+            reason,
+        } = kernel_status::loaded_by(kernel, generation);
+        in_force &= loaded;
+        kernels.push(KernelStatus {
+            kernel: name,
+            snapshot,
+            loaded,
+            reason,
+            loaded_since: kernel.loaded_at.map(Timestamp::to_rfc3339),
+            refused_since: kernel.refused_at.map(Timestamp::to_rfc3339),
+            files: kernel.report.files.clone(),
+            counts_alone_because: kernel.report.alone.clone(),
+            seen_at: kernel.seen_at.to_rfc3339(),
+        });
     }
-    let shown: Vec<_> = bundles
-        .iter()
-        .map(|b| json!({"name": b.name, "version": b.version, "position": b.position}))
+    let bundles = bundles
+        .into_iter()
+        .map(|b| ActiveBundle {
+            name: b.name,
+            version: b.version,
+            position: b.position,
+        })
         .collect();
-    Ok(Json(json!({
-        "in_force": in_force,
-        "asked": match asked {
-            Ok(a) => json!({"reachable": true, "snapshot": a.snapshot,
-                            "reason": Some(a.refused).filter(|r| !r.is_empty())}),
-            Err(why) => json!({"reachable": false, "snapshot": null, "reason": why}),
+    let asked = match asked {
+        Ok(a) => KernelProbe {
+            reachable: true,
+            snapshot: Some(a.snapshot),
+            reason: Some(a.refused).filter(|r| !r.is_empty()),
         },
-        "bundles": shown,
-        "kernels": listed,
-    }))
+        Err(why) => KernelProbe {
+            reachable: false,
+            snapshot: None,
+            reason: Some(why),
+        },
+    };
+    Ok(Json(PolicyStatus {
+        in_force,
+        asked,
+        bundles,
+        kernels,
+    })
     .into_response())
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use airlock_ledger::PastDecision;
+use airlock_api::{Page, PastDecision};
 use airlock_model::job::ActorType;
 use axum::Json;
 use axum::extract::{Request, State};
@@ -11,18 +11,22 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::jobs::RETRY_FOR;
-use super::{Answer, App};
-use crate::cursor;
-use crate::policy_query as query;
+use super::{App, HandlerResult};
+use crate::auth::Caller;
+use crate::http::cursor;
+use crate::policy::query;
 use crate::retry::{problem, retrying};
 
 /// Inputs up to this size are sent along when they are asked for.
 const LARGEST_INPUT: usize = 64 << 10;
 
-pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let caller = app.keys.caller(request.headers())?;
-    let asked = query::decisions(request.uri(), crate::wake::now())?;
-    let _admitted = app.admission.look(&caller)?;
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    request: Request,
+) -> HandlerResult {
+    let asked = query::decisions(request.uri(), crate::submit::wake_up::now())?;
+    let _admitted = app.admission.begin_read(&caller)?;
     let ledger = app.links.need_ledger()?;
     let largest = if asked.input { LARGEST_INPUT } else { 0 };
     let past = retrying(Instant::now() + RETRY_FOR, || {
@@ -40,12 +44,12 @@ pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
         .last()
         .filter(|_| past.len() == asked.limit as usize)
         .map(|p| cursor::write(p.created_at, &p.job_id));
-    let items: Vec<Value> = past.iter().map(show).collect();
-    Ok(Json(json!({"items": items, "next_cursor": next_cursor})).into_response())
+    let items = past.iter().map(show).collect();
+    Ok(Json(Page { items, next_cursor }).into_response())
 }
 
 /// The request in the shape of `policy/evaluate`, and the answer it got.
-fn show(p: &PastDecision) -> Value {
+fn show(p: &airlock_ledger::PastDecision) -> PastDecision {
     let spec = &p.spec;
     let mut meta = Map::new();
     let mut put = |name: &str, value: &Option<String>| {
@@ -89,13 +93,13 @@ fn show(p: &PastDecision) -> Value {
     } else if p.payload_len > 0 {
         request.insert("input_size_bytes".to_owned(), json!(p.payload_len));
     }
-    json!({
-        "job_id": p.job_id.as_str(),
-        "decision": p.decision.as_str(),
-        "rule_id": p.rule_id,
-        "policy_snapshot": p.policy_snapshot,
-        "decided_at": p.decided_at.to_rfc3339(),
-        "created_at": p.created_at.to_rfc3339(),
-        "request": request,
-    })
+    PastDecision {
+        job_id: p.job_id.to_string(),
+        decision: p.decision.as_str().to_owned(),
+        rule_id: p.rule_id.clone(),
+        policy_snapshot: p.policy_snapshot.clone(),
+        decided_at: p.decided_at.to_rfc3339(),
+        created_at: p.created_at.to_rfc3339(),
+        request: Value::Object(request),
+    }
 }

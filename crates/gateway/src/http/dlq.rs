@@ -6,7 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use airlock_ledger::{LetterFilter, NewJob, Retried, WholeLetter, retry_key};
+use airlock_api::{BulkOutcome, DeleteOutcome, Page, RetryResponse};
+use airlock_ledger::{DeadLetterDetail, DeadLetterFilter, NewJob, Retried, retry_key};
 use airlock_model::hash::job_hash;
 use airlock_model::{Credential, Due, JobId, Shard, TenantId};
 use axum::Json;
@@ -14,17 +15,17 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
-use serde::Serialize;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::jobs::RETRY_FOR;
-use super::{Answer, App, admission};
+use super::{App, HandlerResult};
 use crate::auth::Caller;
-use crate::decode::decode_object;
-use crate::letters::{Bulk, Shown, ShownWhole, bulk, listing};
-use crate::open_jobs;
-use crate::problem::Problem;
+use crate::dlq::filter::{Bulk, bulk, listing, show, show_detail};
+use crate::http::decode::decode_object;
+use crate::http::problem::Problem;
+use crate::limits::admission;
+use crate::limits::open_jobs;
 use crate::retry::{problem, retrying};
 
 /// A filter and a few words.
@@ -34,34 +35,32 @@ const STEP: u32 = 100;
 /// A request ends before its time is over, and says what is left.
 const BULK_FOR: Duration = Duration::from_secs(15);
 
-type LetterPath = Result<Path<String>, PathRejection>;
+type DeadLetterPath = Result<Path<String>, PathRejection>;
 
 /// What cannot be the number of a letter is that of none.
-fn letter_id(path: LetterPath) -> Result<i64, Problem> {
+fn dead_letter_id(path: DeadLetterPath) -> Result<i64, Problem> {
     let Ok(Path(text)) = path else {
-        return Err(Problem::no_such_letter("that"));
+        return Err(Problem::no_such_dead_letter("that"));
     };
-    text.parse().map_err(|_| Problem::no_such_letter(&text))
+    text.parse()
+        .map_err(|_| Problem::no_such_dead_letter(&text))
 }
 
-async fn read(app: &App, scope: Option<&TenantId>, id: i64) -> Result<WholeLetter, Problem> {
+async fn read(app: &App, scope: Option<&TenantId>, id: i64) -> Result<DeadLetterDetail, Problem> {
     let ledger = app.links.need_ledger()?;
     retrying(Instant::now() + RETRY_FOR, || ledger.letter(scope, id))
         .await
         .map_err(|e| problem(&e))?
-        .ok_or_else(|| Problem::no_such_letter(&id.to_string()))
+        .ok_or_else(|| Problem::no_such_dead_letter(&id.to_string()))
 }
 
-#[derive(Serialize)]
-struct Page<'a> {
-    items: Vec<Shown<'a>>,
-    next_cursor: Option<String>,
-}
-
-pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let caller = app.keys.caller(request.headers())?;
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    request: Request,
+) -> HandlerResult {
     let listing = listing(request.uri(), caller.scope.as_ref())?;
-    let _admitted = app.admission.look(&caller)?;
+    let _admitted = app.admission.begin_read(&caller)?;
     let ledger = app.links.need_ledger()?;
     let mut letters = retrying(Instant::now() + RETRY_FOR, || {
         ledger.letters(&listing.filter, listing.before, listing.limit + 1)
@@ -71,27 +70,28 @@ pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
     let more = letters.len() > listing.limit as usize;
     letters.truncate(listing.limit as usize);
     let next_cursor = letters.last().filter(|_| more).map(|l| l.id.to_string());
-    let items = letters.iter().map(Shown::of).collect();
+    let items = letters.iter().map(show).collect();
     Ok(Json(Page { items, next_cursor }).into_response())
 }
 
-pub async fn get(State(app): State<Arc<App>>, path: LetterPath, request: Request) -> Answer {
-    let caller = app.keys.caller(request.headers())?;
-    let id = letter_id(path)?;
-    let _admitted = app.admission.look(&caller)?;
+pub(super) async fn get(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    path: DeadLetterPath,
+) -> HandlerResult {
+    let id = dead_letter_id(path)?;
+    let _admitted = app.admission.begin_read(&caller)?;
     let whole = read(&app, caller.scope.as_ref(), id).await?;
-    Ok(Json(ShownWhole::of(&whole)).into_response())
+    Ok(Json(show_detail(&whole)).into_response())
 }
 
-#[derive(Serialize)]
-struct Deleted {
-    deleted: u64,
-}
-
-pub async fn delete(State(app): State<Arc<App>>, path: LetterPath, request: Request) -> Answer {
-    let caller = app.keys.caller(request.headers())?;
-    let id = letter_id(path)?;
-    let _admitted = app.admission.enter(&caller)?;
+pub(super) async fn delete(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    path: DeadLetterPath,
+) -> HandlerResult {
+    let id = dead_letter_id(path)?;
+    let _admitted = app.admission.begin_write(&caller)?;
     let ledger = app.links.need_ledger()?;
     let scope = caller.scope.as_ref();
     let done = retrying(Instant::now() + RETRY_FOR, || {
@@ -100,29 +100,25 @@ pub async fn delete(State(app): State<Arc<App>>, path: LetterPath, request: Requ
     .await
     .map_err(|e| problem(&e))?;
     if !done {
-        return Err(Problem::no_such_letter(&id.to_string()));
+        return Err(Problem::no_such_dead_letter(&id.to_string()));
     }
-    Ok(Json(Deleted { deleted: 1 }).into_response())
+    Ok(Json(DeleteOutcome { deleted: 1 }).into_response())
 }
 
-#[derive(Serialize)]
-struct Chance {
-    id: i64,
-    job_id: JobId,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retry_of: Option<String>,
-}
-
-pub async fn retry(State(app): State<Arc<App>>, path: LetterPath, request: Request) -> Answer {
+pub(super) async fn retry(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    path: DeadLetterPath,
+    request: Request,
+) -> HandlerResult {
     let (parts, body) = request.into_parts();
-    let caller = app.keys.caller(&parts.headers)?;
-    let id = letter_id(path)?;
-    let mut admitted = app.admission.enter(&caller)?;
+    let id = dead_letter_id(path)?;
+    let mut admitted = app.admission.begin_write(&caller)?;
     admitted
         .read(&parts.headers, body, BULK_BYTES, "body")
         .await?;
     let whole = read(&app, caller.scope.as_ref(), id).await?;
-    let Some(job) = app.second_chance(&whole, &caller.credential()) else {
+    let Some(job) = app.job_of_retry(&whole, &caller.credential()) else {
         let why = "it is not about a job, or its request cannot be read; it can only be removed";
         return Err(Problem::conflict(why));
     };
@@ -134,14 +130,14 @@ pub async fn retry(State(app): State<Arc<App>>, path: LetterPath, request: Reque
             let why = format!("the idempotency key {} is taken", retry_key(id));
             return Err(Problem::conflict(why));
         }
-        Some(Retried::Gone) | None => return Err(Problem::no_such_letter(&id.to_string())),
+        Some(Retried::Gone) | None => return Err(Problem::no_such_dead_letter(&id.to_string())),
     };
     let retry_of = whole.letter.job_id;
     Ok((
         status,
-        Json(Chance {
+        Json(RetryResponse {
             id,
-            job_id,
+            job_id: job_id.to_string(),
             retry_of,
         }),
     )
@@ -151,7 +147,7 @@ pub async fn retry(State(app): State<Arc<App>>, path: LetterPath, request: Reque
 impl App {
     /// The same request again, under a key of its own. A delay counts from when it was
     /// first asked for: what has passed of it is not waited for a second time.
-    fn second_chance(&self, whole: &WholeLetter, by: &Credential) -> Option<NewJob> {
+    fn job_of_retry(&self, whole: &DeadLetterDetail, by: &Credential) -> Option<NewJob> {
         let mut spec = whole.spec.clone()?;
         if let Some(Due::After(_)) = spec.due {
             spec.due = Some(Due::At(whole.due_at.unwrap_or(whole.letter.created_at)));
@@ -218,44 +214,19 @@ impl App {
     }
 }
 
-/// What came of a request about many letters.
-#[derive(Default, Serialize)]
-struct Many {
-    dry_run: bool,
-    /// Letters the filter named when the request came.
-    matched: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retried: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    deleted: Option<u64>,
-    /// Letters that could not be tried again.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    skipped: Option<u64>,
-    /// Left for the next request, when there were too many for one.
-    remaining: u64,
-    /// The newest letter meant, for the next request to repeat: what is written later,
-    /// also by what was tried again, is then not touched.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    up_to: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    jobs: Option<Vec<Chance>>,
-}
-
 /// Reads a request about many letters.
-async fn many(app: &App, request: Request) -> Result<(Caller, Bulk), Problem> {
+async fn read_bulk(app: &App, caller: &Caller, request: Request) -> Result<Bulk, Problem> {
     let (parts, body) = request.into_parts();
-    let caller = app.keys.caller(&parts.headers)?;
     admission::check_content_type(&parts.headers)?;
-    let mut admitted = app.admission.enter(&caller)?;
+    let mut admitted = app.admission.begin_write(caller)?;
     let text = admitted
         .read(&parts.headers, body, BULK_BYTES, "body")
         .await?;
-    let bulk = bulk(decode_object(&text)?, caller.scope.as_ref())?;
-    Ok((caller, bulk))
+    bulk(decode_object(&text)?, caller.scope.as_ref())
 }
 
 /// Fixes the upper end of what the filter names, unless the request did.
-async fn fix_end(app: &App, filter: &mut LetterFilter) -> Result<(), Problem> {
+async fn fix_upper_bound(app: &App, filter: &mut DeadLetterFilter) -> Result<(), Problem> {
     if filter.up_to.is_none() {
         let ledger = app.links.need_ledger()?;
         let newest = retrying(Instant::now() + RETRY_FOR, || {
@@ -269,30 +240,67 @@ async fn fix_end(app: &App, filter: &mut LetterFilter) -> Result<(), Problem> {
     Ok(())
 }
 
-async fn count(app: &App, filter: &LetterFilter) -> Result<u64, Problem> {
+async fn count(app: &App, filter: &DeadLetterFilter) -> Result<u64, Problem> {
     let ledger = app.links.need_ledger()?;
     retrying(Instant::now() + RETRY_FOR, || ledger.count_letters(filter))
         .await
         .map_err(|e| problem(&e))
 }
 
-pub async fn retry_many(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let (caller, mut bulk) = many(&app, request).await?;
+/// Retries the dead letters of a page; the jobs that they became, and how many did not.
+async fn retry_page(
+    app: &App,
+    caller: &Caller,
+    page: &[DeadLetterDetail],
+) -> Result<(Vec<RetryResponse>, u64), Problem> {
     let by = caller.credential();
+    let jobs: Vec<(i64, NewJob)> = page
+        .iter()
+        .filter_map(|w| Some((w.letter.id, app.job_of_retry(w, &by)?)))
+        .collect();
+    let mut skipped = (page.len() - jobs.len()) as u64;
+    let ids: Vec<i64> = jobs.iter().map(|(id, _)| *id).collect();
+    let mut retried = Vec::with_capacity(ids.len());
+    let outcomes = app.retry_letters(jobs, caller).await?;
+    for (id, outcome) in ids.into_iter().zip(outcomes) {
+        let retry_of = page
+            .iter()
+            .find(|w| w.letter.id == id)
+            .and_then(|w| w.letter.job_id.clone());
+        match outcome {
+            Retried::As { job_id, .. } | Retried::Already { job_id, .. } => {
+                retried.push(RetryResponse {
+                    id,
+                    job_id: job_id.to_string(),
+                    retry_of,
+                });
+            }
+            Retried::Conflict | Retried::Gone => skipped += 1,
+        }
+    }
+    Ok((retried, skipped))
+}
+
+pub(super) async fn retry_many(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    request: Request,
+) -> HandlerResult {
+    let mut bulk = read_bulk(&app, &caller, request).await?;
     if bulk.filter.retried == Some(true) {
         let message = "what was tried again is not tried again a second time";
         return Err(Problem::field("retried", message));
     }
     bulk.filter.retried = Some(false);
     bulk.filter.with_request = true;
-    fix_end(&app, &mut bulk.filter).await?;
+    fix_upper_bound(&app, &mut bulk.filter).await?;
     let matched = count(&app, &bulk.filter).await?;
-    let mut answer = Many {
+    let mut answer = BulkOutcome {
         dry_run: bulk.dry_run,
         matched,
         remaining: matched,
         up_to: bulk.filter.up_to,
-        ..Many::default()
+        ..BulkOutcome::default()
     };
     if bulk.dry_run {
         return Ok(Json(answer).into_response());
@@ -311,29 +319,9 @@ pub async fn retry_many(State(app): State<Arc<App>>, request: Request) -> Answer
         let Some(last) = page.last() else { break };
         after = last.letter.id;
         handled += page.len() as u64;
-        let again: Vec<(i64, NewJob)> = page
-            .iter()
-            .filter_map(|w| Some((w.letter.id, app.second_chance(w, &by)?)))
-            .collect();
-        skipped += (page.len() - again.len()) as u64;
-        let ids: Vec<i64> = again.iter().map(|(id, _)| *id).collect();
-        for (id, done) in ids
-            .into_iter()
-            .zip(app.retry_letters(again, &caller).await?)
-        {
-            let retry_of = page
-                .iter()
-                .find(|w| w.letter.id == id)
-                .and_then(|w| w.letter.job_id.clone());
-            match done {
-                Retried::As { job_id, .. } | Retried::Already { job_id, .. } => jobs.push(Chance {
-                    id,
-                    job_id,
-                    retry_of,
-                }),
-                Retried::Conflict | Retried::Gone => skipped += 1,
-            }
-        }
+        let (retried, not_retried) = retry_page(&app, &caller, &page).await?;
+        jobs.extend(retried);
+        skipped += not_retried;
     }
     answer.remaining = matched.saturating_sub(handled);
     answer.retried = Some(jobs.len() as u64);
@@ -342,16 +330,20 @@ pub async fn retry_many(State(app): State<Arc<App>>, request: Request) -> Answer
     Ok(Json(answer).into_response())
 }
 
-pub async fn delete_many(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let (caller, mut bulk) = many(&app, request).await?;
-    fix_end(&app, &mut bulk.filter).await?;
+pub(super) async fn delete_many(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    request: Request,
+) -> HandlerResult {
+    let mut bulk = read_bulk(&app, &caller, request).await?;
+    fix_upper_bound(&app, &mut bulk.filter).await?;
     let matched = count(&app, &bulk.filter).await?;
-    let mut answer = Many {
+    let mut answer = BulkOutcome {
         dry_run: bulk.dry_run,
         matched,
         remaining: matched,
         up_to: bulk.filter.up_to,
-        ..Many::default()
+        ..BulkOutcome::default()
     };
     if bulk.dry_run {
         return Ok(Json(answer).into_response());

@@ -8,17 +8,18 @@ use std::time::Duration;
 
 use airlock_bus::subjects;
 use airlock_ledger::JobView;
-use airlock_model::explain::{Answer as Told, CHECKING, Question, Standing};
+use airlock_model::explain::{CHECKING, ExplainReply, ExplainRequest, WaitStatus};
 use airlock_model::{JobId, JobState, Timestamp};
 use axum::Json;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::response::IntoResponse;
 use bytes::Bytes;
 
 use super::jobs::{self, JobPath};
-use super::{Answer, App};
-use crate::explain::{ask_leader, explain};
-use crate::wake::now;
+use super::{App, HandlerResult};
+use crate::auth::Caller;
+use crate::submit::wake_up::now;
+use crate::view::explanation::{explain, is_with_leader};
 
 /// How long the leader may take. A person waits.
 const ASK_FOR: Duration = Duration::from_secs(1);
@@ -36,40 +37,46 @@ pub(super) async fn waits_for(
     job: &JobView,
     now: Timestamp,
 ) -> Option<(String, String)> {
-    let open = job.state == JobState::Pending && ask_leader(job, now);
+    let open = job.state == JobState::Pending && is_with_leader(job, now);
     let since = job.history.last().map_or(job.created_at, |step| step.at);
     if !open || now.since(since) < FRESH || job.not_before.is_some_and(|at| at > now) {
         return None;
     }
-    ask(app, &job.job_id, LOOK_FOR).await?.standing.waits_for()
+    query_leader(app, &job.job_id, LOOK_FOR)
+        .await?
+        .status
+        .waits_for()
 }
 
-pub async fn get(State(app): State<Arc<App>>, path: JobPath, request: Request) -> Answer {
-    let caller = app.keys.caller(request.headers())?;
+pub(super) async fn get(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    path: JobPath,
+) -> HandlerResult {
     let id = jobs::job_id(path)?;
-    let _admitted = app.admission.look(&caller)?;
+    let _admitted = app.admission.begin_read(&caller)?;
     let job = jobs::read(&app, caller.scope.as_ref(), &id).await?;
     let now = now();
     let mut explained = explain(&job, now);
-    if ask_leader(&job, now) {
-        match ask(&app, &id, ASK_FOR).await {
-            Some(told) => {
-                match told.standing {
+    if is_with_leader(&job, now) {
+        match query_leader(&app, &id, ASK_FOR).await {
+            Some(reply) => {
+                match reply.status {
                     // Ended, or not taken up yet: the row is as good.
-                    Standing::Unknown => {}
-                    Standing::Checking { .. }
-                    | Standing::Waiting { .. }
-                    | Standing::Sleeping { .. }
-                    | Standing::Held { .. }
-                    | Standing::Assigned { .. } => {
-                        explained.explanation = told.standing.sentence(now);
+                    WaitStatus::Unknown => {}
+                    WaitStatus::Checking { .. }
+                    | WaitStatus::Waiting { .. }
+                    | WaitStatus::Sleeping { .. }
+                    | WaitStatus::Held { .. }
+                    | WaitStatus::Assigned { .. } => {
+                        explained.explanation = reply.status.sentence(now);
                     }
                 }
-                let (code, since, until) = facts(&told.standing);
+                let (code, since, until) = facts(&reply.status);
                 explained.reason_code = code.or(explained.reason_code);
                 explained.since = since.or(explained.since);
                 explained.until = until.or(explained.until);
-                explained.scheduler = serde_json::to_value(&told).ok();
+                explained.scheduler = serde_json::to_value(&reply).ok();
             }
             None => explained
                 .explanation
@@ -81,14 +88,14 @@ pub async fn get(State(app): State<Arc<App>>, path: JobPath, request: Request) -
 
 type Facts = (Option<String>, Option<String>, Option<String>);
 
-fn facts(standing: &Standing) -> Facts {
-    match standing {
-        Standing::Unknown => (None, None, None),
-        Standing::Checking { since } => {
+fn facts(status: &WaitStatus) -> Facts {
+    match status {
+        WaitStatus::Unknown => (None, None, None),
+        WaitStatus::Checking { since } => {
             let code = CHECKING.to_owned();
             (Some(code), Some(since.to_rfc3339()), None)
         }
-        Standing::Waiting {
+        WaitStatus::Waiting {
             reason,
             since,
             next_try_at,
@@ -98,7 +105,7 @@ fn facts(standing: &Standing) -> Facts {
             Some(since.to_rfc3339()),
             Some(next_try_at.to_rfc3339()),
         ),
-        Standing::Sleeping {
+        WaitStatus::Sleeping {
             reason,
             since,
             until,
@@ -108,25 +115,25 @@ fn facts(standing: &Standing) -> Facts {
             Some(since.to_rfc3339()),
             Some(until.to_rfc3339()),
         ),
-        Standing::Held { since } => (None, Some(since.to_rfc3339()), None),
-        Standing::Assigned {
+        WaitStatus::Held { since } => (None, Some(since.to_rfc3339()), None),
+        WaitStatus::Assigned {
             since, started_at, ..
         } => (None, Some(started_at.unwrap_or(*since).to_rfc3339()), None),
     }
 }
 
-async fn ask(app: &App, id: &JobId, bound: Duration) -> Option<Told> {
+async fn query_leader(app: &App, id: &JobId, bound: Duration) -> Option<ExplainReply> {
     let bus = app.links.bus()?;
-    let question = serde_json::to_vec(&Question { job_id: id.clone() }).ok()?;
+    let question = serde_json::to_vec(&ExplainRequest { job_id: id.clone() }).ok()?;
     let answer = bus
         .request(subjects::EXPLAIN, Bytes::from(question), bound)
         .await;
     match answer {
-        Ok(bytes) => serde_json::from_slice::<Told>(&bytes)
+        Ok(bytes) => serde_json::from_slice::<ExplainReply>(&bytes)
             .ok()
-            .filter(|told| told.job_id == *id),
+            .filter(|reply| reply.job_id == *id),
         Err(error) => {
-            tracing::debug!(%error, job = %id, "the leader was not asked about a job");
+            tracing::debug!(%error, job = %id, "explain request to the leader failed");
             None
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use airlock_api::{CancelRequest as CancelBody, CancelResponse, Job, Page};
 use airlock_ledger::{CancelOutcome, CancelRequest, JobView};
 use airlock_model::{JobId, JobState, TenantId};
 use airlock_proto::cap::JobCancel;
@@ -11,19 +12,21 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
-use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use super::{Answer, App, admission, explain};
-use crate::cursor;
-use crate::decode::decode_object;
-use crate::problem::Problem;
-use crate::query;
+use super::{App, HandlerResult, explain};
+use crate::auth::Caller;
+use crate::http::cursor;
+use crate::http::decode::decode_object;
+use crate::http::problem::Problem;
+use crate::http::query;
+use crate::limits::admission;
 use crate::retry::{problem, retrying};
+use crate::submit::wake_up::now;
 use crate::trace;
-use crate::view::{Detail, Shown, show};
+use crate::view::job::{Detail, show};
 use crate::waiting::Waiter;
-use crate::wake::now;
 
 /// How long a read is tried when the ledger does not answer.
 pub(super) const RETRY_FOR: Duration = Duration::from_secs(3);
@@ -53,47 +56,52 @@ pub(super) async fn read(
         .ok_or_else(|| Problem::no_such_job(id.as_str()))
 }
 
-pub async fn get(State(app): State<Arc<App>>, path: JobPath, request: Request) -> Answer {
-    let caller = app.keys.caller(request.headers())?;
+pub(super) async fn get(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    path: JobPath,
+    request: Request,
+) -> HandlerResult {
     let id = job_id(path)?;
     let scope = caller.scope.as_ref();
     let Some(wait) = query::wait(request.uri(), app.limits.max_wait)? else {
-        let _admitted = app.admission.look(&caller)?;
+        let _admitted = app.admission.begin_read(&caller)?;
         let job = read(&app, scope, &id).await?;
         let now = now();
         let mut shown = show(&job, Detail::Full, now);
-        if let Some((code, words)) = explain::waits_for(&app, &job, now).await {
-            shown.waits_for(code, words);
+        if let Some((code, reason)) = explain::waits_for(&app, &job, now).await {
+            // What the leader waits for is newer than what the row says.
+            shown.waiting_code = Some(code);
+            shown.waiting_reason = Some(reason);
         }
         return Ok(Json(shown).into_response());
     };
     let waiter = app.waiting.register(&id, (&caller).into())?;
-    when_final(&app, scope, &id, wait, waiter, true).await
+    when_final(&app, scope, wait, waiter, true).await
 }
 
 /// 200 with the job once it has ended, or 202 with it as it is when the time is up or
-/// the gateway stops. `waiter` was registered before the job was last looked at;
-/// `look_first` says that it was never looked at.
-pub async fn when_final(
+/// the gateway stops. `waiter` was registered before the job was last read;
+/// `read_first` says that it was never read.
+pub(super) async fn when_final(
     app: &App,
     scope: Option<&TenantId>,
-    id: &JobId,
     wait: Duration,
     mut waiter: Waiter,
-    mut look_first: bool,
-) -> Answer {
+    mut read_first: bool,
+) -> HandlerResult {
     let deadline = Instant::now() + wait;
     loop {
         let mut last = Instant::now() >= deadline;
-        if !look_first && !last {
+        if !read_first && !last {
             tokio::select! {
                 () = waiter.woken() => {}
                 () = tokio::time::sleep_until(deadline) => last = true,
                 () = app.ctx.shutdown.cancelled() => last = true,
             }
         }
-        look_first = false;
-        let job = read(app, scope, id).await?;
+        read_first = false;
+        let job = read(app, scope, waiter.job_id()).await?;
         if job.state.is_final() || last {
             let status = if job.state.is_final() {
                 StatusCode::OK
@@ -102,25 +110,23 @@ pub async fn when_final(
             };
             let now = now();
             let mut shown = show(&job, Detail::Outcome, now);
-            if let Some((code, words)) = explain::waits_for(app, &job, now).await {
-                shown.waits_for(code, words);
+            if let Some((code, reason)) = explain::waits_for(app, &job, now).await {
+                // What the leader waits for is newer than what the row says.
+                shown.waiting_code = Some(code);
+                shown.waiting_reason = Some(reason);
             }
             return Ok((status, Json(shown)).into_response());
         }
     }
 }
 
-#[derive(Serialize)]
-struct Page<'a> {
-    items: Vec<Shown<'a>>,
-    /// A text only while there is more: some clients page until it is none.
-    next_cursor: Option<String>,
-}
-
-pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let caller = app.keys.caller(request.headers())?;
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    request: Request,
+) -> HandlerResult {
     let listing = query::listing(request.uri(), caller.scope.as_ref())?;
-    let _admitted = app.admission.look(&caller)?;
+    let _admitted = app.admission.begin_read(&caller)?;
     let ledger = app.links.need_ledger()?;
     let page = retrying(Instant::now() + RETRY_FOR, || {
         ledger.list(&listing.filter, listing.after.clone(), listing.limit)
@@ -128,7 +134,7 @@ pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
     .await
     .map_err(|e| problem(&e))?;
     let now = now();
-    let items = page
+    let items: Vec<Job<&RawValue>> = page
         .jobs
         .iter()
         .map(|job| show(job, Detail::Line, now))
@@ -137,23 +143,15 @@ pub async fn list(State(app): State<Arc<App>>, request: Request) -> Answer {
     Ok(Json(Page { items, next_cursor }).into_response())
 }
 
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct CancelBody {
-    reason: Option<String>,
-}
-
-#[derive(Serialize)]
-struct Cancelled<'a> {
-    job_id: &'a JobId,
-    state: JobState,
-}
-
-pub async fn cancel(State(app): State<Arc<App>>, path: JobPath, request: Request) -> Answer {
+pub(super) async fn cancel(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    path: JobPath,
+    request: Request,
+) -> HandlerResult {
     let (parts, body) = request.into_parts();
-    let caller = app.keys.caller(&parts.headers)?;
     let id = job_id(path)?;
-    let mut admitted = app.admission.enter(&caller)?;
+    let mut admitted = app.admission.begin_write(&caller)?;
     let text = admitted
         .read(&parts.headers, body, CANCEL_BYTES, "reason")
         .await?;
@@ -188,9 +186,7 @@ pub async fn cancel(State(app): State<Arc<App>>, path: JobPath, request: Request
         CancelOutcome::AlreadyFinal(JobState::Cancelled) => {}
         CancelOutcome::AlreadyFinal(state) => {
             let detail = format!("the job has ended already, as {state}");
-            return Err(Problem::conflict(detail)
-                .of_job(&id)
-                .in_state(state.as_str()));
+            return Err(Problem::conflict(detail).of_job(&id).in_state(state));
         }
         CancelOutcome::Cancelled => {
             let cancel = JobCancel {
@@ -203,5 +199,6 @@ pub async fn cancel(State(app): State<Arc<App>>, path: JobPath, request: Request
         }
     }
     let state = JobState::Cancelled;
-    Ok(Json(Cancelled { job_id: &id, state }).into_response())
+    let job_id = id.to_string();
+    Ok(Json(CancelResponse { job_id, state }).into_response())
 }

@@ -7,25 +7,27 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use airlock_api::{Evaluation, Rules, Snapshot, SnapshotPage};
 use airlock_model::job::{ActorType, Budget, Cost, Priority};
 use airlock_proto::cap;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::IntoResponse;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::{Answer, App, admission};
+use super::{App, HandlerResult};
 use crate::auth::Caller;
-use crate::decode::decode_object;
-use crate::kernel::Question;
-use crate::problem::Problem;
+use crate::http::decode::decode_object;
+use crate::http::problem::Problem;
+use crate::limits::admission;
+use crate::policy::kernel::Question;
 
 /// What is asked about, in the shape clients of the protocol send.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Asked<'a> {
+struct EvaluateBody<'a> {
     #[serde(default)]
     topic: String,
     #[serde(default)]
@@ -87,9 +89,9 @@ fn priority<'de, D: Deserializer<'de>>(reader: D) -> Result<Priority, D::Error> 
     }
 }
 
-impl Asked<'_> {
+impl EvaluateBody<'_> {
     /// The kernel's question. A user asks for its own tenant and no other.
-    fn question(self, caller: &Caller) -> Result<cap::PolicyCheckRequest, Problem> {
+    fn kernel_request(self, caller: &Caller) -> Result<cap::PolicyCheckRequest, Problem> {
         let named = self.tenant.or(self.meta.tenant_id);
         let tenant = match (&caller.scope, named) {
             (Some(own), Some(named)) if named != own.as_str() => {
@@ -148,29 +150,12 @@ impl Asked<'_> {
     }
 }
 
-#[derive(Debug, Serialize)]
-struct Told {
-    decision: &'static str,
-    reason: String,
-    rule_id: Option<String>,
-    rule_hash: Option<String>,
-    policy_snapshot: String,
-    constraints: Option<Value>,
-    remediations: Vec<Value>,
-    approval_required: bool,
-    approval: Option<Value>,
-    /// Rules on trial that would have decided otherwise.
-    shadows: Vec<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    explanation: Option<Value>,
-}
-
 fn some(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
 /// A decision this version does not know is a denial, as it is to the scheduler.
-fn word(decision: i32) -> &'static str {
+fn decision_name(decision: i32) -> &'static str {
     use cap::DecisionType as D;
     match D::try_from(decision) {
         Ok(D::Allow) => "ALLOW",
@@ -181,22 +166,26 @@ fn word(decision: i32) -> &'static str {
     }
 }
 
-fn told(answer: cap::PolicyCheckResponse, caller: &Caller) -> Told {
+/// What the caller learns of the kernel's answer. The reason of an explanation is the whole
+/// explanation as text, and names every rule that was evaluated, so that a tenant is never
+/// shown it: only the reason of the decision, or a reason of our own when there is none.
+fn evaluation(answer: cap::PolicyCheckResponse, question: Question, caller: &Caller) -> Evaluation {
     let detail = answer.airlock.unwrap_or_default();
     let mut explanation: Option<Value> = serde_json::from_str(&detail.explanation).ok();
     let (mut reason, mut shadows) = (answer.reason, detail.shadows);
-    if !caller.admin {
-        // The words of an explanation name every rule that was asked.
-        if let Some(whole) = explanation.take() {
-            if let Some(own) = whole["evaluation"]["reason"].as_str() {
-                reason = own.to_owned();
-            }
-            explanation = Some(own_part(&whole));
+    if !caller.is_admin() {
+        let whole = explanation.take();
+        if question == Question::Explain || whole.is_some() {
+            let own = whole
+                .as_ref()
+                .and_then(|w| w["evaluation"]["reason"].as_str());
+            reason = own.map_or_else(|| unexplained(&answer.rule_id), str::to_owned);
         }
+        explanation = whole.as_ref().map(own_part);
         shadows.clear();
     }
-    Told {
-        decision: word(answer.decision),
+    Evaluation {
+        decision: decision_name(answer.decision).to_owned(),
         reason,
         rule_id: some(answer.rule_id),
         rule_hash: some(detail.rule_hash),
@@ -218,6 +207,15 @@ fn told(answer: cap::PolicyCheckResponse, caller: &Caller) -> Told {
             .collect(),
         explanation,
     }
+}
+
+/// The reason of a decision whose explanation is missing or cannot be read.
+fn unexplained(rule_id: &str) -> String {
+    let by = match rule_id {
+        "" => "the policy's default".to_owned(),
+        rule => format!("rule {rule}"),
+    };
+    format!("decided by {by}; the explanation is not available")
 }
 
 /// What a tenant may see of an explanation: the verdict, and the conditions of the rule that
@@ -291,56 +289,75 @@ fn remediation(r: cap::PolicyRemediation) -> Value {
     })
 }
 
-async fn ask(app: &App, question: Question, request: Request) -> Answer {
+async fn query_kernel(
+    app: &App,
+    caller: &Caller,
+    question: Question,
+    request: Request,
+) -> HandlerResult {
     let (parts, body) = request.into_parts();
-    let caller = app.keys.caller(&parts.headers)?;
     admission::check_content_type(&parts.headers)?;
     let limit = app.limits.body_bytes();
-    let mut admitted = app.admission.enter(&caller)?;
+    let mut admitted = app.admission.begin_write(caller)?;
     let whole = admitted.read(&parts.headers, body, limit, "input").await?;
-    let asked: Asked<'_> = decode_object(&whole)?;
-    let request = asked.question(&caller)?;
+    let body: EvaluateBody<'_> = decode_object(&whole)?;
+    let request = body.kernel_request(caller)?;
     let answer = app.kernel.ask(question, request).await?;
-    Ok(Json(told(answer, &caller)).into_response())
+    Ok(Json(evaluation(answer, question, caller)).into_response())
 }
 
-pub async fn evaluate(State(app): State<Arc<App>>, request: Request) -> Answer {
-    ask(&app, Question::Verdict, request).await
+pub(super) async fn evaluate(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    request: Request,
+) -> HandlerResult {
+    query_kernel(&app, &caller, Question::Verdict, request).await
 }
 
-pub async fn simulate(State(app): State<Arc<App>>, request: Request) -> Answer {
-    ask(&app, Question::Verdict, request).await
+pub(super) async fn simulate(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    request: Request,
+) -> HandlerResult {
+    query_kernel(&app, &caller, Question::Verdict, request).await
 }
 
-pub async fn explain(State(app): State<Arc<App>>, request: Request) -> Answer {
-    ask(&app, Question::Explain, request).await
+pub(super) async fn explain(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    request: Request,
+) -> HandlerResult {
+    query_kernel(&app, &caller, Question::Explain, request).await
 }
 
-pub async fn snapshots(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let caller = app.keys.caller(request.headers())?;
-    let _admitted = app.admission.look(&caller)?;
+pub(super) async fn snapshots(State(app): State<Arc<App>>, caller: Caller) -> HandlerResult {
+    let _admitted = app.admission.begin_read(&caller)?;
     let snapshots = app.kernel.snapshots().await?;
-    let items: Vec<Value> = snapshots
-        .iter()
+    let items = snapshots
+        .into_iter()
         .enumerate()
-        .map(|(i, s)| json!({"policy_snapshot": s, "in_force": i == 0}))
+        .map(|(i, policy_snapshot)| Snapshot {
+            policy_snapshot,
+            in_force: i == 0,
+        })
         .collect();
-    Ok(Json(json!({"items": items, "next_cursor": null})).into_response())
+    Ok(Json(SnapshotPage {
+        items,
+        next_cursor: None,
+    })
+    .into_response())
 }
 
 /// Rules name tenants, so only administrators see them.
-pub async fn rules(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let caller = app.keys.caller(request.headers())?;
-    caller.must_be_admin()?;
-    let _admitted = app.admission.look(&caller)?;
+pub(super) async fn rules(State(app): State<Arc<App>>, caller: Caller) -> HandlerResult {
+    let _admitted = app.admission.begin_read(&caller)?;
     let answer = app.kernel.rules().await?;
-    let rules: Value = serde_json::from_str(&answer.rules).unwrap_or(Value::Array(Vec::new()));
-    Ok(Json(json!({
-        "policy_snapshot": answer.snapshot,
-        "items": rules,
-        "warnings": answer.warnings,
-        "next_cursor": null,
-    }))
+    Ok(Json(Rules {
+        policy_snapshot: answer.snapshot,
+        items: serde_json::from_str(&answer.rules).unwrap_or_default(),
+        warnings: answer.warnings,
+        next_cursor: None,
+    })
     .into_response())
 }
 
@@ -349,24 +366,29 @@ mod tests {
     use airlock_model::TenantId;
 
     use super::*;
+    use crate::config::Role;
 
     fn caller(scope: Option<&str>) -> Caller {
         let scope = scope.map(|t| TenantId::new(t).unwrap());
         Caller {
             name: "k".to_owned(),
             principal: None,
-            roles: Vec::new(),
+            approver_roles: Vec::new(),
             acts_for: airlock_model::ActsFor::Names(Vec::new()),
-            admin: scope.is_none(),
+            role: if scope.is_none() {
+                Role::Admin
+            } else {
+                Role::User
+            },
             submits_for: Some(TenantId::new("home").unwrap()),
             scope,
         }
     }
 
     fn question(body: &str, scope: Option<&str>) -> Result<cap::PolicyCheckRequest, u16> {
-        let asked: Asked<'_> = decode_object(body.as_bytes()).map_err(|p| p.status().as_u16())?;
-        asked
-            .question(&caller(scope))
+        let body: EvaluateBody<'_> =
+            decode_object(body.as_bytes()).map_err(|p| p.status().as_u16())?;
+        body.kernel_request(&caller(scope))
             .map_err(|p| p.status().as_u16())
     }
 
@@ -394,7 +416,7 @@ mod tests {
 
     #[test]
     fn the_words_are_plain_and_the_unknown_is_a_denial() {
-        let words: Vec<&str> = (0..12).map(word).collect();
+        let words: Vec<&str> = (0..12).map(decision_name).collect();
         assert_eq!(
             words[..6],
             [
@@ -439,7 +461,44 @@ rules:
             ..Default::default()
         };
         let caller = caller((!admin).then_some("acme"));
-        serde_json::to_string(&told(answer, &caller)).unwrap()
+        serde_json::to_string(&evaluation(answer, Question::Explain, &caller)).unwrap()
+    }
+
+    #[test]
+    fn without_a_readable_explanation_a_tenant_has_a_reason_of_our_own() {
+        let answer = |explanation: &str| cap::PolicyCheckResponse {
+            decision: cap::DecisionType::Deny.into(),
+            reason: "1. rule rival-freeze: tenants are [secret-customer-ltd]".to_owned(),
+            rule_id: "mine".to_owned(),
+            airlock: Some(airlock_proto::own::PolicyDetail {
+                explanation: explanation.to_owned(),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let missing = cap::PolicyCheckResponse {
+            airlock: None,
+            ..answer("")
+        };
+        let unreadable = ["", "{", "5", "{}", r#"{"evaluation": {"reason": 5}}"#].map(answer);
+        for answer in unreadable.into_iter().chain([missing]) {
+            let user = evaluation(answer.clone(), Question::Explain, &caller(Some("acme")));
+            let text = serde_json::to_string(&user).unwrap();
+            assert!(
+                !text.contains("rival") && !text.contains("secret"),
+                "{text}"
+            );
+            assert!(user.reason.starts_with("decided by rule mine"), "{text}");
+            let admin = evaluation(answer, Question::Explain, &caller(None));
+            assert!(admin.reason.contains("rival-freeze"), "{admin:?}");
+        }
+        // A plain decision has the reason of its rule, which the job shows as well.
+        let plain = cap::PolicyCheckResponse {
+            reason: "frozen".to_owned(),
+            ..answer("")
+        };
+        let user = evaluation(plain, Question::Verdict, &caller(Some("acme")));
+        assert_eq!(user.reason, "frozen");
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use airlock_ledger::{Clash, Full, NewJob};
+use airlock_api::{BatchItem, BatchResponse, SubmitResponse};
+use airlock_ledger::{Full, NewJob, SubmitConflict};
 use airlock_model::hash::job_hash;
 use airlock_model::{Credential, JobId, JobState, Shard, TenantId};
 use axum::Json;
@@ -12,32 +13,43 @@ use axum::http::header::LOCATION;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use super::{Answer, App, admission, jobs};
-use crate::body::SubmitBody;
-use crate::commit::{Outcome, outcome};
-use crate::decode::decode;
-use crate::open_jobs;
-use crate::problem::Problem;
-use crate::query;
-use crate::shares::Who;
+use super::{App, HandlerResult, jobs};
+use crate::auth::Caller;
+use crate::http::decode::decode;
+use crate::http::problem::Problem;
+use crate::http::query;
+use crate::limits::admission;
+use crate::limits::open_jobs;
+use crate::limits::quota::QuotaOwner;
+use crate::submit::body::SubmitBody;
+use crate::submit::commit::{Outcome, outcome};
 use crate::trace::{self, JobTrace};
 use crate::waiting::Waiter;
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 const REPLAYED: &str = "idempotency-replayed";
 
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub(super) struct Accepted {
     pub job_id: JobId,
     pub state: JobState,
     trace_id: String,
     /// The same request came before; this is its job.
-    #[serde(skip)]
     pub replayed: bool,
+}
+
+impl Accepted {
+    fn response(&self) -> SubmitResponse {
+        SubmitResponse {
+            job_id: self.job_id.to_string(),
+            state: self.state,
+            trace_id: self.trace_id.clone(),
+        }
+    }
 }
 
 /// A job ready to commit, and its span, which ends with the answer.
@@ -55,19 +67,19 @@ impl App {
         header_key: Option<&str>,
         incoming: Option<&str>,
     ) -> Result<Draft, Problem> {
-        let mut asked = SubmitBody::read(text, whole, header_key, self.limits.payload_bytes)?;
+        let mut submission = SubmitBody::read(text, whole, header_key, self.limits.payload_bytes)?;
         let job_id = JobId::from_uuid(Uuid::now_v7());
         let trace = self.tracing.begin(incoming);
         // Of what was asked for, whoever asks: the same request has the same hash.
-        let hash = job_hash(tenant, &asked.spec, asked.payload.as_deref());
-        asked.spec.identify(by);
+        let hash = job_hash(tenant, &submission.spec, submission.payload.as_deref());
+        submission.spec.identify(by);
         let job = NewJob {
             shard: Shard::of(&job_id, self.shards),
             hash,
             tenant: tenant.clone(),
-            spec: asked.spec,
-            payload: asked.payload,
-            idempotency_key: asked.idempotency_key,
+            spec: submission.spec,
+            payload: submission.payload,
+            idempotency_key: submission.idempotency_key,
             submitted_by: Some(by.name.clone()),
             submitted_principal: Some(by.principal.clone()),
             trace_id: trace.trace_id.clone(),
@@ -98,14 +110,14 @@ impl App {
             outcomes = submitted?;
         }
         if let Some(full) = full {
-            outcomes.extend(self.beyond(&over, full).await);
+            outcomes.extend(self.over_limit(&over, full).await);
         }
         Ok(outcomes)
     }
 
     /// What becomes of jobs there is no room for: a request that was accepted before has
     /// its answer all the same.
-    async fn beyond(&self, jobs: &[NewJob], full: Full) -> Vec<Outcome> {
+    async fn over_limit(&self, jobs: &[NewJob], full: Full) -> Vec<Outcome> {
         let mut before = vec![None; jobs.len()];
         if jobs.iter().any(|job| job.idempotency_key.is_some())
             && let Some(ledger) = self.links.ledger()
@@ -119,14 +131,14 @@ impl App {
             .map(|(job, before)| before.map_or(Outcome::Full(full), |found| outcome(job, found)))
             .collect();
         for outcome in &outcomes {
-            self.metrics.submitted(outcome.word());
+            self.metrics.submitted(outcome.label());
         }
         outcomes
     }
 }
 
 /// What to tell about a job that was committed, or why not.
-pub(super) fn settle(
+pub(super) fn accepted_or_problem(
     outcome: Outcome,
     job_id: &JobId,
     trace_id: &str,
@@ -154,8 +166,8 @@ pub(super) fn settle(
         }
         Outcome::Conflict { job_id, by } => {
             let (what, field) = match by {
-                Clash::IdempotencyKey => ("the idempotency key", "idempotency_key"),
-                Clash::Id => ("the job id", "job_id"),
+                SubmitConflict::IdempotencyKey => ("the idempotency key", "idempotency_key"),
+                SubmitConflict::Id => ("the job id", "job_id"),
             };
             let detail = format!("{what} was used before, for another request");
             let problem = Problem::conflict(detail).about(field);
@@ -187,15 +199,18 @@ pub(super) fn header_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
         .transpose()
 }
 
-pub async fn one(State(app): State<Arc<App>>, request: Request) -> Answer {
+pub(super) async fn one(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    request: Request,
+) -> HandlerResult {
     let (parts, body) = request.into_parts();
-    let caller = app.keys.caller(&parts.headers)?;
     let tenant = caller.submit_tenant()?;
     admission::check_content_type(&parts.headers)?;
     let wait = query::wait(&parts.uri, app.limits.max_wait)?;
     let key = header_key(&parts.headers)?;
     let limit = app.limits.body_bytes();
-    let mut admitted = app.admission.enter(&caller)?;
+    let mut admitted = app.admission.begin_write(&caller)?;
     let whole = admitted
         .read(&parts.headers, body, limit, "payload")
         .await?;
@@ -209,7 +224,7 @@ pub async fn one(State(app): State<Arc<App>>, request: Request) -> Answer {
         .transpose()?;
     let mut outcomes = app.commit(tenant, vec![job]).await?;
     let outcome = outcomes.pop().unwrap_or(Outcome::Failed);
-    let accepted = settle(outcome, &job_id, &trace.trace_id)?;
+    let accepted = accepted_or_problem(outcome, &job_id, &trace.trace_id)?;
     drop((trace, admitted, whole));
     match (wait, waiter) {
         (Some(wait), Some(waiter)) => {
@@ -222,7 +237,7 @@ pub async fn one(State(app): State<Arc<App>>, request: Request) -> Answer {
                 StatusCode::ACCEPTED
             };
             Ok(with_headers(
-                (status, Json(&accepted)).into_response(),
+                (status, Json(accepted.response())).into_response(),
                 &accepted,
             ))
         }
@@ -232,18 +247,18 @@ pub async fn one(State(app): State<Arc<App>>, request: Request) -> Answer {
 /// The job once it has ended, or as it is when the time is up.
 async fn answer_later(
     app: &App,
-    who: Who<'_>,
+    who: QuotaOwner<'_>,
     accepted: Accepted,
     wait: Duration,
     waiter: Waiter,
-) -> Answer {
+) -> HandlerResult {
     // A replayed submission is about another job than the one we registered for.
-    let (waiter, look_first) = if accepted.replayed {
+    let (waiter, read_first) = if accepted.replayed {
         (app.waiting.register(&accepted.job_id, who)?, true)
     } else {
         (waiter, false)
     };
-    let response = jobs::when_final(app, None, &accepted.job_id, wait, waiter, look_first).await?;
+    let response = jobs::when_final(app, None, wait, waiter, read_first).await?;
     Ok(with_headers(response, &accepted))
 }
 
@@ -267,21 +282,12 @@ struct BatchBody<'a> {
     jobs: Vec<&'a RawValue>,
 }
 
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Item {
-    Accepted(Accepted),
-    Refused { error: Problem },
-}
-
-#[derive(Serialize)]
-struct Results {
-    results: Vec<Item>,
-}
-
-pub async fn batch(State(app): State<Arc<App>>, request: Request) -> Answer {
+pub(super) async fn batch(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    request: Request,
+) -> HandlerResult {
     let (parts, body) = request.into_parts();
-    let caller = app.keys.caller(&parts.headers)?;
     let tenant = caller.submit_tenant()?;
     admission::check_content_type(&parts.headers)?;
     if parts.headers.contains_key(IDEMPOTENCY_KEY) {
@@ -289,7 +295,7 @@ pub async fn batch(State(app): State<Arc<App>>, request: Request) -> Answer {
         return Err(Problem::field("Idempotency-Key", message));
     }
     let limit = app.limits.batch_bytes;
-    let mut admitted = app.admission.enter(&caller)?;
+    let mut admitted = app.admission.begin_write(&caller)?;
     let whole = admitted.read(&parts.headers, body, limit, "jobs").await?;
     let items = items(&whole)?;
     if items.len() > app.limits.batch_items {
@@ -318,16 +324,18 @@ pub async fn batch(State(app): State<Arc<App>>, request: Request) -> Answer {
     .into_iter();
     let mut results = Vec::with_capacity(traces.len());
     for trace in traces {
-        let settled = trace.and_then(|(job_id, trace)| {
+        let outcome = trace.and_then(|(job_id, trace)| {
             let outcome = outcomes.next().unwrap_or(Outcome::Failed);
-            settle(outcome, &job_id, &trace.trace_id)
+            accepted_or_problem(outcome, &job_id, &trace.trace_id)
         });
-        results.push(match settled {
-            Ok(accepted) => Item::Accepted(accepted),
-            Err(error) => Item::Refused { error },
+        results.push(match outcome {
+            Ok(accepted) => BatchItem::Accepted(accepted.response()),
+            Err(problem) => BatchItem::Rejected {
+                error: Box::new(problem.into_body()),
+            },
         });
     }
-    Ok(Json(Results { results }).into_response())
+    Ok(Json(BatchResponse { results }).into_response())
 }
 
 fn items(whole: &Bytes) -> Result<Vec<&RawValue>, Problem> {

@@ -2,29 +2,31 @@
 
 use std::sync::Arc;
 
+use airlock_api::{TaskResponse, TaskStatus};
 use airlock_ledger::NewJob;
 use airlock_model::hash::job_hash;
-use airlock_model::{ActsFor, Credential, JobId, Shard, TenantId};
+use airlock_model::{JobId, Shard};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::header::LOCATION;
-use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::IntoResponse;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use super::jobs::{self, JobPath};
-use super::submit::{header_key, settle};
-use super::{Answer, App, admission};
+use super::submit::{accepted_or_problem, header_key};
+use super::{App, HandlerResult};
 use crate::auth::ANONYMOUS;
-use crate::body;
-use crate::commit::Outcome;
-use crate::decode::decode_object;
-use crate::problem::Problem;
-use crate::shares::Who;
-use crate::tasks::{from_here, status};
+use crate::auth::Caller;
+use crate::http::decode::decode_object;
+use crate::http::problem::Problem;
+use crate::limits::admission;
+use crate::limits::quota::QuotaOwner;
+use crate::submit::body;
+use crate::submit::commit::Outcome;
+use crate::tasks::status;
 use crate::trace;
 
 #[derive(Deserialize)]
@@ -36,40 +38,17 @@ struct TaskBody<'a> {
     idempotency_key: Option<String>,
 }
 
-#[derive(Serialize)]
-struct Task {
-    id: JobId,
-    status: &'static str,
-}
-
-fn has_key(headers: &HeaderMap) -> bool {
-    headers.contains_key("x-api-key") || headers.contains_key(axum::http::header::AUTHORIZATION)
-}
-
-impl App {
-    /// For whom a task is, and who brings it. Without a key only where that is allowed.
-    fn task_owner(&self, parts: &Parts) -> Result<(TenantId, Credential), Problem> {
-        if has_key(&parts.headers) || !self.anonymous_tasks {
-            let caller = self.keys.caller(&parts.headers)?;
-            return Ok((caller.submit_tenant()?.clone(), caller.credential()));
-        }
-        from_here(&parts.method, &parts.uri, &parts.headers)?;
-        let nobody = Credential {
-            name: ANONYMOUS.to_owned(),
-            principal: ANONYMOUS.to_owned(),
-            acts_for: ActsFor::Names(Vec::new()),
-        };
-        Ok((self.tasks.tenant.clone(), nobody))
-    }
-}
-
-pub async fn create(State(app): State<Arc<App>>, request: Request) -> Answer {
+pub(super) async fn create(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    request: Request,
+) -> HandlerResult {
     let (parts, content) = request.into_parts();
-    let (tenant, by) = app.task_owner(&parts)?;
+    let (tenant, by) = (caller.submit_tenant()?.clone(), caller.credential());
     admission::check_content_type(&parts.headers)?;
     let key = header_key(&parts.headers)?;
     let limit = app.limits.body_bytes();
-    let mut admitted = app.admission.enter(Who::user(&by.name))?;
+    let mut admitted = app.admission.begin_write(QuotaOwner::user(&by.name))?;
     let whole = admitted
         .read(&parts.headers, content, limit, "payload")
         .await?;
@@ -104,16 +83,16 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Answer {
     let tenant = job.tenant.clone();
     let mut outcomes = app.commit(&tenant, vec![job]).await?;
     let outcome = outcomes.pop().unwrap_or(Outcome::Failed);
-    let accepted = settle(outcome, &job_id, &trace.trace_id)?;
+    let accepted = accepted_or_problem(outcome, &job_id, &trace.trace_id)?;
     let created = if accepted.replayed {
         StatusCode::OK
     } else {
         StatusCode::CREATED
     };
     let place = HeaderValue::from_str(&format!("/tasks/{}", accepted.job_id));
-    let task = Task {
-        id: accepted.job_id,
-        status: status(accepted.state),
+    let task = TaskResponse {
+        id: accepted.job_id.to_string(),
+        status: status(accepted.state).to_owned(),
     };
     let mut response = (created, Json(task)).into_response();
     if let Ok(place) = place {
@@ -122,37 +101,23 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Answer {
     Ok(response)
 }
 
-#[derive(Serialize)]
-struct Standing {
-    id: JobId,
-    status: &'static str,
-    due_at: Option<String>,
-    attempts: u32,
-    error: Option<String>,
-}
-
 /// How a task is doing.
-pub async fn get(State(app): State<Arc<App>>, path: JobPath, request: Request) -> Answer {
-    let (parts, _) = request.into_parts();
-    let keyed = has_key(&parts.headers) || !app.anonymous_tasks;
-    let (scope, by) = if keyed {
-        let caller = app.keys.caller(&parts.headers)?;
-        (caller.scope, caller.name)
-    } else {
-        from_here(&parts.method, &parts.uri, &parts.headers)?;
-        (Some(app.tasks.tenant.clone()), ANONYMOUS.to_owned())
-    };
+pub(super) async fn get(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    path: JobPath,
+) -> HandlerResult {
     let id = jobs::job_id(path)?;
-    let _admitted = app.admission.look(Who::user(&by))?;
-    let job = jobs::read(&app, scope.as_ref(), &id).await?;
+    let _admitted = app.admission.begin_read(QuotaOwner::user(&caller.name))?;
+    let job = jobs::read(&app, caller.scope.as_ref(), &id).await?;
     // Without a key, only what came without one.
-    if !keyed && job.submitted_by.as_deref() != Some(ANONYMOUS) {
+    if caller.is_anonymous() && job.submitted_by.as_deref() != Some(ANONYMOUS) {
         return Err(Problem::no_such_job(id.as_str()));
     }
     let error = job.reason.filter(|_| status(job.state) != "COMPLETED");
-    Ok(Json(Standing {
-        status: status(job.state),
-        id: job.job_id,
+    Ok(Json(TaskStatus {
+        id: job.job_id.to_string(),
+        status: status(job.state).to_owned(),
         due_at: job.due_at.map(|at| at.to_rfc3339()),
         attempts: job.attempt,
         error,

@@ -3,73 +3,33 @@
 //! What must stay true: of a job whose output is held back, nothing it made is shown: no
 //! partial result and no artifact.
 
-use airlock_ledger::{Artifact, ConstraintReport, JobReport, Partial};
-use airlock_model::{JobState, Timestamp};
-use serde::Serialize;
+use airlock_api::{Artifact, ConstraintReport, Partial, Progress};
+use airlock_ledger::{ConstraintOutcome, JobReport};
+use airlock_model::JobState;
 use serde_json::value::RawValue;
 
-use super::embed;
+use super::job::embed;
 
-#[derive(Debug, Serialize)]
-pub struct ShownReport<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    progress: Option<ShownProgress<'a>>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    partials: Vec<ShownPartial<'a>>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    artifacts: Vec<ShownArtifact<'a>>,
-    #[serde(skip_serializing_if = "<[ConstraintReport]>::is_empty")]
-    constraint_report: &'a [ConstraintReport],
+/// The part of a job that its worker reported.
+#[derive(Debug, Default)]
+pub struct ReportView<'a> {
+    pub progress: Option<Progress>,
+    pub partials: Vec<Partial<&'a RawValue>>,
+    pub artifacts: Vec<Artifact>,
+    pub constraints: Vec<ConstraintReport>,
 }
 
-#[derive(Debug, Serialize)]
-struct ShownProgress<'a> {
-    percent: i16,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    step: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    message: Option<&'a str>,
-    attempt: u32,
-    at: String,
-}
-
-#[derive(Debug, Serialize)]
-struct ShownPartial<'a> {
-    percent: i16,
-    attempt: u32,
-    at: String,
-    pointer: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    size: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    content: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    content_base64: Option<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct ShownArtifact<'a> {
-    #[serde(skip_serializing_if = "str::is_empty")]
-    name: &'a str,
-    pointer: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    media_type: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    size: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    sha256: Option<String>,
-    attempt: u32,
-    at: String,
-}
-
-pub fn show(report: &JobReport, state: JobState) -> ShownReport<'_> {
+pub fn show(report: Option<&JobReport>, state: JobState) -> ReportView<'_> {
+    let Some(report) = report else {
+        return ReportView::default();
+    };
     let held_back = state == JobState::OutputQuarantined;
     let made = (!held_back).then_some(report);
-    ShownReport {
-        progress: report.progress.as_ref().map(|p| ShownProgress {
-            percent: p.percent,
-            step: p.step.as_deref(),
-            message: p.message.as_deref(),
+    ReportView {
+        progress: report.progress.as_ref().map(|p| Progress {
+            percent: percent(p.percent),
+            step: p.step.clone(),
+            message: p.message.clone(),
             attempt: report.attempt,
             at: p.at.to_rfc3339(),
         }),
@@ -79,29 +39,34 @@ pub fn show(report: &JobReport, state: JobState) -> ShownReport<'_> {
         artifacts: made
             .map(|r| r.artifacts.iter().map(artifact).collect())
             .unwrap_or_default(),
-        constraint_report: &report.constraints,
+        constraints: report.constraints.iter().map(constraint).collect(),
     }
 }
 
-fn partial(p: &Partial) -> ShownPartial<'_> {
+/// The ledger stores 0 to 100 only.
+fn percent(stored: i16) -> u8 {
+    u8::try_from(stored.clamp(0, 100)).unwrap_or_default()
+}
+
+fn partial(p: &airlock_ledger::Partial) -> Partial<&RawValue> {
     let (content, content_base64) = embed(p.content.as_ref());
-    ShownPartial {
-        percent: p.percent,
+    Partial {
+        percent: percent(p.percent),
         attempt: p.attempt,
-        at: Timestamp::to_rfc3339(p.at),
-        pointer: &p.pointer,
+        at: p.at.to_rfc3339(),
+        pointer: p.pointer.clone(),
         size: p.size,
         content,
         content_base64,
     }
 }
 
-fn artifact(a: &Artifact) -> ShownArtifact<'_> {
+fn artifact(a: &airlock_ledger::Artifact) -> Artifact {
     let hex = |bytes: &Vec<u8>| bytes.iter().map(|b| format!("{b:02x}")).collect();
-    ShownArtifact {
-        name: &a.name,
-        pointer: &a.pointer,
-        media_type: &a.media_type,
+    Artifact {
+        name: a.name.clone(),
+        pointer: a.pointer.clone(),
+        media_type: a.media_type.clone(),
         size: a.size,
         sha256: a.sha256.as_ref().map(hex),
         attempt: a.attempt,
@@ -109,12 +74,26 @@ fn artifact(a: &Artifact) -> ShownArtifact<'_> {
     }
 }
 
+fn constraint(c: &airlock_ledger::ConstraintReport) -> ConstraintReport {
+    let outcome = match c.outcome {
+        ConstraintOutcome::Enforced => "enforced",
+        ConstraintOutcome::Refused => "refused",
+        ConstraintOutcome::Unchecked => "unchecked",
+    };
+    ConstraintReport {
+        constraint: c.constraint.clone(),
+        outcome: outcome.to_owned(),
+        detail: c.detail.clone(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use airlock_ledger::{ConstraintOutcome, Progress};
+    use airlock_ledger::{Artifact, ConstraintReport, Partial, Progress};
+    use airlock_model::Timestamp;
     use bytes::Bytes;
 
-    use super::*;
+    use super::{ConstraintOutcome, JobReport, JobState, show};
 
     fn report() -> JobReport {
         let at = Timestamp(0);
@@ -153,24 +132,31 @@ mod tests {
 
     #[test]
     fn everything_is_shown_with_the_run_it_is_of() {
-        let json = serde_json::to_string(&show(&report(), JobState::Running)).unwrap();
-        for part in [
-            r#""progress":{"percent":40,"message":"resized","attempt":2,"#,
-            r#""content":["made"]"#,
-            r#""sha256":"abab"#,
-            r#"[{"constraint":"budgets.max_runtime_ms","outcome":"enforced"}]"#,
-        ] {
-            assert!(json.contains(part), "{part} in {json}");
-        }
+        let report = report();
+        let shown = show(Some(&report), JobState::Running);
+        let json = serde_json::to_string(&shown.progress).unwrap();
+        assert!(
+            json.starts_with(r#"{"percent":40,"message":"resized","attempt":2,"#),
+            "{json}"
+        );
+        let json = serde_json::to_string(&shown.partials).unwrap();
+        assert!(json.contains(r#""content":["made"]"#), "{json}");
+        let json = serde_json::to_string(&shown.artifacts).unwrap();
+        assert!(json.contains(r#""sha256":"abab"#), "{json}");
+        assert_eq!(
+            serde_json::to_string(&shown.constraints).unwrap(),
+            r#"[{"constraint":"budgets.max_runtime_ms","outcome":"enforced"}]"#
+        );
     }
 
     #[test]
     fn of_a_quarantined_job_nothing_it_made_is_shown() {
+        let report = report();
         for state in JobState::ALL {
-            let json = serde_json::to_string(&show(&report(), state)).unwrap();
-            let shown = json.contains("made");
-            assert_eq!(shown, state != JobState::OutputQuarantined, "{state}");
-            assert!(json.contains("resized"), "{state}");
+            let shown = show(Some(&report), state);
+            let made = !shown.partials.is_empty() || !shown.artifacts.is_empty();
+            assert_eq!(made, state != JobState::OutputQuarantined, "{state}");
+            assert!(shown.progress.is_some(), "{state}");
         }
     }
 }

@@ -1,14 +1,15 @@
 //! Approvals, bundles and past decisions over REST, against a real ledger.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use airlock_bus::{Bus, BusConfig};
 use airlock_gateway::config::{KeyConfig, Role};
-use airlock_ledger::{Commit, Ledger, LedgerConfig, NewJob, Refuse};
+use airlock_ledger::{Commit, Hold, Ledger, LedgerConfig, MoveKind, NewJob};
 use airlock_model::hash::job_hash;
 use airlock_model::{
-    ApprovalTerms, Credential, Decision, JobId, JobSpec, JobState, Shard, TenantId, Timestamp,
-    Topic, Verdict,
+    ApprovalTerms, Constraints, Credential, Decision, JobId, JobSpec, JobState, Shard, TenantId,
+    Timestamp, Topic, Verdict,
 };
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::packet;
@@ -67,6 +68,15 @@ async fn held(
 }
 
 async fn hold(ledger: &Ledger, job: &str, terms: ApprovalTerms) -> anyhow::Result<()> {
+    hold_with(ledger, job, terms, None).await
+}
+
+async fn hold_with(
+    ledger: &Ledger,
+    job: &str,
+    terms: ApprovalTerms,
+    constraints: Option<Constraints>,
+) -> anyhow::Result<()> {
     let mut lease = ledger.lease_connection("test").await?;
     let epoch = lease.raise_epoch(Shard(0), "test", BOUND).await?;
     lease.release(BOUND).await;
@@ -77,25 +87,20 @@ async fn hold(ledger: &Ledger, job: &str, terms: ApprovalTerms) -> anyhow::Resul
         rule_hash: "hash-1".to_owned(),
         snapshot: "cfg:1".to_owned(),
         approval: Some(terms),
+        constraints: constraints.map(Arc::new),
         ..Verdict::default()
     };
-    let commit = Commit {
-        refuse: vec![Refuse {
-            job_id: JobId::new(job)?,
-            to: JobState::ApprovalRequired,
-            reason_code: "approval_required".to_owned(),
-            reason: verdict.reason.clone(),
-            verdict: Some(verdict),
-            at: Timestamp(1_800_000_000_000_000),
-        }],
-        ..Commit::default()
-    };
+    let commit = Commit::one(Hold {
+        job_id: JobId::new(job)?,
+        verdict,
+        at: Timestamp(1_800_000_000_000_000),
+    });
     let done = ledger
         .leader_writer(Shard(0), epoch)
         .await?
         .commit(&commit)
         .await?;
-    anyhow::ensure!(done.refused.len() == 1, "{done:?}");
+    anyhow::ensure!(done.of(MoveKind::Hold).count() == 1, "{done:?}");
     Ok(())
 }
 
@@ -264,7 +269,7 @@ async fn mistakes_are_named() -> anyhow::Result<()> {
     let bad = gateway.get("/api/v1/approvals?status=later", BOB).await?;
     assert_problem(&bad, 400, Some("status"));
     // Nothing of that was a vote.
-    let shown = gateway.client(BOB).approval(&job).await?;
+    let shown = gateway.client(BOB).approval(&job).await?.approval;
     assert_eq!((shown.status.as_str(), shown.votes.len()), ("PENDING", 0));
     gateway.stop().await
 }
@@ -318,13 +323,12 @@ async fn bundles_are_for_administrators_and_must_load() -> anyhow::Result<()> {
         assert_problem(&refused, 400, Some(field));
     }
     let list = gateway.client(ADMIN).bundles(Some("freeze")).await?;
-    let versions: Vec<(Option<u64>, bool)> =
-        list.items.iter().map(|b| (b.version, b.active)).collect();
-    assert_eq!(versions, [(Some(2), true), (Some(1), false)]);
+    let versions: Vec<(u64, bool)> = list.items.iter().map(|b| (b.version, b.active)).collect();
+    assert_eq!(versions, [(2, true), (1, false)]);
     let back = gateway.client(ADMIN).rollback("freeze", None).await?;
-    assert_eq!(back.version, Some(1));
+    assert_eq!(back.version(), Some(1));
     let gone = gateway.client(ADMIN).rollback("freeze", None).await?;
-    assert_eq!((gone.version, gone.active), (None, false));
+    assert_eq!((gone.version(), gone.active()), (None, false));
     let none = gateway
         .post(&format!("{path}/nope/rollback"), ADMIN, "")
         .await?;
@@ -481,7 +485,12 @@ async fn the_same_request_is_the_same_whoever_repeats_it() -> anyhow::Result<()>
 }
 
 /// A job as the scheduler takes it from a sender on the bus.
-async fn from_the_bus(ledger: &Ledger, sender: &str, name: &str) -> anyhow::Result<String> {
+async fn from_the_bus(
+    ledger: &Ledger,
+    sender: &str,
+    signed: bool,
+    name: &str,
+) -> anyhow::Result<String> {
     let by = Credential::of_sender(sender);
     let tenant = TenantId::new("acme")?;
     let mut spec = JobSpec::new(Topic::new("job.pay")?);
@@ -495,7 +504,11 @@ async fn from_the_bus(ledger: &Ledger, sender: &str, name: &str) -> anyhow::Resu
         hash,
         idempotency_key: None,
         submitted_by: Some(by.name),
-        submitted_principal: Some(by.principal),
+        submitted_principal: Some(if signed {
+            Credential::signed_sender(sender)
+        } else {
+            by.principal
+        }),
         shard: Shard(0),
         trace_id: "0".repeat(32),
         traceparent: String::new(),
@@ -534,7 +547,7 @@ async fn no_chain_of_submissions_and_retries_lets_an_author_approve() -> anyhow:
                 }
                 Err(sender) => {
                     let name = format!("bus-{number}");
-                    (from_the_bus(&ledger, sender, &name).await?, sender)
+                    (from_the_bus(&ledger, sender, true, &name).await?, sender)
                 }
             };
             let mut authors = vec![author];
@@ -572,6 +585,35 @@ async fn no_chain_of_submissions_and_retries_lets_an_author_approve() -> anyhow:
             }
         }
     }
+    gateway.stop().await
+}
+
+#[tokio::test]
+async fn what_came_over_the_bus_unsigned_is_approved_by_administrators_only() -> anyhow::Result<()>
+{
+    let (gateway, ledger) = start().await?;
+    // Bob sends under a name that is not his, and would approve under his own.
+    let mut job = from_the_bus(&ledger, "somebody", false, "unsigned").await?;
+    hold(&ledger, &job, terms(1)).await?;
+    let vote = |job: &str| format!("/api/v1/approvals/{job}/approve");
+    let refused = gateway.post(&vote(&job), BOB, "").await?;
+    assert_problem(&refused, 403, None);
+    assert!(refused.text.contains("administrator"), "{}", refused.text);
+    // A retry of it is no more anybody's than it was.
+    let reject = format!("/api/v1/approvals/{job}/reject");
+    assert_eq!(gateway.post(&reject, ADMIN, "").await?.status, 200);
+    let letters = gateway
+        .get(&format!("/api/v1/dlq?job_id={job}"), ADMIN)
+        .await?;
+    let again = format!("/api/v1/dlq/{}/retry", letters.json["items"][0]["id"]);
+    job = gateway.post(&again, CLEO, "").await?.job_id();
+    hold(&ledger, &job, terms(1)).await?;
+    assert_problem(&gateway.post(&vote(&job), BOB, "").await?, 403, None);
+    assert_eq!(gateway.post(&vote(&job), ADMIN, "").await?.status, 200);
+
+    let signed = from_the_bus(&ledger, "somebody", true, "signed").await?;
+    hold(&ledger, &signed, terms(1)).await?;
+    assert_eq!(gateway.post(&vote(&signed), BOB, "").await?.status, 200);
     gateway.stop().await
 }
 
@@ -627,6 +669,39 @@ async fn every_change_is_in_the_audit_trail() -> anyhow::Result<()> {
             format!("dlq.deleted bob acme {third} bob"),
         ]
     );
+    gateway.stop().await
+}
+
+#[tokio::test]
+async fn an_approver_sees_the_constraints_of_the_policy() -> anyhow::Result<()> {
+    let (gateway, ledger) = start().await?;
+    let constraints = json!({
+        "budgets": {"max_runtime_ms": 5000},
+        "toolchain": {"allowed_tools": ["bank"]},
+    });
+    let body = r#"{"topic": "job.pay"}"#;
+    let job = gateway.post("/api/v1/jobs", ANN_LAPTOP, body).await?;
+    let job = job.job_id();
+    let bound = serde_json::from_value(constraints)?;
+    hold_with(&ledger, &job, terms(2), Some(bound)).await?;
+    let shown = gateway.client(BOB).approval(&job).await?;
+    let seen = shown.constraints.expect("the policy's constraints");
+    assert_eq!(seen["budgets"]["max_runtime_ms"], 5000, "{seen}");
+    assert_eq!(seen["toolchain"]["allowed_tools"], json!(["bank"]));
+    // What an approver narrows it to is for the next one to see.
+    let narrower = json!({"budgets": {"max_runtime_ms": 100}});
+    gateway
+        .client(BOB)
+        .approve(&job, None, Some(&narrower))
+        .await?;
+    let shown = gateway.client(CLEO).approval(&job).await?;
+    let vote = &shown.approval.votes[0];
+    let narrowed = vote.constraints.as_ref().expect("narrowed");
+    assert_eq!(narrowed["budgets"]["max_runtime_ms"], 100, "{narrowed}");
+    // A job that no constraint binds shows none.
+    let free = held(&gateway, &ledger, ANN_LAPTOP, terms(1)).await?;
+    let shown = gateway.client(BOB).approval(&free).await?;
+    assert_eq!(shown.constraints, None);
     gateway.stop().await
 }
 

@@ -341,7 +341,8 @@ async fn the_client_speaks_all_of_it() -> anyhow::Result<()> {
     let dry = client.retry_dead_letters(&filter, true, true).await?;
     assert_eq!((dry.matched, dry.retried), (2, None));
     let done = client.retry_dead_letters(&filter, true, false).await?;
-    assert_eq!((done.retried, done.jobs.len()), (Some(2), 2));
+    assert_eq!(done.retried, Some(2));
+    assert_eq!(done.jobs.map(|jobs| jobs.len()), Some(2));
     assert_eq!(client.delete_dead_letter(id).await?.deleted, 1);
     let gone = client.delete_dead_letters(&filter, true, false).await?;
     assert_eq!(gone.deleted, Some(2));

@@ -207,7 +207,7 @@ async fn cancelling_is_final_and_may_be_repeated() -> anyhow::Result<()> {
 async fn leader(gateway: &Running) -> anyhow::Result<tokio::task::JoinHandle<()>> {
     use airlock_bus::{Bus, BusConfig, subjects};
     use airlock_model::Timestamp;
-    use airlock_model::explain::{Answer, Question, Standing};
+    use airlock_model::explain::{ExplainReply, ExplainRequest, WaitStatus};
 
     let config = BusConfig {
         url: gateway.nats.url().as_str().into(),
@@ -219,14 +219,14 @@ async fn leader(gateway: &Running) -> anyhow::Result<tokio::task::JoinHandle<()>
         let mut incoming = Vec::new();
         while questions.recv_many(&mut incoming, 1).await > 0 {
             for message in incoming.drain(..) {
-                let question: Question =
+                let question: ExplainRequest =
                     serde_json::from_slice(&message.payload).expect("a question");
-                let answer = Answer {
+                let answer = ExplainReply {
                     job_id: question.job_id,
                     leader: "one".to_owned(),
                     epoch: 1,
                     at: Timestamp::from_millis(1),
-                    standing: Standing::Waiting {
+                    status: WaitStatus::Waiting {
                         reason: "no_workers".to_owned(),
                         detail: "no worker in pool default can take it".to_owned(),
                         since: Timestamp::from_millis(1),

@@ -204,14 +204,23 @@ async fn a_look_shows_what_all_agree_on_and_takes_no_probe() -> anyhow::Result<(
     let (one, two) = (connect(&redis).await?, connect(&redis).await?);
     let short = Duration::from_millis(200);
     let (a, b) = (breaker(&one, short), breaker(&two, OPEN_FOR));
-    assert_eq!(b.look(now()).await, Some(Circuit::Closed { failures: 0 }));
+    assert_eq!(
+        b.read_shared(now()).await,
+        Some(Circuit::Closed { failures: 0 })
+    );
     fail(&a, 2).await?;
-    assert_eq!(b.look(now()).await, Some(Circuit::Closed { failures: 2 }));
+    assert_eq!(
+        b.read_shared(now()).await,
+        Some(Circuit::Closed { failures: 2 })
+    );
     fail(&a, 1).await?;
-    b.look(now()).await;
-    assert!(matches!(b.circuit(), Circuit::Open { .. }), "it was told");
+    b.read_shared(now()).await;
+    assert!(
+        matches!(b.circuit(), Circuit::Open { .. }),
+        "it follows the shared circuit"
+    );
     eventually(BOUND, "the circuit to be half-open", || async {
-        let seen = b.look(now()).await;
+        let seen = b.read_shared(now()).await;
         let half = matches!(
             seen,
             Some(Circuit::HalfOpen {

@@ -105,7 +105,8 @@ async fn a_batch_checks_locks_remembers_and_releases() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn held_locks_are_renewed_and_lost_ones_given_up_after_three_strikes() -> anyhow::Result<()> {
+async fn held_locks_are_renewed_and_lost_ones_given_up_after_three_failures() -> anyhow::Result<()>
+{
     let redis = Redis::start().await?;
     let guard = Guard::connect(&GuardConfig {
         job_lock_ttl: Duration::from_millis(900),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use airlock_bus::{MessageKey, SecretUrl};
-use airlock_guard::{Guard, GuardConfig, Mode};
+use airlock_guard::{Guard, GuardConfig, JobLocks, Mode};
 use airlock_model::Timestamp;
 use airlock_model::ids::JobId;
 use airlock_testkit::Redis;
@@ -51,6 +51,16 @@ pub fn key(seq: u64, time: i64) -> MessageKey {
         seq,
         published_at: Timestamp(time),
     }
+}
+
+/// For each message whether it was processed before.
+pub async fn seen(locks: &JobLocks, keys: &[MessageKey]) -> Vec<bool> {
+    locks.begin_batch(keys, &[]).await.0
+}
+
+/// Marks messages as processed.
+pub async fn finish(locks: &JobLocks, keys: &[MessageKey]) {
+    locks.finish_batch(keys, &[]).await;
 }
 
 pub fn job(i: usize) -> JobId {

@@ -1,18 +1,19 @@
 //! The duplicate check.
 
-use airlock_bus::{MessageKey, Seen};
+use airlock_bus::MessageKey;
+use airlock_model::ids::Epoch;
 use airlock_testkit::Redis;
 
-use crate::{connect, key, ttl};
+use crate::{connect, finish, key, seen, ttl};
 
 #[tokio::test]
 async fn what_was_finished_is_seen_and_nothing_else() -> anyhow::Result<()> {
     let redis = Redis::start().await?;
-    let messages = connect(&redis).await?.messages();
+    let locks = connect(&redis).await?.job_locks(Epoch(1));
     let keys = [key(1, 100), key(2, 200)];
-    assert_eq!(messages.begin(&keys).await, [false, false]);
+    assert_eq!(seen(&locks, &keys).await, [false, false]);
     assert_eq!(
-        messages.begin(&keys).await,
+        seen(&locks, &keys).await,
         [false, false],
         "in flight is no gate"
     );
@@ -20,8 +21,8 @@ async fn what_was_finished_is_seen_and_nothing_else() -> anyhow::Result<()> {
     let processed = "cordum:bus:processed:CORDUM_SYS:sched-s0:1";
     assert!((1..=120_000).contains(&ttl(&redis, inflight).await?));
 
-    messages.finish(&keys[..1]).await;
-    assert_eq!(messages.begin(&keys).await, [true, false]);
+    finish(&locks, &keys[..1]).await;
+    assert_eq!(seen(&locks, &keys).await, [true, false]);
     assert_eq!(
         redis.command(&["GET", processed]).await?.as_deref(),
         Some("100")
@@ -34,11 +35,11 @@ async fn what_was_finished_is_seen_and_nothing_else() -> anyhow::Result<()> {
 #[tokio::test]
 async fn a_wiped_stream_repeats_its_numbers_and_nothing_is_taken_for_seen() -> anyhow::Result<()> {
     let redis = Redis::start().await?;
-    let messages = connect(&redis).await?.messages();
-    messages.finish(&[key(1, 100)]).await;
-    assert_eq!(messages.begin(&[key(1, 100)]).await, [true]);
+    let locks = connect(&redis).await?.job_locks(Epoch(1));
+    finish(&locks, &[key(1, 100)]).await;
+    assert_eq!(seen(&locks, &[key(1, 100)]).await, [true]);
     assert_eq!(
-        messages.begin(&[key(1, 101)]).await,
+        seen(&locks, &[key(1, 101)]).await,
         [false],
         "another message 1"
     );
@@ -46,20 +47,20 @@ async fn a_wiped_stream_repeats_its_numbers_and_nothing_is_taken_for_seen() -> a
         consumer: "other".into(),
         ..key(1, 100)
     };
-    assert_eq!(messages.begin(&[other]).await, [false], "another consumer");
+    assert_eq!(seen(&locks, &[other]).await, [false], "another consumer");
     Ok(())
 }
 
 #[tokio::test]
 async fn thousands_at_once() -> anyhow::Result<()> {
     let redis = Redis::start().await?;
-    let messages = connect(&redis).await?.messages();
+    let locks = connect(&redis).await?.job_locks(Epoch(1));
     let keys: Vec<_> = (1..=2_500).map(|seq| key(seq, 7)).collect();
-    messages.finish(&keys[1_200..]).await;
-    let seen = messages.begin(&keys).await;
+    finish(&locks, &keys[1_200..]).await;
+    let found = seen(&locks, &keys).await;
     let expected: Vec<_> = (0..2_500).map(|i| i >= 1_200).collect();
-    assert_eq!(seen, expected);
-    assert_eq!(messages.begin(&[]).await, Vec::<bool>::new());
+    assert_eq!(found, expected);
+    assert_eq!(seen(&locks, &[]).await, Vec::<bool>::new());
     Ok(())
 }
 
@@ -67,10 +68,10 @@ async fn thousands_at_once() -> anyhow::Result<()> {
 async fn scripts_are_loaded_again_after_they_were_forgotten() -> anyhow::Result<()> {
     let redis = Redis::start().await?;
     let guard = connect(&redis).await?;
-    let messages = guard.messages();
-    messages.finish(&[key(1, 1)]).await;
+    let locks = guard.job_locks(Epoch(1));
+    finish(&locks, &[key(1, 1)]).await;
     redis.command(&["SCRIPT", "FLUSH"]).await?;
-    assert_eq!(messages.begin(&[key(1, 1)]).await, [true]);
+    assert_eq!(seen(&locks, &[key(1, 1)]).await, [true]);
     assert_eq!(guard.counters().snapshot().went_local, 0);
     Ok(())
 }

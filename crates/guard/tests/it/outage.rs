@@ -2,26 +2,25 @@
 
 use std::time::{Duration, Instant};
 
-use airlock_bus::{SecretUrl, Seen as _};
+use airlock_bus::SecretUrl;
 use airlock_guard::{Guard, GuardConfig, GuardError, Mode};
 use airlock_model::ids::Epoch;
 use airlock_testkit::{Proxy, Redis};
 use tokio::time::timeout;
 
-use crate::{BOUND, config, connect, job, key, shared};
+use crate::{BOUND, config, connect, finish, job, key, seen, shared};
 
 #[tokio::test]
 async fn a_hung_redis_costs_one_bounded_wait() -> anyhow::Result<()> {
     let redis = Redis::start().await?;
     let guard = connect(&redis).await?;
-    let messages = guard.messages();
-    messages.finish(&[key(1, 1)]).await;
     let locks = guard.job_locks(Epoch(1));
+    finish(&locks, &[key(1, 1)]).await;
     redis.stop()?;
 
     let began = Instant::now();
     assert_eq!(
-        messages.begin(&[key(1, 1)]).await,
+        seen(&locks, &[key(1, 1)]).await,
         [false],
         "in doubt: not seen"
     );
@@ -32,8 +31,8 @@ async fn a_hung_redis_costs_one_bounded_wait() -> anyhow::Result<()> {
     );
     let began = Instant::now();
     for i in 0..1_000 {
-        messages.begin(&[key(i, 1)]).await;
-        messages.finish(&[key(i, 1)]).await;
+        seen(&locks, &[key(i, 1)]).await;
+        finish(&locks, &[key(i, 1)]).await;
     }
     assert_eq!(locks.lock(&[job(1)]).await, [true], "within this process");
     assert!(
@@ -55,7 +54,7 @@ async fn a_hung_redis_costs_one_bounded_wait() -> anyhow::Result<()> {
 
     redis.cont()?;
     shared(&guard).await?;
-    assert_eq!(messages.begin(&[key(1, 1)]).await, [true]);
+    assert_eq!(seen(&locks, &[key(1, 1)]).await, [true]);
     Ok(())
 }
 
@@ -63,11 +62,11 @@ async fn a_hung_redis_costs_one_bounded_wait() -> anyhow::Result<()> {
 async fn a_killed_redis_is_found_again() -> anyhow::Result<()> {
     let redis = Redis::start().await?;
     let guard = connect(&redis).await?;
-    let messages = guard.messages();
+    let locks = guard.job_locks(Epoch(1));
     for round in 1..=3 {
         redis.kill()?;
         let began = Instant::now();
-        assert_eq!(messages.begin(&[key(1, 1)]).await, [false]);
+        assert_eq!(seen(&locks, &[key(1, 1)]).await, [false]);
         assert!(
             began.elapsed() < Duration::from_secs(5),
             "{:?}",
@@ -77,9 +76,9 @@ async fn a_killed_redis_is_found_again() -> anyhow::Result<()> {
         timeout(BOUND, mode.wait_for(Mode::is_local)).await??;
         redis.restart().await?;
         shared(&guard).await?;
-        messages.finish(&[key(1, round)]).await;
+        finish(&locks, &[key(1, round)]).await;
         assert_eq!(
-            messages.begin(&[key(1, round)]).await,
+            seen(&locks, &[key(1, round)]).await,
             [true],
             "scripts are back, too"
         );

@@ -41,6 +41,27 @@ async fn payloads_come_back_as_they_went() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
+async fn an_artifact_keeps_its_life_time_when_the_result_is_handled() -> anyhow::Result<()> {
+    let redis = Redis::start().await?;
+    let guard = connect(&redis).await?;
+    let week = Duration::from_secs(7 * 86_400);
+    let artifact = keys::artifact("0d5e6a2c-1111-4222-8333-444455556666-1");
+    let result = keys::result(&job(1));
+    for key in [&artifact, &result] {
+        guard.set(key, Bytes::from_static(b"x"), week).await?;
+        assert!((600_000_000..=604_800_000).contains(&ttl(&redis, key).await?));
+    }
+    // What is read as a staged result is then left to expire; an artifact may be named
+    // as one.
+    let handled = [artifact.clone(), result.clone()];
+    guard.expire(&handled, Duration::from_secs(60)).await?;
+    guard.expire(&handled[..1], Duration::from_secs(60)).await?;
+    assert!((600_000_000..=604_800_000).contains(&ttl(&redis, &artifact).await?));
+    assert!((1..=60_000).contains(&ttl(&redis, &result).await?));
+    Ok(())
+}
+
+#[tokio::test]
 async fn only_the_head_of_a_large_value_is_read() -> anyhow::Result<()> {
     let redis = Redis::start().await?;
     let guard = connect(&redis).await?;

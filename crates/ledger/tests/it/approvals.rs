@@ -2,14 +2,14 @@
 //! does to it.
 
 use airlock_ledger::{
-    Approval, ApprovalFilter, ApprovalStatus, CancelRequest, HeldJob, NewVote, Rejudged,
-    VoteOutcome, Voter,
+    Approval, ApprovalFilter, ApprovalStatus, Assign, CancelRequest, Commit, HeldJob, MoveKind,
+    NewVote, Reevaluated, VoteOutcome, Voter,
 };
 use airlock_model::{ApprovalTerms, Decision, JobEvent, JobState, Timestamp, Verdict};
 use airlock_testkit::{Seen, eventually};
 
 use crate::bed::{
-    BOUND, Bed, One, SHARD, assign, finish, id, job_with, refuse, requeue, tenant, verdict,
+    BOUND, Bed, SHARD, allowed, assign, finish, id, job_with, requeue, tenant, verdict,
 };
 
 fn voter(name: &str) -> Voter {
@@ -17,6 +17,7 @@ fn voter(name: &str) -> Voter {
         key: name.to_owned(),
         principal: None,
         roles: Vec::new(),
+        admin: false,
     }
 }
 
@@ -36,13 +37,21 @@ fn terms(quorum: u32) -> ApprovalTerms {
     }
 }
 
+/// The same on the first approval.
+fn approved(mut run: Assign) -> Assign {
+    let mut verdict = run.verdict.verdict().clone();
+    verdict.approved = Some(1);
+    run.verdict = allowed(verdict);
+    run
+}
+
 /// Accepts a job and holds it by this verdict.
 async fn hold(bed: &Bed, name: &str, by: Verdict) -> anyhow::Result<()> {
     bed.accept(&[name]).await?;
-    let mut refused = refuse(name, JobState::ApprovalRequired, None);
-    refused.verdict = Some(by);
-    let done = bed.lead().await?.commit(&One::refuse(refused)).await?;
-    anyhow::ensure!(done.refused.len() == 1, "{done:?}");
+    let mut held = crate::bed::hold(name);
+    held.verdict = by;
+    let done = bed.lead().await?.commit(&Commit::one(held)).await?;
+    anyhow::ensure!(done.of(MoveKind::Hold).count() == 1, "{done:?}");
     Ok(())
 }
 
@@ -122,20 +131,25 @@ async fn a_held_job_is_approved_and_comes_in_again() -> anyhow::Result<()> {
     );
 
     // It runs, and the approval says so.
-    let mut run = assign("j", 1, 1);
-    run.verdict.approved = Some(1);
+    let run = approved(assign("j", 1, 1));
     let mut writer = bed.lead().await?;
-    assert_eq!(writer.commit(&One::assign(run)).await?.assigned.len(), 1);
+    assert_eq!(
+        writer
+            .commit(&Commit::one(run))
+            .await?
+            .of(MoveKind::Assign)
+            .count(),
+        1
+    );
     let used = approval(&bed, "j").await?;
     assert!(used.used_at.is_some(), "{used:?}");
     // A retry of the same job is covered.
-    writer.commit(&One::requeue(requeue("j", 1, true))).await?;
+    writer.commit(&Commit::one(requeue("j", 1, true))).await?;
     assert_eq!(bed.ledger.granted(&[id("j")]).await?.len(), 1);
-    let mut second = assign("j", 2, 2);
-    second.verdict.approved = Some(1);
-    writer.commit(&One::assign(second)).await?;
+    let second = approved(assign("j", 2, 2));
+    writer.commit(&Commit::one(second)).await?;
     writer
-        .commit(&One::finish(finish("j", 2, JobState::Succeeded)))
+        .commit(&Commit::one(finish("j", 2, JobState::Succeeded)))
         .await?;
     assert_eq!(approval(&bed, "j").await?.used_at, used.used_at);
     assert_eq!(
@@ -192,6 +206,7 @@ async fn two_voices_are_two_people() -> anyhow::Result<()> {
         key: key.to_owned(),
         principal: Some(principal.to_owned()),
         roles: vec!["treasury".to_owned()],
+        admin: false,
     };
     // The submitter's key is `ann`.
     let own = say(&bed, "j", &person("ann", "ann"), true).await?;
@@ -319,17 +334,17 @@ async fn a_new_policy_keeps_denies_releases_or_asks_anew() -> anyhow::Result<()>
         )
     };
     let same = asks("pay-renamed", "hash-1", terms(2));
-    assert_eq!(judge("kept", same).await?, Rejudged::Kept);
+    assert_eq!(judge("kept", same).await?, Reevaluated::Kept);
     assert_eq!(
         judge("denied", verdict(Decision::Deny)).await?,
-        Rejudged::Denied
+        Reevaluated::Denied
     );
     assert_eq!(
         judge("released", verdict(Decision::Allow)).await?,
-        Rejudged::Released
+        Reevaluated::Released
     );
     let other = asks("audit", "hash-2", terms(1));
-    assert_eq!(judge("other", other).await?, Rejudged::AskedAnew);
+    assert_eq!(judge("other", other).await?, Reevaluated::AskedAnew);
     assert!(
         bed.ledger
             .held_under_other(SHARD, "cfg:2", None, 10)
@@ -366,7 +381,7 @@ async fn a_new_policy_keeps_denies_releases_or_asks_anew() -> anyhow::Result<()>
     // A judgement that comes too late changes nothing.
     assert_eq!(
         judge("kept", verdict(Decision::Deny)).await?,
-        Rejudged::Nothing
+        Reevaluated::Nothing
     );
     assert_eq!(bed.state("kept").await?, JobState::Pending);
     Ok(())
@@ -378,10 +393,10 @@ async fn an_approval_for_another_rule_is_superseded_when_the_job_is_held_again()
     let bed = Bed::start().await?;
     hold(&bed, "j", asks("pay", "hash-1", terms(1))).await?;
     say(&bed, "j", &voter("bob"), true).await?;
-    let mut again = refuse("j", JobState::ApprovalRequired, None);
-    again.verdict = Some(asks("audit", "hash-2", terms(1)));
+    let mut again = crate::bed::hold("j");
+    again.verdict = asks("audit", "hash-2", terms(1));
     again.at = Timestamp(again.at.0 + 1_000_000);
-    bed.lead().await?.commit(&One::refuse(again)).await?;
+    bed.lead().await?.commit(&Commit::one(again)).await?;
     let anew = approval(&bed, "j").await?;
     assert_eq!((anew.round, anew.status), (2, ApprovalStatus::Pending));
     assert!(bed.ledger.granted(&[id("j")]).await?.is_empty());

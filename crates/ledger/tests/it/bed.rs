@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use airlock_ledger::{
-    Actor, Assign, Commit, Finish, JobView, LeaderLedger, LeaderWriter, Ledger, LedgerConfig, Mark,
-    NewJob, Refuse, Requeue, Submitted, Written,
+    Actor, Assign, Close, Commit, Finish, Hold, JobView, LeaderLedger, LeaderWriter, Ledger,
+    LedgerConfig, MoveKind, NewDeadLetter, NewJob, RecordTimes, Requeue, Submitted, Written,
 };
 use airlock_model::hash::job_hash;
 use airlock_model::state::TRANSITIONS;
 use airlock_model::{
-    Attempt, Decision, DispatchId, Epoch, Incarnation, JobId, JobSpec, JobState, RunEnd, Shard,
-    TenantId, Timestamp, Topic, Verdict, WorkerId,
+    Allowed, Attempt, Decision, DispatchId, Epoch, Incarnation, JobId, JobSpec, JobState, RunEnd,
+    Shard, TenantId, Timestamp, Topic, Verdict, WorkerId,
 };
 use airlock_testkit::{Postgres, Seen, eventually};
 use bytes::Bytes;
@@ -78,14 +78,9 @@ impl Bed {
     pub async fn scheduled(&self, ids: &[&str]) -> anyhow::Result<LeaderWriter> {
         self.accept(ids).await?;
         let mut writer = self.lead().await?;
-        let assign = (1..).zip(ids).map(|(n, i)| assign(i, 1, n)).collect();
-        let done = writer
-            .commit(&Commit {
-                assign,
-                ..Commit::default()
-            })
-            .await?;
-        anyhow::ensure!(done.assigned.len() == ids.len(), "{done:?}");
+        let assign = (1..).zip(ids).map(|(n, i)| assign(i, 1, n));
+        let done = writer.commit(&Commit::from_iter(assign)).await?;
+        anyhow::ensure!(done.of(MoveKind::Assign).count() == ids.len(), "{done:?}");
         Ok(writer)
     }
 
@@ -222,19 +217,40 @@ pub fn assign(name: &str, attempt: u32, n: u128) -> Assign {
         dispatch_id: dispatch(n),
         worker: WorkerId::new("w1").expect("a worker id"),
         incarnation: Incarnation::new("i1").expect("an incarnation"),
-        verdict: verdict(Decision::Allow),
+        verdict: allowed(verdict(Decision::Allow)),
         at: t(10),
     }
 }
 
-pub fn refuse(name: &str, to: JobState, decision: Option<Decision>) -> Refuse {
-    Refuse {
+pub fn allowed(verdict: Verdict) -> Allowed {
+    Allowed::of(verdict).expect("a verdict that allows")
+}
+
+pub fn hold(name: &str) -> Hold {
+    Hold {
+        job_id: id(name),
+        verdict: verdict(Decision::RequireApproval),
+        at: t(20),
+    }
+}
+
+pub fn close(name: &str, to: JobState, decision: Option<Decision>) -> Close {
+    Close {
         job_id: id(name),
         to,
         verdict: decision.map(verdict),
         reason_code: "code".to_owned(),
         reason: "in words".to_owned(),
         at: t(20),
+        dead_letter: None,
+    }
+}
+
+pub fn letter(name: &str, code: &str) -> NewDeadLetter {
+    NewDeadLetter {
+        job_id: Some(name.to_owned()),
+        reason_code: code.to_owned(),
+        ..NewDeadLetter::default()
     }
 }
 
@@ -257,8 +273,8 @@ pub fn finish(name: &str, n: u128, to: JobState) -> Finish {
         reason_code: String::new(),
         reason: String::new(),
         result: None,
-        result_ptr: None,
         result_missing: false,
+        dead_letter: None,
     }
 }
 
@@ -278,8 +294,13 @@ pub fn requeue(name: &str, n: u128, ran: bool) -> Requeue {
     }
 }
 
-pub fn mark(name: &str, n: u128, dispatched: Option<i64>, running: Option<i64>) -> Mark {
-    Mark {
+pub fn record_times(
+    name: &str,
+    n: u128,
+    dispatched: Option<i64>,
+    running: Option<i64>,
+) -> RecordTimes {
+    RecordTimes {
         job_id: id(name),
         dispatch_id: dispatch(n),
         dispatched_at: dispatched.map(t),
@@ -287,43 +308,14 @@ pub fn mark(name: &str, n: u128, dispatched: Option<i64>, running: Option<i64>) 
     }
 }
 
-/// Commits of one kind, to keep tests to a line each.
-pub struct One;
-
-impl One {
-    pub fn assign(x: Assign) -> Commit {
-        Commit {
-            assign: vec![x],
-            ..Commit::default()
-        }
-    }
-    pub fn refuse(x: Refuse) -> Commit {
-        Commit {
-            refuse: vec![x],
-            ..Commit::default()
-        }
-    }
-    pub fn finish(x: Finish) -> Commit {
-        Commit {
-            finish: vec![x],
-            ..Commit::default()
-        }
-    }
-    pub fn requeue(x: Requeue) -> Commit {
-        Commit {
-            requeue: vec![x],
-            ..Commit::default()
-        }
-    }
-    pub fn mark(x: Mark) -> Commit {
-        Commit {
-            mark: vec![x],
-            ..Commit::default()
-        }
-    }
-}
-
 /// How many jobs a commit moved. Nothing moved means nothing in the change log.
 pub fn moved(w: &Written) -> usize {
-    w.assigned.len() + w.refused.len() + w.finished.len() + w.requeued.len()
+    let kinds = [
+        MoveKind::Assign,
+        MoveKind::Hold,
+        MoveKind::Close,
+        MoveKind::Finish,
+        MoveKind::Requeue,
+    ];
+    kinds.into_iter().map(|kind| w.of(kind).count()).sum()
 }

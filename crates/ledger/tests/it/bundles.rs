@@ -1,9 +1,9 @@
 //! Policy bundles, and past decisions to try a policy on.
 
-use airlock_ledger::{Bundle, KEPT_BUNDLES, NewBundle, RolledBack};
-use airlock_model::{Decision, JobState, Timestamp};
+use airlock_ledger::{Bundle, Commit, KEPT_BUNDLES, NewBundle, RolledBack};
+use airlock_model::{Decision, JobState, Timestamp, Verdict};
 
-use crate::bed::{Bed, One, assign, id, job_with, refuse, tenant, verdict};
+use crate::bed::{Bed, allowed, assign, close, hold, id, job_with, tenant, verdict};
 
 fn bundle(name: &str, position: i32, content: &str) -> NewBundle {
     NewBundle {
@@ -140,19 +140,16 @@ async fn past_decisions_say_what_the_policy_said() -> anyhow::Result<()> {
     bed.accept(&["allowed", "denied", "undecided", "approved"])
         .await?;
     let mut writer = bed.lead().await?;
-    writer.commit(&One::assign(assign("allowed", 1, 1))).await?;
-    let no = refuse("denied", JobState::Denied, Some(Decision::Deny));
-    writer.commit(&One::refuse(no)).await?;
-    let hold = refuse(
-        "approved",
-        JobState::ApprovalRequired,
-        Some(Decision::RequireApproval),
-    );
-    writer.commit(&One::refuse(hold)).await?;
+    writer.commit(&Commit::one(assign("allowed", 1, 1))).await?;
+    let no = close("denied", JobState::Denied, Some(Decision::Deny));
+    writer.commit(&Commit::one(no)).await?;
+    let hold = hold("approved");
+    writer.commit(&Commit::one(hold)).await?;
     let voter = airlock_ledger::Voter {
         key: "bob".to_owned(),
         principal: None,
         roles: Vec::new(),
+        admin: false,
     };
     let vote = airlock_ledger::NewVote {
         job_id: &id("approved"),
@@ -164,9 +161,11 @@ async fn past_decisions_say_what_the_policy_said() -> anyhow::Result<()> {
     };
     bed.ledger.vote(&vote).await?;
     let mut run = assign("approved", 1, 2);
-    run.verdict = verdict(Decision::Allow);
-    run.verdict.approved = Some(1);
-    writer.commit(&One::assign(run)).await?;
+    run.verdict = allowed(Verdict {
+        approved: Some(1),
+        ..verdict(Decision::Allow)
+    });
+    writer.commit(&Commit::one(run)).await?;
 
     let mut seen = Vec::new();
     let mut after = None;
@@ -207,7 +206,7 @@ async fn past_decisions_of_all_tenants_come_oldest_first() -> anyhow::Result<()>
         bed.ledger
             .submit(&[job_with(&name, of, None, |_| {})])
             .await?;
-        writer.commit(&One::assign(assign(&name, 1, n))).await?;
+        writer.commit(&Commit::one(assign(&name, 1, n))).await?;
     }
     let mut seen = Vec::new();
     let mut after = None;

@@ -1,9 +1,9 @@
 //! Cancelling, and what the leader then finds.
 
-use airlock_ledger::{CancelOutcome, CancelRequest};
+use airlock_ledger::{CancelOutcome, CancelRequest, Commit};
 use airlock_model::{Due, JobState};
 
-use crate::bed::{Bed, One, SHARD, assign, finish, id, job_with, moved, requeue, tenant};
+use crate::bed::{Bed, SHARD, assign, finish, id, job_with, moved, requeue, tenant};
 
 pub async fn cancel(bed: &Bed, name: &str, of: Option<&str>) -> anyhow::Result<CancelOutcome> {
     let of = of.map(tenant);
@@ -40,9 +40,9 @@ async fn an_open_job_is_cancelled_once() -> anyhow::Result<()> {
     assert_eq!(bed.number("SELECT count(*) FROM change_log").await?, 2);
     // Whatever the leader had in mind for them misses.
     for late in [
-        One::finish(finish("flying", 1, JobState::Succeeded)),
-        One::requeue(requeue("flying", 1, true)),
-        One::assign(assign("waiting", 1, 9)),
+        Commit::one(finish("flying", 1, JobState::Succeeded)),
+        Commit::one(requeue("flying", 1, true)),
+        Commit::one(assign("waiting", 1, 9)),
     ] {
         assert_eq!(moved(&writer.commit(&late).await?), 0);
     }
@@ -57,7 +57,7 @@ async fn an_ended_job_stays_as_it_ended() -> anyhow::Result<()> {
     let bed = Bed::start().await?;
     let mut writer = bed.scheduled(&["j1"]).await?;
     writer
-        .commit(&One::finish(finish("j1", 1, JobState::Failed)))
+        .commit(&Commit::one(finish("j1", 1, JobState::Failed)))
         .await?;
     let outcome = cancel(&bed, "j1", None).await?;
     assert_eq!(outcome, CancelOutcome::AlreadyFinal(JobState::Failed));

@@ -4,7 +4,7 @@ use airlock_ledger::{CancelRequest, Change, ChangePosition, Commit};
 use airlock_model::{JobState, Shard};
 use sqlx::Connection;
 
-use crate::bed::{BOUND, Bed, One, SHARD, by, finish, id};
+use crate::bed::{BOUND, Bed, SHARD, by, finish, id, letter};
 
 fn names(changes: &[Change]) -> Vec<&str> {
     changes
@@ -25,7 +25,7 @@ async fn a_slow_transaction_is_waited_for_not_jumped_over() -> anyhow::Result<()
     sqlx::query("INSERT INTO change_log (shard, job_ids) VALUES (0, '{slow}')")
         .execute(&mut *slow)
         .await?;
-    let end = One::finish(finish("j1", 1, JobState::Succeeded));
+    let end = Commit::one(finish("j1", 1, JobState::Succeeded));
     let written = writer.commit(&end).await?;
     let seen = bed.ledger.changes(SHARD, start, 10).await?;
     assert!(seen.is_empty(), "something older may still come: {seen:?}");
@@ -47,14 +47,11 @@ async fn a_slow_transaction_is_waited_for_not_jumped_over() -> anyhow::Result<()
 async fn one_entry_tells_of_all_that_ended_together() -> anyhow::Result<()> {
     let bed = Bed::start().await?;
     let mut writer = bed.scheduled(&["j1", "j2", "j3"]).await?;
-    let commit = Commit {
-        finish: vec![
-            finish("j2", 2, JobState::Failed),
-            finish("j1", 1, JobState::Succeeded),
-            finish("j3", 77, JobState::Succeeded), // Not its dispatch: nothing to tell.
-        ],
-        ..Commit::default()
-    };
+    let commit = Commit::from_iter([
+        finish("j2", 2, JobState::Failed),
+        finish("j1", 1, JobState::Succeeded),
+        finish("j3", 77, JobState::Succeeded), // Not its dispatch: nothing to announce.
+    ]);
     writer.commit(&commit).await?;
     let job_id = id("j3");
     let cancel = CancelRequest {
@@ -170,7 +167,7 @@ async fn after_a_logical_restore_what_was_not_published_is_and_nothing_else() ->
 async fn a_cursor_of_this_cluster_stays_where_it_is() -> anyhow::Result<()> {
     let bed = Bed::start().await?;
     let mut writer = bed.scheduled(&["j1"]).await?;
-    let end = One::finish(finish("j1", 1, JobState::Succeeded));
+    let end = Commit::one(finish("j1", 1, JobState::Succeeded));
     let at = writer.commit(&end).await?.position.expect("an entry");
     let epoch = writer.epoch();
     bed.ledger
@@ -206,7 +203,7 @@ async fn an_open_transaction_that_writes_elsewhere_holds_nothing_up() -> anyhow:
         .execute(&mut here)
         .await?;
     writer
-        .commit(&One::finish(finish("j1", 1, JobState::Succeeded)))
+        .commit(&Commit::one(finish("j1", 1, JobState::Succeeded)))
         .await?;
     let seen = bed.ledger.changes(SHARD, start, 10).await?;
     assert_eq!(names(&seen), ["j1"]);
@@ -241,14 +238,9 @@ async fn a_writer_that_has_not_logged_yet_is_waited_for() -> anyhow::Result<()> 
         .execute(&mut *hold)
         .await?;
     // Has moved j1 and stands before its dead letter, and before its entry.
-    let commit = Commit {
-        letters: vec![airlock_ledger::NewDeadLetter {
-            job_id: Some("j1".to_owned()),
-            reason_code: "x".to_owned(),
-            ..Default::default()
-        }],
-        ..One::finish(finish("j1", 1, JobState::Failed))
-    };
+    let mut end = finish("j1", 1, JobState::Failed);
+    end.dead_letter = Some(letter("j1", "x"));
+    let commit = Commit::one(end);
     let slow = tokio::spawn(async move { writer.commit(&commit).await });
     bed.waiters(1).await?;
     let job_id = id("j2");

@@ -1,10 +1,12 @@
 //! The leader's moves, and the compare-and-set that refuses what came too late.
 
-use airlock_ledger::{Commit, Failure, Finish, NewDeadLetter, StrayResult};
-use airlock_model::{Decision, JobState};
+use airlock_ledger::{Commit, Failure, Finish, GiveUp, Move, MoveKind, UnmatchedResult};
+use airlock_model::{Decision, JobState, Released, Verdict};
 use bytes::Bytes;
 
-use crate::bed::{Bed, One, assign, finish, id, mark, moved, refuse, requeue, t, verdict};
+use crate::bed::{
+    Bed, allowed, assign, close, finish, hold, id, letter, moved, record_times, requeue, t, verdict,
+};
 
 #[tokio::test]
 async fn one_transaction_writes_every_kind() -> anyhow::Result<()> {
@@ -12,30 +14,25 @@ async fn one_transaction_writes_every_kind() -> anyhow::Result<()> {
     let mut writer = bed.scheduled(&["done", "again", "marked"]).await?;
     bed.accept(&["new", "denied"]).await?;
     let mut result = finish("done", 1, JobState::Succeeded);
-    result.result = Some(Bytes::from_static(b"out\0put"));
-    let commit = Commit {
-        after: Vec::new(),
-        assign: vec![assign("new", 1, 10)],
-        refuse: vec![refuse("denied", JobState::Denied, Some(Decision::Deny))],
-        finish: vec![result],
-        requeue: vec![requeue("again", 2, true)],
-        mark: vec![mark("marked", 3, Some(11), None)],
-        stray: vec![StrayResult {
-            job_id: "who\0".to_owned(),
-            dispatch_id: "?".to_owned(),
-            worker_id: "w9".to_owned(),
-            status: "SUCCEEDED".to_owned(),
-            why: "not asked for".to_owned(),
-        }],
-        letters: vec![NewDeadLetter {
-            job_id: Some("denied".to_owned()),
-            tenant: Some("acme".to_owned()),
-            reason_code: "safety_denied".to_owned(),
-            ..NewDeadLetter::default()
-        }],
-        given_up: false,
+    let output = Bytes::from_static(b"out\0put");
+    result.result = Some(Released::without_output_policy(output));
+    let mut denied = close("denied", JobState::Denied, Some(Decision::Deny));
+    denied.dead_letter = Some(letter("denied", "safety_denied"));
+    let stray = UnmatchedResult {
+        job_id: "who\0".to_owned(),
+        dispatch_id: "?".to_owned(),
+        worker_id: "w9".to_owned(),
+        status: "SUCCEEDED".to_owned(),
+        why: "not asked for".to_owned(),
     };
-    assert_eq!(commit.len(), 7);
+    let commit = Commit::from_iter([
+        Move::from(assign("new", 1, 10)),
+        denied.into(),
+        result.into(),
+        requeue("again", 2, true).into(),
+        record_times("marked", 3, Some(11), None).into(),
+        stray.into(),
+    ]);
     let written = writer.commit(&commit).await?;
     assert_eq!(moved(&written), 4);
     assert!(written.position.is_some());
@@ -50,7 +47,8 @@ async fn one_transaction_writes_every_kind() -> anyhow::Result<()> {
         assert_eq!(bed.state(name).await?, state, "{name}");
     }
     let done = bed.job("done").await?;
-    assert_eq!(done.result.as_deref(), Some(&b"out\0put"[..]));
+    let output = done.result.map(Released::into_inner);
+    assert_eq!(output.as_deref(), Some(&b"out\0put"[..]));
     assert_eq!((done.finished_at, done.reason), (Some(t(30)), None));
     let denied = bed.job("denied").await?;
     assert_eq!(denied.decision, Some(Decision::Deny));
@@ -62,7 +60,7 @@ async fn one_transaction_writes_every_kind() -> anyhow::Result<()> {
     );
     assert_eq!(
         bed.ledger
-            .letters(&airlock_ledger::LetterFilter::default(), None, 9)
+            .letters(&airlock_ledger::DeadLetterFilter::default(), None, 9)
             .await?
             .len(),
         1
@@ -87,7 +85,7 @@ async fn an_assignment_needs_a_pending_job_and_the_next_attempt() -> anyhow::Res
         assign("unknown", 1, 9),
     ];
     for miss in misses {
-        let written = writer.commit(&One::assign(miss.clone())).await?;
+        let written = writer.commit(&Commit::one(miss.clone())).await?;
         assert_eq!(moved(&written), 0, "{miss:?}");
     }
     let loaded = bed.ledger.load(&[id("j1")], 0).await?;
@@ -99,7 +97,7 @@ async fn an_assignment_needs_a_pending_job_and_the_next_attempt() -> anyhow::Res
         .raise_epoch(other_shard, "s3", crate::bed::BOUND)
         .await?;
     let mut stranger = bed.ledger.leader_writer(other_shard, epoch).await?;
-    let written = stranger.commit(&One::assign(assign("j2", 1, 9))).await?;
+    let written = stranger.commit(&Commit::one(assign("j2", 1, 9))).await?;
     assert_eq!(moved(&written), 0, "another shard's leader has no say");
     Ok(())
 }
@@ -109,31 +107,29 @@ async fn a_result_counts_once_and_only_for_its_dispatch() -> anyhow::Result<()> 
     let bed = Bed::start().await?;
     let mut writer = bed.scheduled(&["j1"]).await?;
     let wrong = writer
-        .commit(&One::finish(finish("j1", 2, JobState::Failed)))
+        .commit(&Commit::one(finish("j1", 2, JobState::Failed)))
         .await?;
     assert_eq!((moved(&wrong), wrong.position), (0, None));
     assert_eq!(bed.state("j1").await?, JobState::Scheduled);
     let mut good = finish("j1", 1, JobState::Succeeded);
-    good.result_ptr = Some("res:j1".to_owned());
     good.result_missing = true;
-    let written = writer.commit(&One::finish(good.clone())).await?;
-    assert!(written.finished.contains(&id("j1")) && written.position.is_some());
+    let written = writer.commit(&Commit::one(good.clone())).await?;
+    assert!(written.has(MoveKind::Finish, &id("j1")) && written.position.is_some());
     // The same again, and another end: the first one stands.
     for late in [good, finish("j1", 1, JobState::Failed)] {
-        assert_eq!(moved(&writer.commit(&One::finish(late)).await?), 0);
+        assert_eq!(moved(&writer.commit(&Commit::one(late)).await?), 0);
     }
-    let late = writer.commit(&One::requeue(requeue("j1", 1, true))).await?;
+    let late = writer.commit(&Commit::one(requeue("j1", 1, true))).await?;
     assert_eq!(moved(&late), 0);
     let late = writer
-        .commit(&One::refuse(refuse("j1", JobState::Failed, None)))
+        .commit(&Commit::one(close("j1", JobState::Failed, None)))
         .await?;
     assert_eq!(moved(&late), 0);
     writer
-        .commit(&One::mark(mark("j1", 1, Some(1), Some(2))))
+        .commit(&Commit::one(record_times("j1", 1, Some(1), Some(2))))
         .await?;
     let view = bed.job("j1").await?;
     assert_eq!((view.state, view.attempt), (JobState::Succeeded, 1));
-    assert_eq!(view.result_ptr.as_deref(), Some("res:j1"));
     assert!(view.result_missing);
     assert_eq!(bed.number("SELECT count(*) FROM change_log").await?, 1);
     assert_eq!(bed.number("SELECT count(*) FROM job_attempt").await?, 0);
@@ -145,21 +141,15 @@ async fn refusals_go_where_the_table_says() -> anyhow::Result<()> {
     let bed = Bed::start().await?;
     let mut writer = bed.scheduled(&["flying"]).await?;
     bed.accept(&["failed", "late", "held"]).await?;
-    let commit = Commit {
-        refuse: vec![
-            refuse("late", JobState::Timeout, None),
-            refuse("failed", JobState::Failed, None),
-            refuse(
-                "held",
-                JobState::ApprovalRequired,
-                Some(Decision::RequireApproval),
-            ),
-            refuse("flying", JobState::Timeout, None),
-        ],
-        ..Commit::default()
-    };
+    let mut commit = Commit::from_iter([
+        close("late", JobState::Timeout, None),
+        close("failed", JobState::Failed, None),
+        close("flying", JobState::Timeout, None),
+    ]);
+    commit.push(hold("held"));
     let written = writer.commit(&commit).await?;
-    assert_eq!(written.refused.len(), 3, "{written:?}");
+    assert_eq!(written.of(MoveKind::Close).count(), 2, "{written:?}");
+    assert!(written.has(MoveKind::Hold, &id("held")), "{written:?}");
     assert_eq!(bed.state("flying").await?, JobState::Scheduled);
     let held = bed.job("held").await?;
     assert_eq!(
@@ -175,10 +165,10 @@ async fn refusals_go_where_the_table_says() -> anyhow::Result<()> {
     );
     // A held job is not assigned, and is denied by nobody but a human; its deadline
     // still counts.
-    let miss = writer.commit(&One::assign(assign("held", 1, 9))).await?;
+    let miss = writer.commit(&Commit::one(assign("held", 1, 9))).await?;
     assert_eq!(moved(&miss), 0);
-    let expired = refuse("held", JobState::Timeout, None);
-    assert_eq!(moved(&writer.commit(&One::refuse(expired)).await?), 1);
+    let expired = close("held", JobState::Timeout, None);
+    assert_eq!(moved(&writer.commit(&Commit::one(expired)).await?), 1);
     let held = bed.job("held").await?;
     assert_eq!(held.state, JobState::Timeout);
     assert_eq!(
@@ -194,7 +184,7 @@ async fn marks_only_lead_forward() -> anyhow::Result<()> {
     let bed = Bed::start().await?;
     let mut writer = bed.scheduled(&["j1", "j2"]).await?;
     writer
-        .commit(&One::mark(mark("j1", 7, Some(1), Some(1))))
+        .commit(&Commit::one(record_times("j1", 7, Some(1), Some(1))))
         .await?;
     assert_eq!(
         bed.state("j1").await?,
@@ -202,15 +192,15 @@ async fn marks_only_lead_forward() -> anyhow::Result<()> {
         "not that dispatch"
     );
     writer
-        .commit(&One::mark(mark("j1", 1, Some(11), None)))
+        .commit(&Commit::one(record_times("j1", 1, Some(11), None)))
         .await?;
     assert_eq!(bed.state("j1").await?, JobState::Dispatched);
     writer
-        .commit(&One::mark(mark("j1", 1, None, Some(12))))
+        .commit(&Commit::one(record_times("j1", 1, None, Some(12))))
         .await?;
     assert_eq!(bed.state("j1").await?, JobState::Running);
     writer
-        .commit(&One::mark(mark("j1", 1, Some(50), None)))
+        .commit(&Commit::one(record_times("j1", 1, Some(50), None)))
         .await?;
     let loaded = &bed.ledger.load(&[id("j1")], 0).await?[0];
     assert_eq!(loaded.state, JobState::Running);
@@ -220,7 +210,7 @@ async fn marks_only_lead_forward() -> anyhow::Result<()> {
     );
     // The worker's word may be heard before the bus's acknowledgement.
     writer
-        .commit(&One::mark(mark("j2", 2, None, Some(12))))
+        .commit(&Commit::one(record_times("j2", 2, None, Some(12))))
         .await?;
     let loaded = &bed.ledger.load(&[id("j2")], 0).await?[0];
     assert_eq!(
@@ -236,21 +226,20 @@ async fn words_with_nul_are_stored_without_it() -> anyhow::Result<()> {
     bed.accept(&["j1", "j2"]).await?;
     let mut writer = bed.lead().await?;
     let mut first = assign("j1", 1, 1);
-    first.verdict.reason = "a\0b".to_owned();
-    let mut second = refuse("j2", JobState::Denied, None);
+    first.verdict = allowed(Verdict {
+        reason: "a\0b".to_owned(),
+        ..verdict(Decision::Allow)
+    });
+    let mut second = close("j2", JobState::Denied, None);
     let mut why = verdict(Decision::Deny);
     why.rule_id = "r\0".to_owned();
     second.verdict = Some(why);
     second.reason = "c\0d".to_owned();
-    let commit = Commit {
-        assign: vec![first],
-        refuse: vec![second],
-        ..Commit::default()
-    };
+    let commit = Commit::from_iter([Move::from(first), second.into()]);
     assert_eq!(moved(&writer.commit(&commit).await?), 2);
     let mut end = finish("j1", 1, JobState::Failed);
     end.reason = "e\0f".to_owned();
-    assert_eq!(moved(&writer.commit(&One::finish(end)).await?), 1);
+    assert_eq!(moved(&writer.commit(&Commit::one(end)).await?), 1);
     assert_eq!(bed.job("j1").await?.reason.as_deref(), Some("e\u{fffd}f"));
     assert_eq!(bed.job("j2").await?.reason.as_deref(), Some("c\u{fffd}d"));
     Ok(())
@@ -261,29 +250,23 @@ async fn a_repeat_of_the_taken_result_is_no_stray() -> anyhow::Result<()> {
     let bed = Bed::start().await?;
     let mut writer = bed.scheduled(&["j1", "j2"]).await?;
     writer
-        .commit(&Commit {
-            finish: vec![
-                finish("j1", 1, JobState::Succeeded),
-                finish("j2", 2, JobState::Timeout),
-            ],
-            ..Commit::default()
-        })
+        .commit(&Commit::from_iter([
+            finish("j1", 1, JobState::Succeeded),
+            finish("j2", 2, JobState::Timeout),
+        ]))
         .await?;
-    let stray = |job: &str, n: u128, worker: &str| StrayResult {
+    let stray = |job: &str, n: u128, worker: &str| UnmatchedResult {
         job_id: job.to_owned(),
         dispatch_id: crate::bed::dispatch(n).to_string(),
         worker_id: worker.to_owned(),
         status: "SUCCEEDED".to_owned(),
         why: "late".to_owned(),
     };
-    let commit = Commit {
-        stray: vec![
-            stray("j1", 1, "w1"),
-            stray("j1", 1, "w2"),
-            stray("j2", 2, "w1"),
-        ],
-        ..Commit::default()
-    };
+    let commit = Commit::from_iter([
+        stray("j1", 1, "w1"),
+        stray("j1", 1, "w2"),
+        stray("j2", 2, "w1"),
+    ]);
     writer.commit(&commit).await?;
     let rows = bed
         .postgres
@@ -301,14 +284,11 @@ async fn data_the_database_refuses_is_found_one_by_one() -> anyhow::Result<()> {
     bed.postgres
         .query("ALTER TABLE job_state ADD CONSTRAINT no_bad CHECK (job_id <> 'bad' OR state <> 10)")
         .await?;
-    let commit = Commit {
-        finish: vec![
-            finish("a", 1, JobState::Succeeded),
-            finish("bad", 2, JobState::Succeeded),
-            finish("c", 3, JobState::Succeeded),
-        ],
-        ..Commit::default()
-    };
+    let commit = Commit::from_iter([
+        finish("a", 1, JobState::Succeeded),
+        finish("bad", 2, JobState::Succeeded),
+        finish("c", 3, JobState::Succeeded),
+    ]);
     let error = writer.commit(&commit).await.expect_err("the constraint");
     assert!(error.is_data_error(), "{error}");
     assert_eq!(error.failure(), airlock_ledger::Failure::Fatal);
@@ -317,7 +297,7 @@ async fn data_the_database_refuses_is_found_one_by_one() -> anyhow::Result<()> {
     for single in commit.singles() {
         match writer.commit(&single).await {
             Ok(written) => assert_eq!(moved(&written), 1),
-            Err(e) if e.is_data_error() => refused.extend(single.job_ids()),
+            Err(e) if e.is_data_error() => refused.extend(single.job_ids().cloned()),
             Err(e) => return Err(e.into()),
         }
     }
@@ -334,29 +314,25 @@ async fn a_worker_s_bytes_cost_a_field_and_a_refused_row_ends_with_one_letter() 
     bed.postgres
         .query("ALTER TABLE job_state ADD CONSTRAINT no_bad CHECK (job_id <> 'bad' OR reason_code <> 'bad')")
         .await?;
-    let letter = |name: &str, code: &str| NewDeadLetter {
-        job_id: Some(id(name).to_string()),
-        reason_code: code.to_owned(),
-        ..NewDeadLetter::default()
-    };
     let failed = |name: &str, n: u128, code: &str| Finish {
         reason_code: code.to_owned(),
+        dead_letter: Some(letter(name, code)),
         ..finish(name, n, JobState::Failed)
     };
-    let commit = Commit {
-        finish: vec![failed("nul", 1, "n\0ul"), failed("bad", 2, "bad")],
-        letters: vec![letter("nul", "n\0ul"), letter("bad", "bad")],
-        ..Commit::default()
-    };
+    let commit = Commit::from_iter([failed("nul", 1, "n\0ul"), failed("bad", 2, "bad")]);
     let error = writer.commit(&commit).await.expect_err("the constraint");
     assert!(error.is_data_error(), "{error}");
     for single in commit.singles() {
         if let Err(error) = writer.commit(&single).await {
             assert!(error.is_data_error(), "{error}");
-            assert_eq!(single.job_ids(), [id("bad")]);
-            let end = single.give_up("ledger_refused", "not taken", t(31));
-            let end = end.expect("an end");
-            assert!(end.give_up("ledger_refused", "not taken", t(31)).is_none());
+            assert!(single.job_ids().eq([&id("bad")]));
+            let why = GiveUp {
+                code: "ledger_refused",
+                reason: "not taken",
+                at: t(31),
+            };
+            let end = single.give_up(&why).expect("an end");
+            assert!(end.give_up(&why).is_none());
             writer.commit(&end).await?;
         }
     }
@@ -388,26 +364,18 @@ async fn a_locked_row_is_left_out_and_the_others_are_written() -> anyhow::Result
     sqlx::raw_sql("BEGIN; SELECT 1 FROM job_state WHERE job_id = 'held' FOR UPDATE")
         .execute(&mut session)
         .await?;
-    let letter = |name: &str| NewDeadLetter {
-        job_id: Some(name.to_owned()),
-        reason_code: "x".to_owned(),
-        ..NewDeadLetter::default()
+    let failed = |name: &str, n: u128| Finish {
+        dead_letter: Some(letter(name, "x")),
+        ..finish(name, n, JobState::Failed)
     };
-    let commit = Commit {
-        finish: vec![
-            finish("free", 1, JobState::Failed),
-            finish("held", 2, JobState::Failed),
-        ],
-        requeue: vec![requeue("again", 3, true)],
-        letters: vec![letter("free"), letter("held")],
-        ..Commit::default()
-    };
+    let mut commit = Commit::from_iter([failed("free", 1), failed("held", 2)]);
+    commit.push(requeue("again", 3, true));
     let error = writer.commit(&commit).await.expect_err("a locked row");
     assert!(error.is_lock_timeout(), "{error}");
     let (written, locked) = writer.commit_free(&commit).await?;
     assert_eq!(locked, [id("held")].into());
-    assert_eq!(written.finished, [id("free")].into());
-    assert_eq!(written.requeued, [id("again")].into());
+    assert!(written.of(MoveKind::Finish).eq([&id("free")]));
+    assert!(written.of(MoveKind::Requeue).eq([&id("again")]));
     assert_eq!(bed.state("free").await?, JobState::Failed);
     assert_eq!(bed.state("held").await?, JobState::Scheduled);
     assert_eq!(bed.number("SELECT count(*) FROM dead_letter").await?, 1);
@@ -415,7 +383,7 @@ async fn a_locked_row_is_left_out_and_the_others_are_written() -> anyhow::Result
     sqlx::raw_sql("ROLLBACK").execute(&mut session).await?;
     assert!(writer.locked(&[id("held"), id("nobody")]).await?.is_empty());
     let (written, locked) = writer.commit_free(&commit).await?;
-    assert_eq!(written.finished, [id("held")].into());
+    assert!(written.of(MoveKind::Finish).eq([&id("held")]));
     assert!(locked.is_empty());
     assert_eq!(bed.number("SELECT count(*) FROM dead_letter").await?, 2);
     Ok(())
@@ -429,7 +397,7 @@ async fn a_missing_table_or_right_is_fatal() -> anyhow::Result<()> {
     bed.postgres
         .query("ALTER TABLE job_attempt RENAME TO elsewhere")
         .await?;
-    let commit = One::requeue(requeue("j", 1, true));
+    let commit = Commit::one(requeue("j", 1, true));
     let error = writer.commit(&commit).await.expect_err("no such table");
     assert_eq!(error.failure(), Failure::Fatal);
     assert!(

@@ -7,7 +7,7 @@ use airlock_ledger::{
 use airlock_model::{Decision, Due, Epoch, JobState, Shard, WorkerId};
 use sqlx::Connection;
 
-use crate::bed::{BOUND, Bed, One, SHARD, assign, finish, id, job_with, moved, refuse, t, verdict};
+use crate::bed::{BOUND, Bed, SHARD, assign, finish, hold, id, job_with, moved, t, verdict};
 
 fn is_stale<T: std::fmt::Debug>(done: Result<T, LedgerError>) {
     match done {
@@ -23,7 +23,7 @@ async fn an_older_term_writes_nothing() -> anyhow::Result<()> {
     assert_eq!(old.epoch(), Epoch(1));
     let mut new = bed.lead().await?;
     assert_eq!(new.epoch(), Epoch(2));
-    let end = One::finish(finish("j1", 1, JobState::Succeeded));
+    let end = Commit::one(finish("j1", 1, JobState::Succeeded));
     is_stale(old.commit(&end).await);
     is_stale(old.commit(&Commit::default()).await);
     assert_eq!(bed.state("j1").await?, JobState::Scheduled);
@@ -52,7 +52,7 @@ async fn raising_the_epoch_waits_for_a_write_under_way() -> anyhow::Result<()> {
         .await?;
     let writing = tokio::spawn(async move {
         let done = old
-            .commit(&One::finish(finish("j1", 1, JobState::Succeeded)))
+            .commit(&Commit::one(finish("j1", 1, JobState::Succeeded)))
             .await;
         (old, done)
     });
@@ -81,7 +81,7 @@ async fn a_write_that_meets_a_raise_under_way_is_refused() -> anyhow::Result<()>
     sqlx::query("UPDATE leadership SET epoch = epoch + 1")
         .execute(&mut *raise)
         .await?;
-    let writing = tokio::spawn(async move { old.commit(&One::assign(assign("j1", 1, 1))).await });
+    let writing = tokio::spawn(async move { old.commit(&Commit::one(assign("j1", 1, 1))).await });
     bed.waiters(1).await?;
     raise.commit().await?;
     is_stale(writing.await?);
@@ -94,7 +94,7 @@ async fn a_writer_recovers_from_a_lost_connection() -> anyhow::Result<()> {
     let bed = Bed::start().await?;
     let mut writer = bed.scheduled(&["j1"]).await?;
     bed.postgres.restart().await?;
-    let end = One::finish(finish("j1", 1, JobState::Succeeded));
+    let end = Commit::one(finish("j1", 1, JobState::Succeeded));
     let error = writer.commit(&end).await.expect_err("its session is gone");
     assert_ne!(error.failure(), Failure::Fatal, "{error}");
     assert!(error.ends_session(), "{error}");
@@ -268,21 +268,13 @@ async fn busy() -> anyhow::Result<(Bed, HeldJob)> {
             "UPDATE job_state SET state = 1, attempt = 0 WHERE job_id IN ('held', 'old', 'gone')",
         )
         .await?;
-    let hold = |name: &str| {
-        let asks = Some(Decision::RequireApproval);
-        let mut hold = refuse(name, JobState::ApprovalRequired, asks);
-        if let Some(verdict) = &mut hold.verdict {
-            verdict.rule_hash = "hash-1".to_owned();
-        }
-        hold
-    };
-    writer
-        .commit(&Commit {
-            refuse: vec![hold("held"), hold("old"), hold("gone")],
-            finish: vec![finish("ended", 2, JobState::Succeeded)],
-            ..Commit::default()
-        })
-        .await?;
+    let mut commit = Commit::one(finish("ended", 2, JobState::Succeeded));
+    for name in ["held", "old", "gone"] {
+        let mut one = hold(name);
+        one.verdict.rule_hash = "hash-1".to_owned();
+        commit.push(one);
+    }
+    writer.commit(&commit).await?;
     let delayed = |name: &str| job_with(name, "acme", None, |s| s.due = Some(Due::After(60_000)));
     bed.ledger
         .submit(&[delayed("due"), delayed("late")])
@@ -350,12 +342,12 @@ async fn an_answer_of_an_outdated_policy_changes_nothing() -> anyhow::Result<()>
     same.rule_hash.clone_from(&held.rule_hash);
     same.snapshot = "cfg:3".to_owned();
     let kept = leader.rejudge(&held, &same).await?;
-    assert_eq!(kept, airlock_ledger::Rejudged::Kept);
+    assert_eq!(kept, airlock_ledger::Reevaluated::Kept);
     let mut late = verdict(Decision::Deny);
     late.snapshot = "cfg:2".to_owned();
     let done = leader.rejudge(&held, &late).await?;
     let state = bed.state(held.job_id.as_str()).await?;
-    assert_eq!(done, airlock_ledger::Rejudged::Nothing);
+    assert_eq!(done, airlock_ledger::Reevaluated::Nothing);
     assert_eq!(state, JobState::ApprovalRequired);
     Ok(())
 }

@@ -1,15 +1,15 @@
 //! Dead letters.
 
-use airlock_ledger::{CancelOutcome, CancelRequest, Commit, LetterFilter, NewDeadLetter};
-use airlock_model::{JobId, JobState};
+use airlock_ledger::{CancelOutcome, CancelRequest, Commit, DeadLetterFilter, NewDeadLetter};
+use airlock_model::JobState;
 use bytes::Bytes;
 
-use crate::bed::{Bed, finish, id, tenant};
+use crate::bed::{Bed, finish, id, letter, tenant};
 
-fn of_tenant(name: &str) -> LetterFilter {
-    LetterFilter {
+fn of_tenant(name: &str) -> DeadLetterFilter {
+    DeadLetterFilter {
         tenant: Some(tenant(name)),
-        ..LetterFilter::default()
+        ..DeadLetterFilter::default()
     }
 }
 
@@ -40,7 +40,7 @@ async fn letters_are_kept_whole_and_listed_newest_first() -> anyhow::Result<()> 
     };
     let all = bed
         .ledger
-        .letters(&LetterFilter::default(), None, 10)
+        .letters(&DeadLetterFilter::default(), None, 10)
         .await?;
     assert_eq!(codes(&all), ["four", "three", "two", "one"]);
     assert_eq!(
@@ -51,7 +51,7 @@ async fn letters_are_kept_whole_and_listed_newest_first() -> anyhow::Result<()> 
     assert_eq!(codes(&mine), ["three", "one"]);
     let page = bed
         .ledger
-        .letters(&LetterFilter::default(), Some(all[1].id), 1)
+        .letters(&DeadLetterFilter::default(), Some(all[1].id), 1)
         .await?;
     assert_eq!(codes(&page), ["two"]);
     let packets = bed
@@ -80,23 +80,15 @@ async fn an_end_that_was_not_written_leaves_no_letter() -> anyhow::Result<()> {
     let ends = row.iter().filter_map(|job| {
         let mut end = finish(job.job_id.as_str(), 0, JobState::Failed);
         end.dispatch_id = job.dispatch_id?;
+        end.dead_letter = Some(letter(job.job_id.as_str(), "failed"));
         Some(end)
     });
-    let letter = |job: &JobId| NewDeadLetter {
-        job_id: Some(job.to_string()),
-        reason_code: "failed".to_owned(),
-        ..NewDeadLetter::default()
-    };
-    let commit = Commit {
-        finish: ends.collect(),
-        letters: vec![letter(&a), letter(&b)],
-        ..Commit::default()
-    };
-    assert_eq!(commit.finish.len(), 2);
+    let commit = Commit::from_iter(ends);
+    assert_eq!(commit.len(), 2);
     leader.commit(&commit).await?;
     let letters = bed
         .ledger
-        .letters(&LetterFilter::default(), None, 10)
+        .letters(&DeadLetterFilter::default(), None, 10)
         .await?;
     let of: Vec<_> = letters.iter().map(|l| l.job_id.as_deref()).collect();
     assert_eq!(of, [Some("b")]);

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use airlock_ledger::{JobFilter, NewJob};
+use airlock_ledger::{Commit, JobFilter, NewJob};
 use airlock_model::job::Compensation;
 use airlock_model::{JobState, Timestamp};
 
-use crate::bed::{Bed, One, finish, job_with, tenant, topic};
+use crate::bed::{Bed, finish, job_with, tenant, topic};
 
 async fn names(bed: &Bed, filter: &JobFilter) -> anyhow::Result<Vec<String>> {
     let page = bed.ledger.list(filter, None, 100).await?;
@@ -52,7 +52,7 @@ async fn filters_narrow_the_list() -> anyhow::Result<()> {
     let bed = Bed::start().await?;
     let mut writer = bed.scheduled(&["done"]).await?;
     writer
-        .commit(&One::finish(finish("done", 1, JobState::Succeeded)))
+        .commit(&Commit::one(finish("done", 1, JobState::Succeeded)))
         .await?;
     let middle = bed.ledger.ping().await?;
     let undo = Compensation {

@@ -3,10 +3,10 @@
 
 use std::collections::HashSet;
 
-use airlock_ledger::{Accepted, LoadedJob};
+use airlock_ledger::{Accepted, Commit, LoadedJob};
 use airlock_model::{Attempt, Due, JobId, JobState, Shard, Timestamp};
 
-use crate::bed::{Bed, One, SHARD, finish, id, job, job_with, requeue};
+use crate::bed::{Bed, SHARD, finish, id, job, job_with, requeue};
 
 #[tokio::test]
 async fn jobs_are_loaded_with_payloads_up_to_a_size() -> anyhow::Result<()> {
@@ -86,7 +86,7 @@ async fn take_over_reads_all_open_jobs_of_the_shard_in_pages() -> anyhow::Result
     elsewhere.shard = Shard(1);
     bed.ledger.submit(&[elsewhere]).await?;
     writer
-        .commit(&One::finish(finish("c", 3, JobState::Failed)))
+        .commit(&Commit::one(finish("c", 3, JobState::Failed)))
         .await?;
     let mut seen: Vec<JobId> = Vec::new();
     loop {
@@ -185,8 +185,8 @@ async fn the_replayer_sees_only_what_nobody_else_waits_for() -> anyhow::Result<(
     waiting.not_before = Some(Timestamp(now.0 + 600_000_000));
     let mut ready = requeue("ready-again", 3, true);
     ready.not_before = Some(now);
-    writer.commit(&One::requeue(waiting)).await?;
-    writer.commit(&One::requeue(ready)).await?;
+    writer.commit(&Commit::one(waiting)).await?;
+    writer.commit(&Commit::one(ready)).await?;
     bed.postgres
         .query(
             "UPDATE job_request SET created_at = created_at - interval '1 hour'

@@ -7,7 +7,7 @@ use airlock_ledger::{
 use airlock_model::{JobState, Shard, WorkerId};
 use bytes::Bytes;
 
-use crate::bed::{BOUND, Bed, One, assign, dispatch, finish, id, requeue, t, tenant};
+use crate::bed::{BOUND, Bed, assign, dispatch, finish, id, requeue, t, tenant};
 
 /// A word from worker `w1` on the run with this dispatch id, empty.
 fn word(name: &str, n: u128) -> NewReport {
@@ -79,7 +79,7 @@ async fn a_runs_words_are_put_together() -> anyhow::Result<()> {
     // What was said just before the end is heard just after it.
     let mut end = finish("a", 1, JobState::Succeeded);
     end.at = bed.ledger.ping().await?;
-    leader.commit(&One::finish(end)).await?;
+    leader.commit(&Commit::one(end)).await?;
     // It need not say which run it means, when it is the one that has it.
     let mut late = word("a", 1);
     late.dispatch_id = None;
@@ -143,13 +143,13 @@ async fn only_the_run_a_job_is_in_is_believed() -> anyhow::Result<()> {
         .await?
         .record_reports(&[first.clone()])
         .await?;
-    leader.commit(&One::requeue(requeue("a", 1, true))).await?;
+    leader.commit(&Commit::one(requeue("a", 1, true))).await?;
     assert_eq!(
         bed.current().await?.record_reports(&[first]).await?,
         0,
         "a past run"
     );
-    leader.commit(&One::assign(assign("a", 2, 2))).await?;
+    leader.commit(&Commit::one(assign("a", 2, 2))).await?;
     let mut second = word("a", 2);
     second.artifacts = vec![artifact(2)];
     bed.current().await?.record_reports(&[second]).await?;
@@ -161,7 +161,7 @@ async fn only_the_run_a_job_is_in_is_believed() -> anyhow::Result<()> {
     assert_eq!(of, [1, 2]);
     // Long after the end nothing is taken any more.
     let end = finish("a", 2, JobState::Succeeded);
-    leader.commit(&One::finish(end)).await?;
+    leader.commit(&Commit::one(end)).await?;
     bed.postgres
         .query("UPDATE job_state SET finished_at = now() - interval '1 minute'")
         .await?;
@@ -199,10 +199,7 @@ async fn retention_takes_contents_first_and_all_of_it_with_the_job() -> anyhow::
     said.artifacts = vec![artifact(1)];
     bed.current().await?.record_reports(&[said]).await?;
     leader
-        .commit(&Commit {
-            finish: vec![finish("a", 1, JobState::Succeeded)],
-            ..Commit::default()
-        })
+        .commit(&Commit::one(finish("a", 1, JobState::Succeeded)))
         .await?;
     bed.postgres
         .query("UPDATE job_state SET finished_at = now() - interval '2 h'")

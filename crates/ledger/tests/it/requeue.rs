@@ -1,10 +1,10 @@
 //! Runs that end without ending the job.
 
-use airlock_ledger::Commit;
+use airlock_ledger::{Commit, MoveKind};
 use airlock_model::{Attempt, JobState};
 use sqlx::Connection;
 
-use crate::bed::{Bed, One, assign, finish, id, moved, requeue, t};
+use crate::bed::{Bed, assign, finish, id, moved, requeue, t};
 
 #[tokio::test]
 async fn a_run_that_began_counts_and_one_that_did_not_does_not() -> anyhow::Result<()> {
@@ -13,12 +13,9 @@ async fn a_run_that_began_counts_and_one_that_did_not_does_not() -> anyhow::Resu
     let mut began = requeue("ran", 1, true);
     began.dispatched_at = Some(t(11));
     began.running_at = Some(t(12));
-    let commit = Commit {
-        requeue: vec![began, requeue("not", 2, false)],
-        ..Commit::default()
-    };
+    let commit = Commit::from_iter([began, requeue("not", 2, false)]);
     let written = writer.commit(&commit).await?;
-    assert_eq!(written.requeued.len(), 2);
+    assert_eq!(written.of(MoveKind::Requeue).count(), 2);
     assert_eq!(
         written.position, None,
         "nobody else needs to hear of a retry"
@@ -42,18 +39,15 @@ async fn a_run_that_began_counts_and_one_that_did_not_does_not() -> anyhow::Resu
     }
     // A second word on the same run, and its late result, change nothing.
     for late in [
-        One::requeue(requeue("ran", 1, true)),
-        One::finish(finish("ran", 1, JobState::Succeeded)),
+        Commit::one(requeue("ran", 1, true)),
+        Commit::one(finish("ran", 1, JobState::Succeeded)),
     ] {
         assert_eq!(moved(&writer.commit(&late).await?), 0);
     }
     // The next run has the next number, or the same where none began.
-    let miss = writer.commit(&One::assign(assign("ran", 1, 7))).await?;
+    let miss = writer.commit(&Commit::one(assign("ran", 1, 7))).await?;
     assert_eq!(moved(&miss), 0);
-    let next = Commit {
-        assign: vec![assign("ran", 2, 8), assign("not", 1, 9)],
-        ..Commit::default()
-    };
+    let next = Commit::from_iter([assign("ran", 2, 8), assign("not", 1, 9)]);
     assert_eq!(moved(&writer.commit(&next).await?), 2);
     let again = &bed.ledger.load(&[id("ran")], 0).await?[0];
     assert_eq!(
@@ -67,7 +61,7 @@ async fn a_run_that_began_counts_and_one_that_did_not_does_not() -> anyhow::Resu
 async fn wrong_dispatch_requeues_nothing() -> anyhow::Result<()> {
     let bed = Bed::start().await?;
     let mut writer = bed.scheduled(&["j1"]).await?;
-    let miss = writer.commit(&One::requeue(requeue("j1", 2, true))).await?;
+    let miss = writer.commit(&Commit::one(requeue("j1", 2, true))).await?;
     assert_eq!(moved(&miss), 0);
     assert_eq!(bed.number("SELECT count(*) FROM job_attempt").await?, 0);
     assert_eq!(bed.state("j1").await?, JobState::Scheduled);
@@ -88,7 +82,7 @@ async fn a_cancel_under_way_leaves_no_past_run_behind() -> anyhow::Result<()> {
     .execute(&mut *cancel)
     .await?;
     let giving_up =
-        tokio::spawn(async move { writer.commit(&One::requeue(requeue("j1", 1, true))).await });
+        tokio::spawn(async move { writer.commit(&Commit::one(requeue("j1", 1, true))).await });
     bed.waiters(1).await?;
     cancel.commit().await?;
     assert_eq!(moved(&giving_up.await??), 0);

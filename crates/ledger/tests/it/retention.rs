@@ -1,9 +1,9 @@
 //! What is old goes, with all that belongs to it; what is open, young or untold stays.
 
 use airlock_ledger::{ChangePosition, Commit, NewDeadLetter, Sweep, Swept, id_floor};
-use airlock_model::{Epoch, JobState, Timestamp};
+use airlock_model::{Epoch, JobState, Released, Timestamp};
 
-use crate::bed::{Bed, One, SHARD, finish, requeue};
+use crate::bed::{Bed, SHARD, finish, requeue};
 
 const HOUR: u64 = 3_600_000;
 
@@ -11,12 +11,14 @@ const HOUR: u64 = 3_600_000;
 async fn ended(bed: &Bed) -> anyhow::Result<Epoch> {
     let mut leader = bed.scheduled(&["old", "open", "young"]).await?;
     for (name, n) in [("old", 1), ("young", 3)] {
-        leader.commit(&One::requeue(requeue(name, n, true))).await?;
+        leader.commit(&Commit::one(requeue(name, n, true))).await?;
         let next = crate::bed::assign(name, 2, n + 10);
-        leader.commit(&One::assign(next)).await?;
+        leader.commit(&Commit::one(next)).await?;
         let mut end = finish(name, n + 10, JobState::Succeeded);
-        end.result = Some(bytes::Bytes::from_static(b"{}"));
-        leader.commit(&One::finish(end)).await?;
+        end.result = Some(Released::without_output_policy(bytes::Bytes::from_static(
+            b"{}",
+        )));
+        leader.commit(&Commit::one(end)).await?;
     }
     bed.postgres
         .query(
@@ -162,13 +164,10 @@ async fn a_job_that_is_tried_again_after_its_removal_is_a_new_one() -> anyhow::R
     let mut job = crate::bed::keyed("old", "k", b"1");
     bed.ledger.submit(std::slice::from_ref(&job)).await?;
     let mut leader = bed.lead().await?;
-    let commit = Commit {
-        assign: vec![crate::bed::assign("old", 1, 1)],
-        ..Commit::default()
-    };
+    let commit = Commit::one(crate::bed::assign("old", 1, 1));
     leader.commit(&commit).await?;
     leader
-        .commit(&One::finish(finish("old", 1, JobState::Succeeded)))
+        .commit(&Commit::one(finish("old", 1, JobState::Succeeded)))
         .await?;
     bed.postgres
         .query("UPDATE job_state SET finished_at = now() - interval '2 h'")

@@ -1,8 +1,9 @@
 //! How runs ended, beside the codes that workers give.
 
+use airlock_ledger::Commit;
 use airlock_model::{JobState, RunEnd};
 
-use crate::bed::{Bed, One, assign, dispatch, finish, id, requeue};
+use crate::bed::{Bed, assign, dispatch, finish, id, requeue};
 use crate::cancel::cancel;
 
 async fn last_end(bed: &Bed, job: &str) -> anyhow::Result<Option<RunEnd>> {
@@ -17,7 +18,7 @@ async fn a_fatal_end_is_known_under_the_worker_s_own_code() -> anyhow::Result<()
     let mut fatal = finish("j", 1, JobState::Failed);
     fatal.end = RunEnd::FailedFatal;
     fatal.reason_code = "no_money".to_owned();
-    writer.commit(&One::finish(fatal)).await?;
+    writer.commit(&Commit::one(fatal)).await?;
     let job = &bed.ledger.load(&[id("j")], 0).await?[0];
     assert_eq!(
         (job.state, job.run_end, job.reason_code.as_deref()),
@@ -38,18 +39,18 @@ async fn a_lost_run_is_remembered_until_the_next_has_ended() -> anyhow::Result<(
     let mut writer = bed.scheduled(&["j"]).await?;
     let mut lost = requeue("j", 1, true);
     lost.end = RunEnd::RunLost;
-    writer.commit(&One::requeue(lost)).await?;
+    writer.commit(&Commit::one(lost)).await?;
     assert_eq!(last_end(&bed, "j").await?, Some(RunEnd::RunLost));
-    writer.commit(&One::assign(assign("j", 2, 2))).await?;
+    writer.commit(&Commit::one(assign("j", 2, 2))).await?;
     assert_eq!(last_end(&bed, "j").await?, Some(RunEnd::RunLost));
     let never = requeue("j", 2, false);
     assert!(!never.end.may_have_begun());
-    writer.commit(&One::requeue(never)).await?;
+    writer.commit(&Commit::one(never)).await?;
     assert_eq!(last_end(&bed, "j").await?, Some(RunEnd::RunLost));
-    writer.commit(&One::assign(assign("j", 2, 3))).await?;
+    writer.commit(&Commit::one(assign("j", 2, 3))).await?;
     let mut failed = requeue("j", 3, true);
     failed.end = RunEnd::FailedRetryable;
-    writer.commit(&One::requeue(failed)).await?;
+    writer.commit(&Commit::one(failed)).await?;
     assert_eq!(last_end(&bed, "j").await?, Some(RunEnd::FailedRetryable));
     for (n, end) in [
         (1, RunEnd::RunLost),
@@ -68,7 +69,7 @@ async fn a_cancel_ends_the_run_under_way_and_no_other() -> anyhow::Result<()> {
     let bed = Bed::start().await?;
     let mut writer = bed.scheduled(&["flies", "waits"]).await?;
     writer
-        .commit(&One::requeue(requeue("waits", 2, true)))
+        .commit(&Commit::one(requeue("waits", 2, true)))
         .await?;
     for job in ["flies", "waits"] {
         cancel(&bed, job, None).await?;
@@ -83,7 +84,7 @@ async fn a_cancel_ends_the_run_under_way_and_no_other() -> anyhow::Result<()> {
 async fn the_end_of_a_run_is_read_from_its_code_where_only_that_was_kept() -> anyhow::Result<()> {
     let bed = Bed::start().await?;
     let mut writer = bed.scheduled(&["j"]).await?;
-    writer.commit(&One::requeue(requeue("j", 1, true))).await?;
+    writer.commit(&Commit::one(requeue("j", 1, true))).await?;
     for (code, end) in [
         ("lost", Some(RunEnd::RunLost)),
         ("worker_lost", Some(RunEnd::WorkerLost)),

@@ -1,16 +1,17 @@
 //! Dead letters get a second chance, once, and are found and removed by what they are.
 
 use airlock_ledger::{
-    Commit, LeaderWriter, LetterFilter, NewDeadLetter, NewJob, Retried, WholeLetter, retry_key,
+    Commit, DeadLetterDetail, DeadLetterFilter, LeaderWriter, NewDeadLetter, NewJob, Retried,
+    retry_key,
 };
 use airlock_model::hash::job_hash;
 use airlock_model::job::RetryPlan;
 use airlock_model::{JobState, TenantId, Timestamp};
 
-use crate::bed::{Bed, One, by, finish, id, job_with, refuse, tenant, topic};
+use crate::bed::{Bed, by, close, finish, id, job_with, tenant, topic};
 
 /// Jobs that failed, each with its letter, as the leader leaves them.
-async fn failed(bed: &Bed, jobs: &[(&str, &str)]) -> anyhow::Result<Vec<WholeLetter>> {
+async fn failed(bed: &Bed, jobs: &[(&str, &str)]) -> anyhow::Result<Vec<DeadLetterDetail>> {
     let new: Vec<NewJob> = jobs
         .iter()
         .map(|(name, of)| {
@@ -23,8 +24,8 @@ async fn failed(bed: &Bed, jobs: &[(&str, &str)]) -> anyhow::Result<Vec<WholeLet
     bed.ledger.submit(&new).await?;
     let mut leader = bed.lead().await?;
     for (name, of) in jobs {
-        let mut commit = One::refuse(refuse(name, JobState::Denied, None));
-        commit.letters.push(NewDeadLetter {
+        let mut end = close(name, JobState::Denied, None);
+        end.dead_letter = Some(NewDeadLetter {
             job_id: Some((*name).to_owned()),
             tenant: Some((*of).to_owned()),
             topic: Some("job.echo".to_owned()),
@@ -33,16 +34,16 @@ async fn failed(bed: &Bed, jobs: &[(&str, &str)]) -> anyhow::Result<Vec<WholeLet
             last_state: Some("PENDING".to_owned()),
             ..NewDeadLetter::default()
         });
-        leader.commit(&commit).await?;
+        leader.commit(&Commit::one(end)).await?;
     }
     bed.ledger
-        .whole_letters(&LetterFilter::default(), 0, 100)
+        .whole_letters(&DeadLetterFilter::default(), 0, 100)
         .await
         .map_err(Into::into)
 }
 
 /// The same request again, as the gateway makes it.
-fn again(letter: &WholeLetter, name: &str) -> (i64, NewJob) {
+fn again(letter: &DeadLetterDetail, name: &str) -> (i64, NewJob) {
     let of: TenantId = tenant(letter.letter.tenant.as_deref().unwrap_or_default());
     let spec = letter.spec.clone().expect("a request");
     let job = NewJob {
@@ -163,19 +164,19 @@ async fn tenants_and_filters_bound_what_is_seen_and_removed() -> anyhow::Result<
         ..NewDeadLetter::default()
     };
     bed.current().await?.put_letters(&[unreadable]).await?;
-    let count = async |filter: LetterFilter| bed.ledger.count_letters(&filter).await;
-    let acme = || LetterFilter {
+    let count = async |filter: DeadLetterFilter| bed.ledger.count_letters(&filter).await;
+    let acme = || DeadLetterFilter {
         tenant: Some(tenant("acme")),
-        ..LetterFilter::default()
+        ..DeadLetterFilter::default()
     };
-    assert_eq!(count(LetterFilter::default()).await?, 4);
+    assert_eq!(count(DeadLetterFilter::default()).await?, 4);
     assert_eq!(count(acme()).await?, 2);
     let mut filter = acme();
     filter.topic = Some(topic("job.other"));
     assert_eq!(count(filter).await?, 0);
-    let filter = LetterFilter {
+    let filter = DeadLetterFilter {
         with_request: true,
-        ..LetterFilter::default()
+        ..DeadLetterFilter::default()
     };
     assert_eq!(count(filter).await?, 3);
     let mut filter = acme();
@@ -184,10 +185,10 @@ async fn tenants_and_filters_bound_what_is_seen_and_removed() -> anyhow::Result<
     let mut filter = acme();
     filter.created_before = Some(Timestamp::from_millis(0));
     assert_eq!(count(filter).await?, 0);
-    let filter = LetterFilter {
+    let filter = DeadLetterFilter {
         reason_code: Some("safety_denied".to_owned()),
         retried: Some(false),
-        ..LetterFilter::default()
+        ..DeadLetterFilter::default()
     };
     assert_eq!(count(filter).await?, 3);
 
@@ -201,14 +202,14 @@ async fn tenants_and_filters_bound_what_is_seen_and_removed() -> anyhow::Result<
     );
     // Never past the newest letter that whoever asks has seen.
     let upto = letters[0].letter.id;
-    let old = LetterFilter {
+    let old = DeadLetterFilter {
         up_to: Some(upto),
         ..acme()
     };
     assert_eq!(bed.ledger.count_letters(&old).await?, 1);
     assert_eq!(bed.ledger.delete_letters(&old, 10, by("me")).await?, 1);
     assert_eq!(bed.ledger.delete_letters(&acme(), 10, by("me")).await?, 1);
-    assert_eq!(count(LetterFilter::default()).await?, 2);
+    assert_eq!(count(DeadLetterFilter::default()).await?, 2);
     assert!(bed.ledger.delete_letter(None, theirs, by("me")).await?);
     Ok(())
 }
@@ -218,20 +219,14 @@ async fn give_up(bed: &Bed, leader: &mut LeaderWriter, job: NewJob) -> anyhow::R
     let name = job.job_id.to_string();
     bed.ledger.submit(&[job]).await?;
     leader
-        .commit(&One::assign(crate::bed::assign(&name, 1, 1)))
+        .commit(&Commit::one(crate::bed::assign(&name, 1, 1)))
         .await?;
-    let letter = NewDeadLetter {
-        job_id: Some(name.clone()),
-        reason_code: "attempts_exhausted".to_owned(),
+    let mut end = finish(&name, 1, JobState::Failed);
+    end.dead_letter = Some(NewDeadLetter {
         attempts: 6,
-        ..NewDeadLetter::default()
-    };
-    let commit = Commit {
-        finish: vec![finish(&name, 1, JobState::Failed)],
-        letters: vec![letter],
-        ..Commit::default()
-    };
-    leader.commit(&commit).await?;
+        ..crate::bed::letter(&name, "attempts_exhausted")
+    });
+    leader.commit(&Commit::one(end)).await?;
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! What the reconciler finds, and how rows that cannot be read are ended.
 
-use airlock_ledger::{LetterFilter, NewJob, StaleAfter};
+use airlock_ledger::{DeadLetterFilter, NewJob, StaleAfter};
 use airlock_model::{Due, JobId, JobState};
 
 use crate::bed::{Bed, SHARD, id, job_with};
@@ -97,7 +97,7 @@ async fn a_row_that_cannot_be_read_stops_nobody_and_is_ended_with_a_letter() -> 
     assert_eq!(state, i64::from(JobState::Failed.code()));
     let letters = bed
         .ledger
-        .letters(&LetterFilter::default(), None, 9)
+        .letters(&DeadLetterFilter::default(), None, 9)
         .await?;
     assert_eq!(letters.len(), 1);
     assert_eq!(letters[0].last_state.as_deref(), Some("PENDING"));

@@ -1,6 +1,6 @@
 //! Accepting jobs.
 
-use airlock_ledger::{Clash, Submitted};
+use airlock_ledger::{SubmitConflict, Submitted};
 use airlock_model::job::Budget;
 use airlock_model::{Due, JobState, Timestamp};
 
@@ -49,7 +49,7 @@ async fn a_key_stands_for_one_request() -> anyhow::Result<()> {
     let other = bed.ledger.submit(&[keyed("j3", "k", b"two")]).await?;
     let conflict = Submitted::Conflict {
         job_id: Some(id("j1")),
-        by: Clash::IdempotencyKey,
+        by: SubmitConflict::IdempotencyKey,
     };
     assert_eq!(other, [conflict], "the job that has the key is named");
     // Another tenant's equal key is another key.
@@ -92,7 +92,7 @@ async fn one_batch_may_hold_the_same_key_or_id_twice() -> anyhow::Result<()> {
         done[4],
         Submitted::Conflict {
             job_id: Some(id("twice")),
-            by: Clash::Id,
+            by: SubmitConflict::Id,
         }
     );
     assert!(matches!(done[5], Submitted::Accepted { .. }), "{done:?}");
@@ -112,7 +112,7 @@ async fn an_id_is_used_once_and_tells_other_tenants_nothing() -> anyhow::Result<
     let theirs = job_with("j1", "globex", None, |_| {});
     for (other, job_id) in [(changed, Some(id("j1"))), (theirs, None)] {
         let done = bed.ledger.submit(&[other]).await?;
-        let by = Clash::Id;
+        let by = SubmitConflict::Id;
         assert_eq!(done, [Submitted::Conflict { job_id, by }]);
     }
     let theirs = bed.ledger.job(Some(&tenant("globex")), &id("j1")).await?;

@@ -1,6 +1,6 @@
 //! A leader's transaction that waits for the submission it was told of.
 
-use airlock_ledger::{Assign, Commit, LedgerError, NewJob, Submitted};
+use airlock_ledger::{Assign, Commit, LedgerError, MoveKind, NewJob, Submitted};
 use airlock_model::{DispatchId, JobState, Timestamp};
 use airlock_testkit::{Seen, eventually};
 use sqlx::Executor;
@@ -23,8 +23,7 @@ fn long_ago(job: &str) -> Assign {
 fn after(jobs: &[&str]) -> Commit {
     Commit {
         after: vec![NUMBER],
-        assign: jobs.iter().map(|j| long_ago(j)).collect(),
-        ..Commit::default()
+        ..jobs.iter().map(|j| long_ago(j)).collect()
     }
 }
 
@@ -62,7 +61,7 @@ async fn found_when_over(bed: &Bed, new: NewJob, functions: i64) -> anyhow::Resu
         }
     });
     ended?;
-    assert!(written?.assigned.contains(&id(&name)));
+    assert!(written?.has(MoveKind::Assign, &id(&name)));
     assert_eq!(bed.number(FUNCTIONS).await?, functions);
     let submitted = submission.await??;
     assert!(matches!(submitted[..], [Submitted::Accepted { .. }]));
@@ -102,7 +101,7 @@ async fn a_submission_that_nobody_makes_is_not_waited_for() -> anyhow::Result<()
     let bed = Bed::start().await?;
     let mut writer = bed.lead().await?;
     let written = writer.commit(&after(&["nowhere"])).await?;
-    assert!(written.assigned.is_empty());
+    assert!(written.of(MoveKind::Assign).next().is_none());
     // Waiting alone is no write, and fenced all the same.
     writer.commit(&after(&[])).await?;
     bed.raise().await?;

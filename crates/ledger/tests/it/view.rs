@@ -3,7 +3,7 @@
 use airlock_ledger::{CancelRequest, Commit, JobView};
 use airlock_model::{Decision, JobEvent, JobState};
 
-use crate::bed::{Bed, One, assign, finish, id, mark, refuse, requeue, t};
+use crate::bed::{Bed, assign, close, finish, hold, id, record_times, requeue, t};
 
 /// Each state follows from the one before by some event of the table.
 fn replays(view: &JobView) {
@@ -25,27 +25,27 @@ async fn a_job_with_three_runs_tells_all_of_them() -> anyhow::Result<()> {
     replays(&bed.job("j1").await?);
     // The first run is lost while it runs; of it only the start was heard.
     writer
-        .commit(&One::mark(mark("j1", 1, None, Some(12))))
+        .commit(&Commit::one(record_times("j1", 1, None, Some(12))))
         .await?;
     replays(&bed.job("j1").await?);
-    writer.commit(&One::requeue(requeue("j1", 1, true))).await?;
+    writer.commit(&Commit::one(requeue("j1", 1, true))).await?;
     replays(&bed.job("j1").await?);
     // The second never got on the wire.
     let mut second = assign("j1", 2, 2);
     second.at = t(50);
-    writer.commit(&One::assign(second)).await?;
+    writer.commit(&Commit::one(second)).await?;
     let mut never = requeue("j1", 2, false);
     never.at = t(51);
-    writer.commit(&One::requeue(never)).await?;
+    writer.commit(&Commit::one(never)).await?;
     // The third succeeds before any of its marks was flushed.
     let mut third = assign("j1", 2, 3);
     third.at = t(60);
-    writer.commit(&One::assign(third)).await?;
+    writer.commit(&Commit::one(third)).await?;
     let mut end = finish("j1", 3, JobState::Succeeded);
     end.dispatched_at = None;
     end.running_at = Some(t(62));
     end.at = t(70);
-    writer.commit(&One::finish(end)).await?;
+    writer.commit(&Commit::one(end)).await?;
     let view = bed.job("j1").await?;
     replays(&view);
     use JobState::{Dispatched, Pending, Running, Scheduled, Succeeded};
@@ -95,31 +95,16 @@ async fn every_end_replays() -> anyhow::Result<()> {
         "plain",
     ];
     bed.accept(&waiting).await?;
-    let commit = Commit {
-        finish: (1..)
-            .zip(ends)
-            .map(|(n, (name, to))| finish(name, n, to))
-            .collect(),
-        refuse: vec![
-            refuse("denied", JobState::Denied, Some(Decision::Deny)),
-            refuse("given-up", JobState::Failed, None),
-            refuse("expired", JobState::Timeout, None),
-            refuse(
-                "held",
-                JobState::ApprovalRequired,
-                Some(Decision::RequireApproval),
-            ),
-            refuse("held-expired", JobState::ApprovalRequired, None),
-        ],
-        ..Commit::default()
-    };
+    let ends = (1..).zip(ends);
+    let mut commit = Commit::from_iter(ends.map(|(n, (name, to))| finish(name, n, to)));
+    commit.push(close("denied", JobState::Denied, Some(Decision::Deny)));
+    commit.push(close("given-up", JobState::Failed, None));
+    commit.push(close("expired", JobState::Timeout, None));
+    commit.push(hold("held"));
+    commit.push(hold("held-expired"));
     writer.commit(&commit).await?;
     writer
-        .commit(&One::refuse(refuse(
-            "held-expired",
-            JobState::Timeout,
-            None,
-        )))
+        .commit(&Commit::one(close("held-expired", JobState::Timeout, None)))
         .await?;
     let job_id = id("c");
     let cancel = CancelRequest {

@@ -8,7 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use super::{Effect, Engine, RunId};
+use super::{Effect, Engine, RunId, Step};
 use crate::ids::{DispatchId, JobId};
 use crate::state::JobState;
 use crate::time::ListenTime;
@@ -17,8 +17,8 @@ use crate::time::ListenTime;
 /// moment to end by itself.
 const RESEND_AFTER: Duration = Duration::from_secs(2);
 
-/// Cancels that are kept; beyond it the oldest are forgotten.
-const KEPT: usize = 10_000;
+/// Cancels that are remembered; beyond it the oldest are forgotten.
+const MAX_CANCELS: usize = 10_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Cancels {
@@ -35,12 +35,12 @@ struct Sent {
 }
 
 impl Cancels {
-    fn keep(&mut self, sent: Sent) {
+    fn insert(&mut self, sent: Sent) {
         let dispatch = sent.run.dispatch;
         if self.sent.insert(dispatch, sent).is_none() {
             self.order.push_back(dispatch);
         }
-        if self.order.len() > KEPT
+        if self.order.len() > MAX_CANCELS
             && let Some(oldest) = self.order.pop_front()
         {
             self.sent.remove(&oldest);
@@ -51,39 +51,40 @@ impl Cancels {
 impl Engine {
     pub(super) fn cancel_at_worker(
         &mut self,
+        step: &mut Step<'_>,
         job: JobId,
         run: RunId,
         reason: String,
-        out: &mut Vec<Effect>,
     ) {
-        self.cancels.keep(Sent {
+        self.cancels.insert(Sent {
             job: job.clone(),
             run: run.clone(),
             reason: reason.clone(),
             at: self.listening.now(),
         });
-        out.push(Effect::CancelAtWorker { job, run, reason });
+        step.effects
+            .push(Effect::CancelAtWorker { job, run, reason });
     }
 
     /// A job ended by another hand, perhaps while another process led: its run is
     /// cancelled unless that was done, or its result was taken.
     pub(super) fn ended_run(
         &mut self,
+        step: &mut Step<'_>,
         job: JobId,
         run: RunId,
         state: JobState,
-        out: &mut Vec<Effect>,
     ) {
-        let known = self.cancels.sent.contains_key(&run.dispatch)
+        let handled = self.cancels.sent.contains_key(&run.dispatch)
             || self.taken.set.contains(&run.dispatch)
             || self.in_flight.job(&run.worker, &run.dispatch).is_some();
-        if !known {
-            self.cancel_at_worker(job, run, format!("the job is {state}"), out);
+        if !handled {
+            self.cancel_at_worker(step, job, run, format!("the job is {state}"));
         }
     }
 
     /// What a heartbeat lists although it was cancelled is cancelled again.
-    pub(super) fn resend_cancels(&mut self, active: &[DispatchId], out: &mut Vec<Effect>) {
+    pub(super) fn resend_cancels(&mut self, step: &mut Step<'_>, active: &[DispatchId]) {
         if self.cancels.sent.is_empty() {
             return;
         }
@@ -93,7 +94,7 @@ impl Engine {
                 && sent.at + RESEND_AFTER <= heard
             {
                 sent.at = heard;
-                out.push(Effect::CancelAtWorker {
+                step.effects.push(Effect::CancelAtWorker {
                     job: sent.job.clone(),
                     run: sent.run.clone(),
                     reason: sent.reason.clone(),
@@ -114,9 +115,9 @@ mod tests {
         let dispatch = |n: u128| -> DispatchId {
             uuid::Uuid::from_u128(n).to_string().parse().expect("an id")
         };
-        let kept = KEPT as u128;
-        for n in 0..kept + 10 {
-            cancels.keep(Sent {
+        let max = MAX_CANCELS as u128;
+        for n in 0..max + 10 {
+            cancels.insert(Sent {
                 job: JobId::new("a").expect("an id"),
                 run: RunId {
                     worker: WorkerId::new("w").expect("an id"),
@@ -127,7 +128,10 @@ mod tests {
                 at: ListenTime::default(),
             });
         }
-        assert_eq!((cancels.sent.len(), cancels.order.len()), (KEPT, KEPT));
+        assert_eq!(
+            (cancels.sent.len(), cancels.order.len()),
+            (MAX_CANCELS, MAX_CANCELS)
+        );
         assert!(!cancels.sent.contains_key(&dispatch(9)));
         assert!(cancels.sent.contains_key(&dispatch(10)));
     }

@@ -1,5 +1,5 @@
-//! Who holds what: by worker, by tenant and by rule, so that a heartbeat looks at its own
-//! worker's jobs and a limit is a look-up.
+//! Who holds what: by worker, by tenant and by rule, so that a heartbeat reads only its own
+//! worker's jobs and a limit is one look-up.
 //!
 //! What must stay true: a run is counted here exactly while its job is assigned.
 
@@ -22,7 +22,7 @@ impl InFlight {
         let held = self.by_worker.entry(a.worker.clone()).or_default();
         held.insert(a.dispatch, job.clone());
         *self.by_tenant.entry(tenant.clone()).or_default() += 1;
-        if let Some(rule) = &a.terms.rule {
+        if let Some(rule) = &a.limits.rule {
             *self
                 .by_rule
                 .entry((tenant.clone(), rule.clone()))
@@ -37,9 +37,9 @@ impl InFlight {
                 self.by_worker.remove(&a.worker);
             }
         }
-        less(&mut self.by_tenant, tenant);
-        if let Some(rule) = &a.terms.rule {
-            less(&mut self.by_rule, &(tenant.clone(), rule.clone()));
+        decrement(&mut self.by_tenant, tenant);
+        if let Some(rule) = &a.limits.rule {
+            decrement(&mut self.by_rule, &(tenant.clone(), rule.clone()));
         }
     }
 
@@ -55,7 +55,7 @@ impl InFlight {
         self.by_rule.get(&key).copied().unwrap_or(0)
     }
 
-    pub fn holders(&self) -> impl Iterator<Item = &WorkerId> {
+    pub fn workers(&self) -> impl Iterator<Item = &WorkerId> {
         self.by_worker.keys()
     }
 
@@ -73,7 +73,7 @@ impl InFlight {
     }
 }
 
-fn less<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, u32>, key: &K) {
+fn decrement<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, u32>, key: &K) {
     if let Some(n) = counts.get_mut(key) {
         *n = n.saturating_sub(1);
         if *n == 0 {
@@ -89,19 +89,19 @@ impl Engine {
         tenant: &TenantId,
         job: &JobId,
         a: &Assignment,
-        fragile: bool,
+        crash_suspect: bool,
     ) {
         self.in_flight.add(tenant, job, a);
         if let Some(w) = self.workers.get_mut(&a.worker)
             && w.incarnation == a.incarnation
         {
             w.in_flight += 1;
-            w.care.fragile += u32::from(fragile);
+            w.health.crash_suspect += u32::from(crash_suspect);
         }
     }
 
     /// It counts no longer: somebody else may have the slot.
-    pub(super) fn free_slot(&mut self, tenant: &TenantId, a: &Assignment, fragile: bool) {
+    pub(super) fn free_slot(&mut self, tenant: &TenantId, a: &Assignment, crash_suspect: bool) {
         self.in_flight.remove(tenant, a);
         self.ready.unpark(tenant);
         let heard = self.listening.now();
@@ -109,28 +109,36 @@ impl Engine {
             && w.incarnation == a.incarnation
         {
             w.in_flight = w.in_flight.saturating_sub(1);
-            w.care.fragile = w.care.fragile.saturating_sub(u32::from(fragile));
-            w.care.last_end = Some(heard);
+            w.health.crash_suspect = w
+                .health
+                .crash_suspect
+                .saturating_sub(u32::from(crash_suspect));
+            w.health.last_run_end = Some(heard);
             self.capacity_changed = true;
         }
     }
 
-    /// What a worker holds under an incarnation, in number, and how many are fragile.
-    pub(super) fn count_held(&self, worker: &WorkerId, incarnation: &Incarnation) -> (u32, u32) {
+    /// What a worker holds under an incarnation, in number, and how many of them are crash
+    /// suspects.
+    pub(super) fn count_at_worker(
+        &self,
+        worker: &WorkerId,
+        incarnation: &Incarnation,
+    ) -> (u32, u32) {
         let mut counts = (0, 0);
         for (_, id) in self.in_flight.of_worker(worker) {
             if let Some(job) = self.jobs.get(id)
                 && job.assignment().map(|a| &a.incarnation) == Some(incarnation)
             {
                 counts.0 += 1;
-                counts.1 += u32::from(job.fragile);
+                counts.1 += u32::from(job.crash_suspect);
             }
         }
         counts
     }
 
-    /// The jobs of a worker that `which` says, in the order of their ids.
-    pub(super) fn held_where(
+    /// The jobs of a worker that `which` selects, in the order of their ids.
+    pub(super) fn jobs_at_worker(
         &self,
         worker: &WorkerId,
         which: impl Fn(&Assignment) -> bool,
@@ -149,9 +157,9 @@ impl Engine {
 
     /// Puts a worker into the registry, with the runs that are counted for it.
     pub(super) fn register(&mut self, mut worker: Worker) {
-        let (held, fragile) = self.count_held(&worker.id, &worker.incarnation);
+        let (held, crash_suspect) = self.count_at_worker(&worker.id, &worker.incarnation);
         worker.in_flight = held;
-        worker.care.fragile = fragile;
+        worker.health.crash_suspect = crash_suspect;
         self.workers.insert(worker.id.clone(), worker);
         self.capacity_changed = true;
     }

@@ -1,85 +1,70 @@
-//! The answer to our question what a worker is running and has finished: the one proof
+//! The inventory of what a worker is running and has finished: the one proof
 //! that it does not have a dispatch.
 
 use std::collections::HashSet;
 
 use super::workers::ANSWER_GRACE;
-use super::{Effect, Engine, Job, Random};
+use super::{Effect, Engine, Job, Step};
 use crate::ids::{DispatchId, Incarnation, WorkerId};
 use crate::run_end::RunEnd;
-use crate::time::Timestamp;
 
 impl Engine {
-    #[expect(clippy::too_many_arguments, reason = "the parts of one message")]
     pub(super) fn inventory(
         &mut self,
-        now: Timestamp,
+        step: &mut Step<'_>,
         worker: &WorkerId,
         incarnation: &Incarnation,
         running: &HashSet<DispatchId>,
         finished: &HashSet<DispatchId>,
-        random: Random<'_>,
-        out: &mut Vec<Effect>,
     ) {
-        let known = self.workers.get(worker).map(|w| &w.incarnation);
-        if self.others.contains(worker, incarnation) {
-            self.shown(worker, incarnation, out);
-        } else if known.is_some_and(|i| i != incarnation) {
+        let registered = self.workers.get(worker).map(|w| &w.incarnation);
+        if self.duplicates.contains(worker, incarnation) {
+            self.note_duplicate_alive(step, worker, incarnation);
+        } else if registered.is_some_and(|i| i != incarnation) {
             // From a process that is gone already.
             return;
         } else {
             // Taken over from an earlier leader, who gave it to an earlier process.
-            self.supersede(now, worker, incarnation, random, out);
+            self.replace_process(step, worker, incarnation);
         }
-        self.signs_of_life(worker, running.iter().chain(finished));
+        self.note_heartbeats(worker, running.iter().chain(finished));
         let heard = self.listening.now();
-        let accept_within = self.settings.accept_within;
-        let absent = self.held_where(worker, |a| {
+        let absent = self.jobs_at_worker(worker, |a| {
             a.incarnation == *incarnation
                 && !running.contains(&a.dispatch)
                 && !finished.contains(&a.dispatch)
-                && (a.recovered || a.watch.accept_by + ANSWER_GRACE <= heard)
+                && (a.recovered || a.liveness.accept_by + ANSWER_GRACE <= heard)
         });
         for id in absent {
-            let Some(job) = self.jobs.get_mut(&id) else {
-                continue;
-            };
-            let known = job.known.clone();
-            let Some(a) = job.assignment_mut() else {
+            let Some(a) = self.jobs.get(&id).and_then(Job::assignment) else {
                 continue;
             };
             if a.recovered && !a.accepted && a.sdk {
                 // The leader before us may have died before it was on the wire; the
                 // worker drops it if it has seen it.
-                a.recovered = false;
-                a.offer(now, heard, accept_within);
-                let assignment = a.clone();
-                self.arm(Some(now + accept_within), &id);
-                out.push(Effect::Republish {
-                    job: known,
-                    assignment,
-                });
+                self.arm(Some(step.now + self.settings.accept_within), &id);
+                self.republish(step, &id);
             } else {
                 let (end, reason) = if a.accepted {
                     (RunEnd::RunLost, "its worker no longer has it")
                 } else {
-                    self.strike(&id);
+                    self.count_missed_accept(&id);
                     (RunEnd::NotAccepted, "its worker never took it")
                 };
-                self.retry_or_fail(now, &id, end, reason.to_owned(), random, out);
+                self.retry_or_fail(step, &id, end, reason.to_owned());
             }
         }
     }
 
     /// A run that was taken over from an earlier leader and that its worker does not list:
-    /// what it has is asked again, because the first question or its answer may be lost.
-    pub(super) fn ask_about_missing(
+    /// its inventory is requested again, because the first request or its answer may be lost.
+    pub(super) fn request_inventory_if_missing(
         &mut self,
+        step: &mut Step<'_>,
         worker: &WorkerId,
         active: &[DispatchId],
-        out: &mut Vec<Effect>,
     ) {
-        let recovered = self.held_where(worker, |a| a.recovered && a.accepted);
+        let recovered = self.jobs_at_worker(worker, |a| a.recovered && a.accepted);
         if recovered.is_empty() {
             return;
         }
@@ -90,19 +75,19 @@ impl Engine {
         };
         if recovered.iter().any(missing) {
             let worker = worker.clone();
-            out.push(Effect::AskInventory { worker });
+            step.effects.push(Effect::RequestInventory { worker });
         }
     }
 
     /// Holds it against the worker, once, that a run was not accepted in time.
-    pub(super) fn strike(&mut self, id: &crate::ids::JobId) {
+    pub(super) fn count_missed_accept(&mut self, id: &crate::ids::JobId) {
         let run = self.jobs.get_mut(id).and_then(Job::assignment_mut);
-        if let Some(a) = run.filter(|a| !a.terms.struck && !a.accepted) {
-            a.terms.struck = true;
+        if let Some(a) = run.filter(|a| !a.limits.miss_counted && !a.accepted) {
+            a.limits.miss_counted = true;
             let worker = a.worker.clone();
             let registered = self.workers.get(&worker).map(|w| &w.incarnation);
             if registered == Some(&a.incarnation) {
-                self.missed(&worker);
+                self.worker_missed_accept(&worker);
             }
         }
     }

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ready::{Entry, Kept, Place};
-use super::{Effect, Engine, Random, RunId};
+use super::ready::{Entry, Place, SavedTurn};
+use super::{Effect, Engine, RunId, Step};
+use crate::constraints::Constraints;
 use crate::ids::{Attempt, DispatchId, Incarnation, JobId, TenantId, WorkerId};
 use crate::job::{Decision, JobSpec, Verdict};
-use crate::routing::{Reach, WaitReason, pools_of};
+use crate::routing::{Addressing, WaitReason, pools_of};
 use crate::state::JobState;
-use crate::terms::Constraints;
 use crate::time::{ListenTime, Timestamp};
 
 /// A job as the ledger has it, without its payload.
 #[derive(Debug, Clone)]
-pub struct KnownJob {
+pub struct QueuedJob {
     pub id: JobId,
     pub tenant: TenantId,
     pub spec: Arc<JobSpec>,
@@ -24,7 +24,7 @@ pub struct KnownJob {
     pub deadline_at: Option<Timestamp>,
     /// Not to be tried before.
     pub not_before: Option<Timestamp>,
-    /// Runs begun.
+    /// Runs begun before: a queued job has none under way. See [`Attempt`].
     pub attempt: Attempt,
     pub payload_len: u64,
     /// Its last run ended with the worker it was on.
@@ -35,7 +35,7 @@ pub struct KnownJob {
 
 /// What a run may take and how it is counted; the engine fills it in.
 #[derive(Debug, Clone, Default)]
-pub struct Terms {
+pub struct RunLimits {
     /// The longest it may take.
     pub run_limit: Option<Duration>,
     /// Runs in all that the job may have.
@@ -43,7 +43,7 @@ pub struct Terms {
     /// The rule that limits how many of its kind are in flight.
     pub rule: Option<Arc<str>>,
     /// That it was not accepted in time is held against the worker already.
-    pub struck: bool,
+    pub miss_counted: bool,
 }
 
 /// A run that was given to a worker.
@@ -55,6 +55,7 @@ pub struct Assignment {
     pub sdk: bool,
     pub inline: bool,
     pub dispatch: DispatchId,
+    /// The number of this run.
     pub attempt: Attempt,
     pub scheduled_at: Timestamp,
     pub dispatched_at: Option<Timestamp>,
@@ -63,21 +64,21 @@ pub struct Assignment {
     pub accepted: bool,
     /// Taken over from an earlier leader: we do not know whether it was published.
     pub recovered: bool,
-    /// What the worker is told; by the ledger's clock.
+    /// What the dispatch says; by the ledger's clock.
     pub accept_by: Timestamp,
-    pub watch: Watch,
-    /// What the decision imposes on this run; the worker is told.
+    pub liveness: RunLiveness,
+    /// What the decision imposes on this run; the dispatch carries it.
     pub constraints: Option<Arc<Constraints>>,
-    pub reach: Reach,
-    pub terms: Terms,
+    pub addressing: Addressing,
+    pub limits: RunLimits,
 }
 
 /// What a run is watched by, on the clock that runs while workers can be heard; the engine
 /// fills it in.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Watch {
+pub struct RunLiveness {
     /// The last we heard of this very run.
-    pub last_sign: ListenTime,
+    pub last_heartbeat: ListenTime,
     /// Until then the worker may take it.
     pub accept_by: ListenTime,
     /// When it began. A worker that says nothing of that is taken to have begun when it was
@@ -94,13 +95,18 @@ impl Assignment {
         }
     }
 
+    /// Whether its job may have no run after this one.
+    pub(super) fn is_last_attempt(&self) -> bool {
+        self.attempt.is_last_of(self.limits.max_attempts)
+    }
+
     /// It is offered to its worker from now on.
     pub(super) fn offer(&mut self, now: Timestamp, heard: ListenTime, accept_within: Duration) {
         self.accept_by = now + accept_within;
-        self.watch.accept_by = heard + accept_within;
+        self.liveness.accept_by = heard + accept_within;
     }
 
-    /// When it began by the ledger's clock, as far as can be told.
+    /// When it began by the ledger's clock, as far as it is known.
     pub(super) fn began_at(&self) -> Option<Timestamp> {
         let given = self.dispatched_at.filter(|_| !self.sdk);
         self.started_at.or(given)
@@ -109,8 +115,8 @@ impl Assignment {
 
 /// A job read from the ledger again, with its assignment when it is in flight.
 #[derive(Debug, Clone)]
-pub struct ReloadedJob {
-    pub known: KnownJob,
+pub struct RecoveredJob {
+    pub queued: QueuedJob,
     pub state: JobState,
     pub assignment: Option<Assignment>,
     /// How long nothing was heard of its run before; it counts.
@@ -120,28 +126,28 @@ pub struct ReloadedJob {
 /// Where a job stands with us.
 #[derive(Debug, Clone)]
 pub enum Phase {
-    /// The kernel is being asked.
+    /// The kernel decides about it.
     Checking,
     /// Allowed, and in the ready queue.
     Waiting {
         verdict: Verdict,
         retry_at: Timestamp,
     },
-    /// To be asked about again later.
+    /// The kernel decides about it again later.
     Sleeping {
         until: Timestamp,
         reason: WaitReason,
-        /// Where more can be said than the reason.
+        /// More than the reason, where there is more.
         detail: Option<Arc<str>>,
     },
-    /// A human is asked.
+    /// A human decides about it.
     Held,
     Assigned(Assignment),
 }
 
 #[derive(Debug)]
 pub(super) struct Job {
-    pub known: Arc<KnownJob>,
+    pub queued: Arc<QueuedJob>,
     pub phase: Phase,
     /// Where it stands in the ready queue, while it waits.
     pub place: Option<Place>,
@@ -155,25 +161,25 @@ pub(super) struct Job {
     pub tries: u32,
     /// Scheduled tries, counted or not: they become rarer.
     pub rounds: u32,
-    /// The turn it had when it left the ready queue to be asked about again.
-    pub kept: Option<Kept>,
+    /// The turn it had when it left the ready queue for another decision.
+    pub saved_turn: Option<SavedTurn>,
     /// It is on its last attempt after it lost a worker.
-    pub fragile: bool,
+    pub crash_suspect: bool,
 }
 
 impl Job {
-    pub fn new(now: Timestamp, known: Arc<KnownJob>, phase: Phase) -> Self {
+    pub fn new(now: Timestamp, queued: Arc<QueuedJob>, phase: Phase) -> Self {
         Self {
-            since: known.since.unwrap_or(now),
+            since: queued.since.unwrap_or(now),
             taken_over: None,
-            known,
+            queued,
             phase,
             place: None,
             armed: None,
             tries: 0,
             rounds: 0,
-            kept: None,
-            fragile: false,
+            saved_turn: None,
+            crash_suspect: false,
         }
     }
 
@@ -193,37 +199,20 @@ impl Job {
 }
 
 impl Engine {
-    /// The kernel has spoken about a job that was PENDING when it was asked. One that is
+    /// The kernel has decided about a job that was PENDING at the time of the request. One that is
     /// in flight or waiting by now (its submission came twice) is left as it is; one that
     /// was held has been approved.
-    pub(super) fn decided(
-        &mut self,
-        now: Timestamp,
-        mut known: KnownJob,
-        verdict: Verdict,
-        out: &mut Vec<Effect>,
-    ) {
-        // Every verdict names the snapshot it was made with: that is a confirmation.
-        let told = self.confirmed.as_ref().map(|(_, at)| *at);
-        if verdict.decision != Decision::FailOpen
-            && told.is_none_or(|at| at <= verdict.confirmed_at)
-        {
-            self.confirmed = Some((verdict.snapshot.clone(), verdict.confirmed_at));
+    pub(super) fn decided(&mut self, step: &mut Step<'_>, mut queued: QueuedJob, verdict: Verdict) {
+        self.note_snapshot(&verdict);
+        if !self.bring_up_to_date(&mut queued) {
+            return;
         }
-        if let Some(job) = self.jobs.get(&known.id) {
-            match &job.phase {
-                Phase::Assigned(_) | Phase::Waiting { .. } => return,
-                Phase::Checking | Phase::Sleeping { .. } | Phase::Held => {
-                    keep_ours(&mut known, &job.known);
-                }
-            }
-        }
-        let id = known.id.clone();
-        let known = Arc::new(known);
-        if known.deadline_at.is_some_and(|at| at <= now) {
+        let id = queued.id.clone();
+        let queued = Arc::new(queued);
+        if queued.deadline_at.is_some_and(|at| at <= step.now) {
             self.jobs.remove(&id);
-            out.push(Effect::Refuse {
-                job: known,
+            step.effects.push(Effect::Close {
+                job: queued,
                 to: JobState::Timeout,
                 verdict: None,
                 code: "deadline_exceeded",
@@ -233,37 +222,33 @@ impl Engine {
         }
         match verdict.decision {
             Decision::Allow | Decision::AllowWithConstraints | Decision::FailOpen => {
-                if let Some(until) = known.not_before.filter(|at| *at > now) {
-                    self.sleep(now, (*known).clone(), until, WaitReason::Backoff);
+                if let Some(until) = queued.not_before.filter(|at| *at > step.now) {
+                    self.sleep(step.now, (*queued).clone(), until, WaitReason::Backoff);
                     return;
                 }
-                self.admit(now, known, verdict, out);
+                self.make_ready(step, queued, verdict);
             }
             // What is not let through leaves its slot to others that wait.
             Decision::Throttle => {
                 self.capacity_changed = true;
-                let until = now + self.settings.throttle_delay;
-                self.sleep(now, (*known).clone(), until, WaitReason::Throttled);
+                let until = step.now + self.settings.throttle_delay;
+                self.sleep(step.now, (*queued).clone(), until, WaitReason::Throttled);
             }
             Decision::RequireApproval => {
-                let reason = verdict.reason.clone();
                 self.capacity_changed = true;
-                self.put(now, known.clone(), Phase::Held);
+                self.set_phase(step.now, queued.clone(), Phase::Held);
                 self.arm(None, &id);
-                out.push(Effect::Refuse {
-                    job: known,
-                    to: JobState::ApprovalRequired,
-                    verdict: Some(verdict),
-                    code: "approval_required",
-                    reason,
+                step.effects.push(Effect::Hold {
+                    job: queued,
+                    verdict,
                 });
             }
             Decision::Deny => {
                 self.capacity_changed = true;
                 self.jobs.remove(&id);
                 let reason = verdict.reason.clone();
-                out.push(Effect::Refuse {
-                    job: known,
+                step.effects.push(Effect::Close {
+                    job: queued,
                     to: JobState::Denied,
                     verdict: Some(verdict),
                     code: "safety_denied",
@@ -273,166 +258,186 @@ impl Engine {
         }
     }
 
+    /// Every verdict names the snapshot it was made with: that confirms the snapshot.
+    fn note_snapshot(&mut self, verdict: &Verdict) {
+        let last = self.confirmed.as_ref().map(|(_, at)| *at);
+        if verdict.decision != Decision::FailOpen
+            && last.is_none_or(|at| at <= verdict.confirmed_at)
+        {
+            self.confirmed = Some((verdict.snapshot.clone(), verdict.confirmed_at));
+        }
+    }
+
+    /// An answer about a job carries the job as it was when the question was put. What we
+    /// did to it since then counts: its attempts never fall back, nor its backoff away.
+    /// False when the job is past waiting for an answer.
+    fn bring_up_to_date(&self, queued: &mut QueuedJob) -> bool {
+        let Some(job) = self.jobs.get(&queued.id) else {
+            return true;
+        };
+        match &job.phase {
+            Phase::Assigned(_) | Phase::Waiting { .. } => false,
+            Phase::Checking | Phase::Sleeping { .. } | Phase::Held => {
+                queued.attempt = job.queued.attempt;
+                queued.not_before = job.queued.not_before;
+                true
+            }
+        }
+    }
+
     /// Into a phase outside the ready queue and the workers, keeping since when it waits
     /// and what was tried.
-    pub(super) fn put(&mut self, now: Timestamp, known: Arc<KnownJob>, phase: Phase) {
-        let id = known.id.clone();
+    pub(super) fn set_phase(&mut self, now: Timestamp, queued: Arc<QueuedJob>, phase: Phase) {
+        let id = queued.id.clone();
         match self.jobs.get_mut(&id) {
             Some(job) => {
-                job.known = known;
+                job.queued = queued;
                 job.phase = phase;
                 job.place = None;
                 job.armed = None;
             }
             None => {
-                self.jobs.insert(id, Job::new(now, known, phase));
+                self.jobs.insert(id, Job::new(now, queued, phase));
             }
         }
     }
 
     /// To be placed or queued in this round, unless it has had its runs: the policy or the topic's
     /// settings may allow fewer than before.
-    pub(super) fn admit(
+    pub(super) fn make_ready(
         &mut self,
-        now: Timestamp,
-        known: Arc<KnownJob>,
+        step: &mut Step<'_>,
+        queued: Arc<QueuedJob>,
         verdict: Verdict,
-        out: &mut Vec<Effect>,
     ) {
-        let max = self.max_attempts(&known, verdict.constraints.as_deref());
-        if known.attempt.0 >= max {
-            self.jobs.remove(&known.id);
-            out.push(Effect::Refuse {
-                job: known,
+        let max = self.max_attempts(&queued, verdict.constraints.as_deref());
+        if queued.attempt.is_last_of(max) {
+            self.jobs.remove(&queued.id);
+            step.effects.push(Effect::Close {
+                job: queued,
                 to: JobState::Failed,
                 verdict: Some(verdict),
                 code: "attempts_exhausted",
                 reason: format!("it has had all of the {max} runs that it may have"),
             });
         } else {
-            let id = known.id.clone();
-            let fragile = known.lost && known.attempt.next().0 >= max;
-            let retry_at = now;
-            self.put(now, known, Phase::Waiting { verdict, retry_at });
+            let id = queued.id.clone();
+            let crash_suspect = queued.lost && queued.attempt.next().is_last_of(max);
+            let retry_at = step.now;
+            self.set_phase(step.now, queued, Phase::Waiting { verdict, retry_at });
             if let Some(job) = self.jobs.get_mut(&id) {
-                job.fragile = fragile;
+                job.crash_suspect = crash_suspect;
             }
             self.fresh.push(id);
         }
     }
 
     /// Into the ready queue. A first try follows at once, and others on the schedule.
-    pub(super) fn enqueue(&mut self, now: Timestamp, id: &JobId, random: Random<'_>) {
+    pub(super) fn enqueue(&mut self, step: &mut Step<'_>, id: &JobId) {
         let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
-        // Told of twice in one round, it stands here once.
+        // A job that was allowed twice in one round is queued once.
         let (Phase::Waiting { verdict, retry_at }, None) = (&mut job.phase, job.place) else {
             return;
         };
-        let at = grid(now + self.settings.backoff.delay(job.rounds, random()));
+        let at = round_up(step.now + self.settings.backoff.delay(job.rounds, step.random()));
         *retry_at = at;
         let limit = verdict
             .constraints
             .as_ref()
             .and_then(|c| c.max_concurrent_jobs());
-        let (routing, spec) = (&self.rules.routing, &job.known.spec);
+        let (routing, spec) = (&self.rules.routing, &job.queued.spec);
         let pools = || {
             pools_of(routing, spec, true)
                 .map(|(p, _)| p.clone())
                 .collect()
         };
         let place = self.ready.push(Entry {
-            job: &job.known,
+            job: &job.queued,
             pools: &pools,
-            fragile: job.fragile,
+            crash_suspect: job.crash_suspect,
             rule: limit.map(|n| (verdict.rule_id.as_str(), n)),
-            weight: self.rules.tenants.get(&job.known.tenant).weight,
-            kept: job.kept.take(),
+            weight: self.rules.tenants.get(&job.queued.tenant).weight,
+            saved_turn: job.saved_turn.take(),
         });
         job.place = Some(place);
         self.arm(Some(at), id);
     }
 
-    /// Not now: ask again at `until`. A job that waits with a verdict keeps waiting.
+    /// Not now: the kernel decides again at `until`. A job that waits with a verdict keeps waiting.
     pub(super) fn sleep(
         &mut self,
         now: Timestamp,
-        known: KnownJob,
+        queued: QueuedJob,
         until: Timestamp,
         reason: WaitReason,
     ) {
-        self.sleep_because(now, known, until, reason, None);
+        self.sleep_with_detail(now, queued, until, reason, None);
     }
 
-    pub(super) fn sleep_because(
+    pub(super) fn sleep_with_detail(
         &mut self,
         now: Timestamp,
-        mut known: KnownJob,
+        mut queued: QueuedJob,
         until: Timestamp,
         reason: WaitReason,
         detail: Option<Arc<str>>,
     ) {
-        let id = known.id.clone();
-        if let Some(job) = self.jobs.get(&id) {
-            match &job.phase {
-                Phase::Assigned(_) | Phase::Waiting { .. } => return,
-                Phase::Checking | Phase::Sleeping { .. } | Phase::Held => {
-                    keep_ours(&mut known, &job.known);
-                }
-            }
+        let id = queued.id.clone();
+        if !self.bring_up_to_date(&mut queued) {
+            return;
         }
         let phase = Phase::Sleeping {
             until,
             reason,
             detail,
         };
-        self.put(now, Arc::new(known), phase);
+        self.set_phase(now, Arc::new(queued), phase);
         self.arm(Some(until), &id);
     }
 
-    /// The ledger's word replaces ours. Nothing but a question to the kernel comes of it
+    /// The ledger's state replaces ours. Nothing but a request to the kernel comes of it
     /// in the same moment, not even from a deadline that has passed: on take-over nothing
     /// can be committed yet.
-    pub(super) fn reloaded(&mut self, now: Timestamp, job: ReloadedJob, out: &mut Vec<Effect>) {
-        let id = job.known.id.clone();
+    pub(super) fn recover(&mut self, step: &mut Step<'_>, job: RecoveredJob) {
+        let id = job.queued.id.clone();
         self.forget(&id);
-        let known = Arc::new(job.known);
+        let queued = Arc::new(job.queued);
         let heard = self.listening.now();
-        let soonest = now + Duration::from_millis(1);
+        let soonest = step.now + Duration::from_millis(1);
         match (job.state, job.assignment) {
             (JobState::Pending, _) => {
-                let until = known.not_before.filter(|at| *at > now);
-                let expired = known.deadline_at.is_some_and(|at| at <= now);
+                let until = queued.not_before.filter(|at| *at > step.now);
+                let expired = queued.deadline_at.is_some_and(|at| at <= step.now);
                 if let Some(until) = until.filter(|_| !expired) {
-                    self.sleep(now, (*known).clone(), until, WaitReason::Backoff);
+                    self.sleep(step.now, (*queued).clone(), until, WaitReason::Backoff);
                 } else {
-                    self.put(now, known.clone(), Phase::Checking);
-                    out.push(Effect::Recheck(known));
+                    self.set_phase(step.now, queued.clone(), Phase::Checking);
+                    step.effects.push(Effect::Recheck(queued));
                 }
                 if let Some(job) = self.jobs.get_mut(&id) {
-                    job.taken_over = Some(now);
+                    job.taken_over = Some(step.now);
                 }
             }
             (JobState::ApprovalRequired, _) => {
-                self.put(now, known, Phase::Held);
+                self.set_phase(step.now, queued, Phase::Held);
                 self.arm_after(soonest, None, &id);
             }
             (JobState::Scheduled | JobState::Dispatched | JobState::Running, Some(assignment)) => {
                 let mut assignment = assignment;
                 let constraints = assignment.constraints.as_deref();
-                assignment.terms.run_limit = self.run_limit(&known, constraints);
-                assignment.terms.max_attempts = self.max_attempts(&known, constraints);
-                assignment.offer(now, heard, self.settings.accept_within);
-                assignment.watch.last_sign = heard - job.silent_for;
+                assignment.limits.run_limit = self.run_limit(&queued, constraints);
+                assignment.limits.max_attempts = self.max_attempts(&queued, constraints);
+                assignment.offer(step.now, heard, self.settings.accept_within);
+                assignment.liveness.last_heartbeat = heard - job.silent_for;
                 let began = assignment.began_at();
-                assignment.watch.began = began.map(|at| self.listening.moment(now, at));
+                assignment.liveness.began = began.map(|at| self.listening.moment(step.now, at));
                 let accept_by = assignment.accept_by;
-                let max = assignment.terms.max_attempts;
-                let fragile = known.lost && assignment.attempt.0 >= max;
-                self.take_slot(&known.tenant, &id, &assignment, fragile);
-                let mut job = Job::new(now, known, Phase::Assigned(assignment));
-                job.fragile = fragile;
+                let crash_suspect = queued.lost && assignment.is_last_attempt();
+                self.take_slot(&queued.tenant, &id, &assignment, crash_suspect);
+                let mut job = Job::new(step.now, queued, Phase::Assigned(assignment));
+                job.crash_suspect = crash_suspect;
                 self.jobs.insert(id.clone(), job);
                 self.arm_after(soonest, Some(accept_by), &id);
             }
@@ -450,38 +455,31 @@ impl Engine {
         }
     }
 
-    /// It is not ours any more, and whoever may have it is told.
-    pub(super) fn gone(&mut self, id: &JobId, out: &mut Vec<Effect>) {
+    /// The job is not ours any more, and a worker that may have it gets a cancel.
+    pub(super) fn gone(&mut self, step: &mut Step<'_>, id: &JobId) {
         if let Some(job) = self.forget(id)
             && let Phase::Assigned(assignment) = job.phase
             && (assignment.recovered || assignment.accepted || assignment.dispatched_at.is_some())
         {
             let reason = "the ledger does not have the job".to_owned();
-            self.cancel_at_worker(id.clone(), assignment.run(), reason, out);
+            self.cancel_at_worker(step, id.clone(), assignment.run(), reason);
         }
     }
 
-    /// Someone else ended it: a cancel, most often. The worker is told.
-    pub(super) fn ended(&mut self, id: &JobId, state: JobState, out: &mut Vec<Effect>) {
+    /// Someone else ended the job: a cancel, most often. Its worker gets a cancel.
+    pub(super) fn ended(&mut self, step: &mut Step<'_>, id: &JobId, state: JobState) {
         if let Some(job) = self.forget(id)
             && let Phase::Assigned(assignment) = job.phase
         {
             let reason = format!("the job is {state}");
-            self.cancel_at_worker(id.clone(), assignment.run(), reason, out);
+            self.cancel_at_worker(step, id.clone(), assignment.run(), reason);
         }
     }
 }
 
-/// An answer about a job carries the job as it was when the question was put. What we
-/// did to it since then counts: its attempts never fall back, nor its backoff away.
-fn keep_ours(said: &mut KnownJob, ours: &KnownJob) {
-    said.attempt = ours.attempt;
-    said.not_before = ours.not_before;
-}
-
 /// Tries of waiting jobs fall on a grid, so that a hundred thousand of them do not wake
 /// the leader a hundred thousand times. Later, never earlier.
-pub(super) fn grid(at: Timestamp) -> Timestamp {
+pub(super) fn round_up(at: Timestamp) -> Timestamp {
     const STEP: i64 = 50_000;
     let over = at.0.rem_euclid(STEP);
     if over == 0 {

@@ -1,11 +1,11 @@
-//! The clock by which workers are judged: it runs only while they can be heard.
+//! The clock by which silence of workers is measured: it runs only while they can be heard.
 //!
 //! A worker is lost by silence alone, so silence must be something that we could have
 //! heard. The engine is given two times in every round: `now`, the ledger's, by which jobs
 //! are due and deadlines pass, and `uptime`, which is monotonic. Everything that is counted
 //! from a sign of life (a worker's TTL, the last heartbeat of a run, how long a dispatch may
 //! stay unaccepted, how long an unresponsive worker is left alone, the limit of a run) is
-//! counted on the clock kept here instead, which
+//! counted on the clock here instead, which
 //!
 //! - stands still while the bus is away, and before it was there: an engine begins without
 //!   it, so that the time of a recovery is nobody's silence;
@@ -18,7 +18,7 @@
 //!
 //! Timers of jobs stand in one heap in the ledger's time, whatever they are for. That clock
 //! is never slower than this one, so a timer comes in time or too early; then the job is
-//! looked at and the timer set again.
+//! checked and the timer set again.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ impl Listening {
     }
 
     /// Not before this moment, because a message may still be on its way from before.
-    pub fn settled(&self, after: Duration) -> ListenTime {
+    pub fn grace_end(&self, after: Duration) -> ListenTime {
         self.since.unwrap_or(self.time) + after
     }
 

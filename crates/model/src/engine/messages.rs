@@ -1,74 +1,19 @@
-//! What the engine is told and what it answers: data, so that a test can write and read it.
+//! The inputs and the effects of the engine: data, so that a test can write and read it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Assignment, KnownJob, ReloadedJob};
-use crate::backoff::Backoff;
+use super::{Assignment, QueuedJob, RecoveredJob};
 use crate::ids::{Attempt, DispatchId, Incarnation, JobId, PoolName, WorkerId};
-use crate::job::Verdict;
-use crate::routing::{Reach, WaitReason, Worker};
+use crate::job::{Allowed, Verdict};
+use crate::routing::{Addressing, WaitReason, Worker};
 use crate::rules::Rules;
 use crate::run_end::RunEnd;
 use crate::state::JobState;
 use crate::time::Timestamp;
 
-/// The constants, with the documented defaults.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// A worker is gone after this long without a sign of life.
-    pub worker_ttl: Duration,
-    /// A dispatch must be accepted within this time.
-    pub accept_within: Duration,
-    pub dispatch_timeout: Duration,
-    pub running_timeout: Duration,
-    pub max_attempts: u32,
-    pub max_scheduling_retries: u32,
-    pub backoff: Backoff,
-    pub retry_delay_no_workers: Duration,
-    pub retry_delay_publish: Duration,
-    pub throttle_delay: Duration,
-    /// A verdict may be used while its snapshot was confirmed this recently.
-    pub confirm_within: Duration,
-    /// DISPATCHED and RUNNING are written this long after they happened, unless the end
-    /// comes first.
-    pub flush_after: Duration,
-    /// How many results that were taken are remembered, to tell repeats apart.
-    pub remember_results: usize,
-    /// A full pool and a tenant at its limit count towards giving up too.
-    pub count_all_tries: bool,
-    /// A worker that leaves this many dispatches in a row untaken is deaf; 0: never.
-    pub deaf_after: u32,
-    /// Of the time between two rounds at most this much counts as time in which workers
-    /// could be heard.
-    pub max_gap: Duration,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            worker_ttl: Duration::from_secs(30),
-            accept_within: Duration::from_secs(10),
-            dispatch_timeout: Duration::from_secs(300),
-            running_timeout: Duration::from_secs(900),
-            max_attempts: 3,
-            max_scheduling_retries: 50,
-            backoff: Backoff::SCHEDULING,
-            retry_delay_no_workers: Duration::from_secs(2),
-            retry_delay_publish: Duration::from_secs(2),
-            throttle_delay: Duration::from_secs(5),
-            confirm_within: Duration::from_secs(1),
-            flush_after: Duration::from_millis(100),
-            remember_results: 100_000,
-            count_all_tries: false,
-            deaf_after: 3,
-            max_gap: Duration::from_secs(2),
-        }
-    }
-}
-
-/// How a worker says a run ended.
+/// How a run ended, as its worker reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Succeeded,
@@ -95,7 +40,7 @@ impl Outcome {
     }
 }
 
-/// A worker's word on the end of a run. The payload stays in the shell, under `key`.
+/// What a worker reports on the end of a run. The payload stays in the shell, under `key`.
 #[derive(Debug, Clone)]
 pub struct ResultReport {
     /// Lets the shell find the payload when the effect comes back.
@@ -108,9 +53,9 @@ pub struct ResultReport {
     pub error_code: String,
     pub error_message: String,
     pub started_at: Option<Timestamp>,
-    /// The result was promised but its content is gone.
+    /// The report refers to a result whose content is gone.
     pub missing: bool,
-    /// The shell has looked at the job's row, so what is not held now is no run of ours.
+    /// The shell has read the job's row, so what is not held now is no run of ours.
     pub looked_up: bool,
 }
 
@@ -120,22 +65,22 @@ pub struct WorkerChange {
     pub worker: WorkerId,
     pub incarnation: Incarnation,
     pub pool: Option<PoolName>,
-    pub change: Change,
+    pub change: WorkerChangeKind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum WorkerChangeKind {
     Joined,
     /// Under a name that was known before: back again, or as a new process.
     Rejoined,
-    /// It said so.
+    /// It deregistered.
     Left,
     Lost(&'static str),
 }
 
 /// What a heartbeat says.
 #[derive(Debug, Clone)]
-pub struct Beat {
+pub struct Heartbeat {
     pub worker: WorkerId,
     /// `None` from workers that know only CAP.
     pub incarnation: Option<Incarnation>,
@@ -147,7 +92,7 @@ pub struct Beat {
     pub active: Vec<DispatchId>,
     pub pool: Option<PoolName>,
     /// For a worker first seen by this.
-    pub reach: Reach,
+    pub addressing: Addressing,
 }
 
 /// Which run of a job, and whose.
@@ -163,19 +108,19 @@ pub struct RunId {
 pub enum Input {
     /// The kernel answered about a job that is PENDING in the ledger.
     Decided {
-        job: Box<KnownJob>,
+        job: Box<QueuedJob>,
         verdict: Verdict,
     },
-    /// The kernel could not be asked, or asked us to wait.
+    /// The kernel could not be reached, or wants us to wait.
     Undecided {
-        job: Box<KnownJob>,
+        job: Box<QueuedJob>,
         delay: Duration,
         reason: WaitReason,
-        /// The same in words, for whoever asks what the job waits for.
+        /// The same in words, for a person who wants to know what the job waits for.
         detail: Arc<str>,
     },
     /// The job as the ledger has it: on take-over, and after a miss.
-    Reloaded(Box<ReloadedJob>),
+    Recovered(Box<RecoveredJob>),
     /// The job is final or gone in the ledger, by someone else's hand.
     Ended {
         job: JobId,
@@ -190,9 +135,9 @@ pub enum Input {
     },
     /// The ledger does not have the job, or does not take its row: it is let go.
     Gone(JobId),
-    Hello(Box<Worker>),
-    Beat(Beat),
-    Goodbye {
+    Register(Box<Worker>),
+    Heartbeat(Heartbeat),
+    Deregister {
         worker: WorkerId,
         incarnation: Option<Incarnation>,
     },
@@ -222,7 +167,7 @@ pub enum Input {
     },
     Result(ResultReport),
     /// The kernel's policy has this snapshot now.
-    Confirmed {
+    PolicyConfirmed {
         snapshot: String,
     },
     /// No sign of life can reach us while the bus is away, so nobody dies of that. An
@@ -232,7 +177,6 @@ pub enum Input {
     BusUp,
     /// The configuration of pools, topics and tenants as it is from now on.
     Rules(Arc<Rules>),
-    Tick,
 }
 
 /// What to do about it.
@@ -240,13 +184,18 @@ pub enum Input {
 pub enum Effect {
     /// Commit PENDING → SCHEDULED, then put it on the wire.
     Assign {
-        job: Arc<KnownJob>,
+        job: Arc<QueuedJob>,
         assignment: Assignment,
+        verdict: Allowed,
+    },
+    /// Commit PENDING → APPROVAL_REQUIRED.
+    Hold {
+        job: Arc<QueuedJob>,
         verdict: Verdict,
     },
-    /// Commit PENDING → DENIED, APPROVAL_REQUIRED, FAILED or TIMEOUT.
-    Refuse {
-        job: Arc<KnownJob>,
+    /// Commit the end of a job that is not in flight: DENIED, FAILED or TIMEOUT.
+    Close {
+        job: Arc<QueuedJob>,
         to: JobState,
         verdict: Option<Verdict>,
         code: &'static str,
@@ -254,7 +203,7 @@ pub enum Effect {
     },
     /// Commit the end of a job that was in flight.
     Finish {
-        job: Arc<KnownJob>,
+        job: Arc<QueuedJob>,
         assignment: Assignment,
         end: RunEnd,
         to: JobState,
@@ -274,7 +223,7 @@ pub enum Effect {
         reason: String,
     },
     /// Commit DISPATCHED or RUNNING.
-    Mark {
+    RecordTimes {
         job: JobId,
         assignment: Assignment,
     },
@@ -282,29 +231,29 @@ pub enum Effect {
     /// with `looked_up`, after the job if that is in flight as this run.
     LookUp(ResultReport),
     /// Record a result that changes nothing.
-    Stray {
+    UnmatchedResult {
         report: ResultReport,
         why: String,
     },
-    /// Ask the kernel (again).
-    Recheck(Arc<KnownJob>),
+    /// Request a decision of the kernel (again).
+    Recheck(Arc<QueuedJob>),
     /// Put the same dispatch on the wire again.
     Republish {
-        job: Arc<KnownJob>,
+        job: Arc<QueuedJob>,
         assignment: Assignment,
     },
-    /// Tell the worker to stop.
+    /// Cancel the run at its worker.
     CancelAtWorker {
         job: JobId,
         run: RunId,
         reason: String,
     },
-    /// Tell the worker that its result is in the ledger.
+    /// Acknowledge to the worker that its result is in the ledger.
     Receipt {
         worker: WorkerId,
         dispatch: String,
     },
-    AskInventory {
+    RequestInventory {
         worker: WorkerId,
     },
     /// Two live processes go by one id: the one that is given work, and another.
@@ -312,15 +261,15 @@ pub enum Effect {
         worker: WorkerId,
         processes: [Incarnation; 2],
     },
-    /// Ask an unknown worker to introduce itself.
-    AskHello {
+    /// Request that an unknown worker registers.
+    RequestRegister {
         worker: WorkerId,
     },
 }
 
 /// How many wait, and for what: for metrics and `explain`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Census {
+pub struct EngineCounts {
     pub jobs: usize,
     pub waiting: usize,
     pub assigned: usize,

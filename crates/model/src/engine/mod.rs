@@ -5,15 +5,16 @@
 //! the ledger must know in one transaction, then publishes, then acknowledges. The
 //! engine moves on as if its effects had happened; when the ledger says otherwise (a
 //! compare-and-set missed), the shell reads the job again and says so with
-//! [`Input::Reloaded`], which replaces whatever was believed.
+//! [`Input::Recovered`], which replaces whatever was believed.
 //!
 //! There are two clocks: the ledger's for what is due and for deadlines, and one that runs
 //! only while workers can be heard for everything that is counted from a sign of life. How
-//! that one is kept is in `listening.rs`.
+//! that one runs is in `listening.rs`.
 
 mod cancels;
-mod duplicates;
+mod duplicate_workers;
 mod flight;
+mod introspect;
 mod inventory;
 mod jobs;
 mod listening;
@@ -21,7 +22,7 @@ mod messages;
 mod placing;
 mod ready;
 mod results;
-mod standing;
+mod settings;
 mod timers;
 mod workers;
 
@@ -35,16 +36,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cancels::Cancels;
-use duplicates::Others;
+use duplicate_workers::DuplicateProcesses;
 use flight::InFlight;
 use jobs::Job;
-pub use jobs::{Assignment, KnownJob, Phase, ReloadedJob, Terms, Watch};
+pub use jobs::{Assignment, Phase, QueuedJob, RecoveredJob, RunLimits, RunLiveness};
 use listening::Listening;
 pub use messages::{
-    Beat, Census, Change, Effect, Input, Outcome, ResultReport, RunId, Settings, WorkerChange,
+    Effect, EngineCounts, Heartbeat, Input, Outcome, ResultReport, RunId, WorkerChange,
+    WorkerChangeKind,
 };
 use ready::Ready;
-pub use workers::{cap_incarnation, reach_of, shared_incarnation, topic_incarnation};
+pub use settings::Settings;
 
 use crate::ids::{DispatchId, JobId, WorkerId};
 use crate::routing::Worker;
@@ -59,7 +61,7 @@ pub struct Engine {
     jobs: HashMap<JobId, Job>,
     workers: BTreeMap<WorkerId, Worker>,
     /// Processes that go by the id of a registered one.
-    others: Others,
+    duplicates: DuplicateProcesses,
     in_flight: InFlight,
     cancels: Cancels,
     ready: Ready,
@@ -67,16 +69,16 @@ pub struct Engine {
     fresh: Vec<JobId>,
     timers: BinaryHeap<Reverse<(Timestamp, JobId)>>,
     /// Assignments with a time that is not in the ledger yet.
-    unmarked: VecDeque<(Timestamp, JobId, DispatchId)>,
+    unflushed_times: VecDeque<(Timestamp, JobId, DispatchId)>,
     confirmed: Option<(String, Timestamp)>,
     listening: Listening,
     capacity_changed: bool,
     next_worker_sweep: Timestamp,
-    taken: Remembered<DispatchId>,
-    /// Workers that were lost or left, to tell when they are back.
-    departed: Remembered<WorkerId>,
+    taken: RecentIds<DispatchId>,
+    /// Workers that were lost or left, to notice when they are back.
+    departed: RecentIds<WorkerId>,
     changes: Vec<WorkerChange>,
-    /// The last time it was asked what to do.
+    /// The time of the last call of [`Engine::handle`].
     now: Timestamp,
     /// More was due at that time than is done at once.
     behind: bool,
@@ -84,12 +86,12 @@ pub struct Engine {
 
 /// A bounded set that forgets the oldest.
 #[derive(Debug)]
-struct Remembered<T> {
+struct RecentIds<T> {
     order: VecDeque<T>,
     set: HashSet<T>,
 }
 
-impl<T> Default for Remembered<T> {
+impl<T> Default for RecentIds<T> {
     fn default() -> Self {
         Self {
             order: VecDeque::new(),
@@ -98,8 +100,8 @@ impl<T> Default for Remembered<T> {
     }
 }
 
-impl<T: Clone + Eq + Hash> Remembered<T> {
-    fn put(&mut self, id: T, limit: usize) {
+impl<T: Clone + Eq + Hash> RecentIds<T> {
+    fn insert(&mut self, id: T, limit: usize) {
         if self.set.insert(id.clone()) {
             self.order.push_back(id);
             if self.order.len() > limit
@@ -111,8 +113,22 @@ impl<T: Clone + Eq + Hash> Remembered<T> {
     }
 }
 
-/// Random words from the operating system, handed in by the shell.
+/// Random numbers from the operating system, handed in by the shell.
 pub type Random<'a> = &'a mut dyn FnMut() -> u64;
+
+/// One call of [`Engine::handle`]: when it is, and what is to be done so far.
+struct Step<'a> {
+    /// By the ledger's clock.
+    now: Timestamp,
+    random: Random<'a>,
+    effects: Vec<Effect>,
+}
+
+impl Step<'_> {
+    fn random(&mut self) -> u64 {
+        (self.random)()
+    }
+}
 
 impl Engine {
     pub fn new(settings: Settings, rules: Arc<Rules>) -> Self {
@@ -121,19 +137,19 @@ impl Engine {
             rules,
             jobs: HashMap::new(),
             workers: BTreeMap::new(),
-            others: Others::default(),
+            duplicates: DuplicateProcesses::default(),
             in_flight: InFlight::default(),
             cancels: Cancels::default(),
             ready: Ready::default(),
             fresh: Vec::new(),
             timers: BinaryHeap::new(),
-            unmarked: VecDeque::new(),
+            unflushed_times: VecDeque::new(),
             confirmed: None,
             listening: Listening::default(),
             capacity_changed: false,
             next_worker_sweep: Timestamp(0),
-            taken: Remembered::default(),
-            departed: Remembered::default(),
+            taken: RecentIds::default(),
+            departed: RecentIds::default(),
             changes: Vec::new(),
             now: Timestamp(0),
             behind: false,
@@ -149,67 +165,70 @@ impl Engine {
         random: Random<'_>,
         inputs: impl IntoIterator<Item = Input>,
     ) -> Vec<Effect> {
-        let mut out = Vec::new();
+        let mut step = Step {
+            now,
+            random,
+            effects: Vec::new(),
+        };
         self.now = now;
         self.listening.advance(uptime, self.settings.max_gap);
         self.behind = false;
         for input in inputs {
-            self.one(now, random, input, &mut out);
+            self.apply(&mut step, input);
         }
-        self.run_timers(now, random, &mut out);
-        self.place_ready(now, random, &mut out);
-        out
+        self.run_timers(&mut step);
+        self.place_ready(&mut step);
+        step.effects
     }
 
-    fn one(&mut self, now: Timestamp, random: Random<'_>, input: Input, out: &mut Vec<Effect>) {
+    fn apply(&mut self, step: &mut Step<'_>, input: Input) {
         match input {
-            Input::Decided { job, verdict } => self.decided(now, *job, verdict, out),
+            Input::Decided { job, verdict } => self.decided(step, *job, verdict),
             Input::Undecided {
                 job,
                 delay,
                 reason,
                 detail,
-            } => self.sleep_because(now, *job, now + delay, reason, Some(detail)),
-            Input::Reloaded(job) => self.reloaded(now, *job, out),
-            Input::Ended { job, state } => self.ended(&job, state, out),
-            Input::EndedRun { job, run, state } => self.ended_run(job, run, state, out),
-            Input::Gone(job) => self.gone(&job, out),
-            Input::Hello(worker) => self.hello(now, *worker, random, out),
-            Input::Beat(beat) => self.beat(now, beat, random, out),
-            Input::Goodbye {
+            } => self.sleep_with_detail(step.now, *job, step.now + delay, reason, Some(detail)),
+            Input::Recovered(job) => self.recover(step, *job),
+            Input::Ended { job, state } => self.ended(step, &job, state),
+            Input::EndedRun { job, run, state } => self.ended_run(step, job, run, state),
+            Input::Gone(job) => self.gone(step, &job),
+            Input::Register(worker) => self.register_worker(step, *worker),
+            Input::Heartbeat(heartbeat) => self.heartbeat(step, &heartbeat),
+            Input::Deregister {
                 worker,
                 incarnation,
             } => {
-                self.goodbye(now, &worker, incarnation.as_ref(), random, out);
+                self.deregister_worker(step, &worker, incarnation.as_ref());
             }
             Input::Inventory {
                 worker,
                 incarnation,
                 running,
                 finished,
-            } => self.inventory(now, &worker, &incarnation, &running, &finished, random, out),
-            Input::Published { job, run, at } => self.published(now, job, run, at, out),
+            } => self.inventory(step, &worker, &incarnation, &running, &finished),
+            Input::Published { job, run, at } => self.published(step, job, run, at),
             Input::PublishFailed { job, run, sure } => {
-                self.publish_failed(now, job, run, sure, random, out);
+                self.publish_failed(step, job, run, sure);
             }
             Input::Started {
                 job,
                 dispatch,
                 worker,
                 at,
-            } => self.started(now, &job, &dispatch, &worker, at),
-            Input::Result(report) => self.result(now, report, random, out),
-            Input::Confirmed { snapshot } => {
+            } => self.started(step.now, &job, &dispatch, &worker, at),
+            Input::Result(report) => self.result(step, report),
+            Input::PolicyConfirmed { snapshot } => {
                 if self.confirmed.as_ref().is_none_or(|(s, _)| *s != snapshot) {
                     self.capacity_changed = true;
                     self.ready.unpark_all();
                 }
-                self.confirmed = Some((snapshot, now));
+                self.confirmed = Some((snapshot, step.now));
             }
             Input::BusDown => self.listening.end(),
             Input::BusUp => self.bus_up(),
-            Input::Rules(rules) => self.reconfigure(now, rules, out),
-            Input::Tick => {}
+            Input::Rules(rules) => self.reconfigure(step, rules),
         }
     }
 
@@ -217,14 +236,14 @@ impl Engine {
     fn bus_up(&mut self) {
         if self.listening.begin() {
             self.capacity_changed = true;
-            self.others.bus_up(self.listening.now());
+            self.duplicates.bus_up(self.listening.now());
         }
     }
 
     /// When the next timer is due. In the past only before [`Engine::handle`] has run.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
-        let mark = self.unmarked.front().map(|(at, _, _)| *at);
+        let mark = self.unflushed_times.front().map(|(at, _, _)| *at);
         let sweeping = self.listening.is_on() && !(self.workers.is_empty() && self.jobs.is_empty());
         let sweep = sweeping.then_some(self.next_worker_sweep);
         let soon = self.now + Duration::from_millis(1);
@@ -234,8 +253,8 @@ impl Engine {
         Some(if self.behind { next.max(soon) } else { next })
     }
 
-    pub fn census(&self) -> Census {
-        Census {
+    pub fn counts(&self) -> EngineCounts {
+        EngineCounts {
             jobs: self.jobs.len(),
             waiting: self.ready.len(),
             assigned: self.in_flight.len(),
@@ -243,14 +262,10 @@ impl Engine {
         }
     }
 
-    /// Whether this job is in our hands; the replayer leaves such jobs alone.
-    pub fn knows(&self, job: &JobId) -> bool {
-        self.jobs.contains_key(job)
-    }
-
-    /// Whether this job is in our hands and moves there. One that is held for a human
-    /// does not: when the ledger has it as PENDING, it was approved and must be taken up.
-    pub fn holds(&self, job: &JobId) -> bool {
+    /// Whether the engine tracks this job and will move it on. It does not move a job that
+    /// is held for a human: when the ledger has that one as PENDING, it was approved and
+    /// must be loaded again.
+    pub fn is_tracking(&self, job: &JobId) -> bool {
         self.jobs.get(job).is_some_and(|j| match j.phase {
             Phase::Held => false,
             Phase::Checking
@@ -264,18 +279,18 @@ impl Engine {
         self.workers.values()
     }
 
-    /// Which workers came and went since this was last asked, for the log.
-    pub fn take_changes(&mut self) -> Vec<WorkerChange> {
+    /// Which workers came and went since the last call, for the log.
+    pub fn take_worker_changes(&mut self) -> Vec<WorkerChange> {
         std::mem::take(&mut self.changes)
     }
 
     /// Ids of the workers that hold jobs, known or not.
-    pub fn holders(&self) -> HashSet<WorkerId> {
-        self.in_flight.holders().cloned().collect()
+    pub fn assigned_workers(&self) -> HashSet<WorkerId> {
+        self.in_flight.workers().cloned().collect()
     }
 
     /// New rules: every waiting job is queued anew by them, in the order of its turn.
-    fn reconfigure(&mut self, now: Timestamp, rules: Arc<Rules>, out: &mut Vec<Effect>) {
+    fn reconfigure(&mut self, step: &mut Step<'_>, rules: Arc<Rules>) {
         if *self.rules == *rules {
             return;
         }
@@ -285,7 +300,7 @@ impl Engine {
         let mut waiting: Vec<_> = self
             .jobs
             .values()
-            .filter_map(|job| Some((job.place?.turn(), job.known.id.clone())))
+            .filter_map(|job| Some((job.place?.turn(), job.queued.id.clone())))
             .collect();
         waiting.sort_unstable();
         for (_, id) in waiting {
@@ -293,11 +308,11 @@ impl Engine {
                 continue;
             };
             job.place = None;
-            job.kept = None;
+            job.saved_turn = None;
             let phase = std::mem::replace(&mut job.phase, Phase::Checking);
-            let known = job.known.clone();
+            let queued = job.queued.clone();
             match phase {
-                Phase::Waiting { verdict, .. } => self.admit(now, known, verdict, out),
+                Phase::Waiting { verdict, .. } => self.make_ready(step, queued, verdict),
                 other @ (Phase::Checking
                 | Phase::Sleeping { .. }
                 | Phase::Held
@@ -310,10 +325,10 @@ impl Engine {
     fn forget(&mut self, id: &JobId) -> Option<Job> {
         let job = self.jobs.remove(id)?;
         if let Some(place) = job.place {
-            self.ready.remove(&job.known, place);
+            self.ready.remove(&job.queued, place);
         }
         if let Some(a) = job.assignment() {
-            self.free_slot(&job.known.tenant, a, job.fragile);
+            self.free_slot(&job.queued.tenant, a, job.crash_suspect);
         }
         Some(job)
     }

@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::KnownJob;
+use super::QueuedJob;
 use crate::ids::{JobId, PoolName, TenantId};
 use crate::job::Priority;
 use crate::routing::WaitReason;
@@ -36,6 +36,9 @@ const fn share(p: Priority) -> u64 {
     }
 }
 
+/// The number of a class.
+pub(super) type ClassId = u64;
+
 /// When a job is served: the earlier, the sooner. Tickets tell equal ones apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Turn {
@@ -46,7 +49,7 @@ pub(super) struct Turn {
 /// Where a waiting job stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
-    pub class: u64,
+    pub class: ClassId,
     turn: Turn,
 }
 
@@ -58,7 +61,7 @@ impl Place {
 
 /// The turn a job had in a group, to be kept when it leaves and comes back.
 #[derive(Debug, Clone)]
-pub(super) struct Kept {
+pub(super) struct SavedTurn {
     group: Arc<str>,
     turn: Turn,
 }
@@ -68,15 +71,15 @@ type Flow = (TenantId, Priority);
 
 /// What a job is queued by.
 pub(super) struct Entry<'a> {
-    pub job: &'a KnownJob,
-    /// The pools it may go to, asked for only when its class is new.
+    pub job: &'a QueuedJob,
+    /// The pools it may go to, computed only when its class is new.
     pub pools: &'a dyn Fn() -> Vec<PoolName>,
     /// One more lost worker ends it, so it is placed more carefully.
-    pub fragile: bool,
+    pub crash_suspect: bool,
     /// The rule that limits how many of its kind are in flight, and to how many.
     pub rule: Option<(&'a str, u32)>,
     pub weight: u32,
-    pub kept: Option<Kept>,
+    pub saved_turn: Option<SavedTurn>,
 }
 
 #[derive(Debug)]
@@ -102,18 +105,18 @@ struct Group {
     clock: u64,
     /// The last turn given out and how many wait, of each flow that has jobs waiting.
     flows: HashMap<Flow, (u64, usize)>,
-    awake: BTreeSet<(Turn, u64)>,
+    awake: BTreeSet<(Turn, ClassId)>,
 }
 
 /// All classes that have jobs.
 #[derive(Debug, Default)]
 pub(super) struct Ready {
-    by_key: HashMap<String, u64>,
-    classes: BTreeMap<u64, Class>,
+    by_key: HashMap<String, ClassId>,
+    classes: BTreeMap<ClassId, Class>,
     groups: BTreeMap<Arc<str>, Group>,
-    blocked: BTreeSet<u64>,
-    parked: HashMap<TenantId, BTreeSet<u64>>,
-    idle: BTreeSet<u64>,
+    blocked: BTreeSet<ClassId>,
+    parked: HashMap<TenantId, BTreeSet<ClassId>>,
+    idle: BTreeSet<ClassId>,
     /// The group that was served last: groups take turns.
     served: Option<Arc<str>>,
     /// The last class or ticket that was given out.
@@ -135,8 +138,8 @@ impl Ready {
         let group = self.groups.entry(c.group.clone()).or_default();
         let clock = group.clock;
         let (last, waiting) = group.flows.entry(flow.clone()).or_insert((clock, 0));
-        let turn = match entry.kept.filter(|kept| kept.group == c.group) {
-            Some(kept) => kept.turn,
+        let turn = match entry.saved_turn.filter(|saved| saved.group == c.group) {
+            Some(saved) => saved.turn,
             None => {
                 let weight = u64::from(entry.weight.max(1)) * share(flow.1);
                 let tag = clock.max(*last).saturating_add((COST / weight).max(1));
@@ -162,7 +165,7 @@ impl Ready {
     }
 
     /// Takes out a job that no longer waits, wherever it stands.
-    pub fn remove(&mut self, job: &KnownJob, place: Place) -> Option<Kept> {
+    pub fn remove(&mut self, job: &QueuedJob, place: Place) -> Option<SavedTurn> {
         let c = self.classes.get_mut(&place.class)?;
         let flow: Flow = (job.tenant.clone(), job.spec.priority);
         let jobs = c.flows.get_mut(&flow)?;
@@ -190,14 +193,14 @@ impl Ready {
             }
         }
         self.retire(place.class);
-        Some(Kept {
+        Some(SavedTurn {
             group: group_key,
             turn: place.turn,
         })
     }
 
     /// The same, for a job that is served: its group's clock goes on to its turn.
-    pub fn serve(&mut self, job: &KnownJob, place: Place) -> Option<Kept> {
+    pub fn serve(&mut self, job: &QueuedJob, place: Place) -> Option<SavedTurn> {
         let group = self.classes.get(&place.class)?.group.clone();
         if let Some(g) = self.groups.get_mut(&group) {
             g.clock = g.clock.max(place.turn.tag);
@@ -206,7 +209,7 @@ impl Ready {
         self.remove(job, place)
     }
 
-    fn class_of(&mut self, entry: &Entry<'_>) -> u64 {
+    fn class_of(&mut self, entry: &Entry<'_>) -> ClassId {
         let key = class_key(entry);
         if let Some(class) = self.by_key.get(&key) {
             return *class;
@@ -230,7 +233,7 @@ impl Ready {
     }
 
     /// Puts a class where its first turn belongs, or takes it from offer.
-    fn offer(&mut self, class: u64) {
+    fn offer(&mut self, class: ClassId) {
         let Some(c) = self.classes.get_mut(&class) else {
             return;
         };
@@ -252,7 +255,7 @@ impl Ready {
     }
 
     /// A class without jobs is soon forgotten.
-    fn retire(&mut self, class: u64) {
+    fn retire(&mut self, class: ClassId) {
         if self.classes.get(&class).is_some_and(|c| c.len == 0) {
             self.unblock(class);
             self.unpark_class(class);
@@ -269,7 +272,7 @@ impl Ready {
     }
 
     /// The class to serve next: groups take turns, in each the earliest turn.
-    pub fn next(&self) -> Option<u64> {
+    pub fn next(&self) -> Option<ClassId> {
         let first = |(_, g): (&Arc<str>, &Group)| g.awake.first().map(|(_, class)| *class);
         let after = self.served.as_ref().and_then(|served| {
             let later = (
@@ -282,7 +285,7 @@ impl Ready {
     }
 
     /// The job whose turn it is in a class.
-    pub fn peek(&self, class: u64) -> Option<(&JobId, &TenantId)> {
+    pub fn peek(&self, class: ClassId) -> Option<(&JobId, &TenantId)> {
         let c = self.classes.get(&class)?;
         let (turn, tenant, priority) = c.heads.first()?;
         let flow = (tenant.clone(), *priority);
@@ -290,7 +293,7 @@ impl Ready {
     }
 
     /// It cannot be placed until something changes.
-    pub fn block(&mut self, class: u64, reason: WaitReason) {
+    pub fn block(&mut self, class: ClassId, reason: WaitReason) {
         if let Some(c) = self.classes.get_mut(&class) {
             c.blocked = Some(reason);
             self.blocked.insert(class);
@@ -298,7 +301,7 @@ impl Ready {
         }
     }
 
-    pub fn unblock(&mut self, class: u64) {
+    pub fn unblock(&mut self, class: ClassId) {
         if self.blocked.remove(&class)
             && let Some(c) = self.classes.get_mut(&class)
         {
@@ -315,7 +318,7 @@ impl Ready {
     }
 
     /// The tenant has as much as it may, as far as this class goes.
-    pub fn park(&mut self, class: u64, tenant: &TenantId) {
+    pub fn park(&mut self, class: ClassId, tenant: &TenantId) {
         if let Some(c) = self.classes.get_mut(&class) {
             c.parked.insert(tenant.clone());
             c.heads.retain(|(_, t, _)| t != tenant);
@@ -348,7 +351,7 @@ impl Ready {
         }
     }
 
-    fn unpark_class(&mut self, class: u64) {
+    fn unpark_class(&mut self, class: ClassId) {
         let Some(c) = self.classes.get_mut(&class) else {
             return;
         };
@@ -362,9 +365,9 @@ impl Ready {
         }
     }
 
-    /// Why this tenant's jobs of a class wait; `None` when nobody has looked since
+    /// Why this tenant's jobs of a class wait; `None` when nobody has tried since
     /// something changed.
-    pub fn reason(&self, class: u64, tenant: &TenantId) -> Option<WaitReason> {
+    pub fn reason(&self, class: ClassId, tenant: &TenantId) -> Option<WaitReason> {
         let c = self.classes.get(&class)?;
         if c.parked.contains(tenant) {
             return Some(WaitReason::TenantLimit);
@@ -372,7 +375,7 @@ impl Ready {
         c.blocked
     }
 
-    pub fn pools(&self, class: u64) -> Option<&Arc<[PoolName]>> {
+    pub fn pools(&self, class: ClassId) -> Option<&Arc<[PoolName]>> {
         self.classes.get(&class).map(|c| &c.pools)
     }
 
@@ -381,7 +384,7 @@ impl Ready {
     }
 
     /// How many of this tenant wait for the same pools as this class.
-    pub fn lane_len(&self, class: u64, tenant: &TenantId) -> usize {
+    pub fn lane_len(&self, class: ClassId, tenant: &TenantId) -> usize {
         let group = self
             .classes
             .get(&class)
@@ -395,7 +398,7 @@ impl Ready {
     }
 
     /// Each flow of each class: its group, tenant, length, first job and class.
-    pub fn flows(&self) -> impl Iterator<Item = (&Arc<str>, &TenantId, usize, &JobId, u64)> {
+    pub fn flows(&self) -> impl Iterator<Item = (&Arc<str>, &TenantId, usize, &JobId, ClassId)> {
         self.classes.iter().flat_map(|(id, c)| {
             c.flows.iter().filter_map(move |((tenant, _), jobs)| {
                 let first = jobs.values().next()?;
@@ -460,27 +463,20 @@ fn group_key(pools: &[PoolName]) -> Arc<str> {
 
 /// What decides where a job can go, and under which limit.
 fn class_key(entry: &Entry<'_>) -> String {
-    let spec = &entry.job.spec;
+    let placement = entry.job.spec.placement();
     let mut key = String::with_capacity(64);
-    key.push_str(spec.topic.as_str());
-    for r in &spec.requires {
+    key.push_str(placement.topic.as_str());
+    for r in placement.requires {
         key.push('\u{1}');
         key.push_str(r);
     }
-    for (k, v) in &spec.labels {
-        let placing = k.starts_with("placement.")
-            || k.starts_with("constraint.")
-            || k.starts_with("node.")
-            || k == "preferred_pool"
-            || k == "preferred_worker_id";
-        if placing {
-            key.push('\u{2}');
-            key.push_str(k);
-            key.push('\u{3}');
-            key.push_str(v);
-        }
+    for (k, v) in placement.labels() {
+        key.push('\u{2}');
+        key.push_str(k);
+        key.push('\u{3}');
+        key.push_str(v);
     }
-    if entry.fragile {
+    if entry.crash_suspect {
         key.push('\u{4}');
     }
     if let Some((rule, limit)) = entry.rule {

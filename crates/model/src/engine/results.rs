@@ -1,44 +1,37 @@
-//! The wire's and the workers' word on runs: published, started, ended.
+//! What the bus and the workers report on runs: published, started, ended.
 
 use std::time::Duration;
 
-use super::{Assignment, Effect, Engine, Job, Outcome, Phase, Random, ResultReport, RunId};
+use super::{Assignment, Effect, Engine, Job, Outcome, Phase, ResultReport, RunId, Step};
 use crate::ids::{DispatchId, JobId, WorkerId};
-use crate::routing::{Reach, WaitReason};
+use crate::routing::{Addressing, WaitReason};
 use crate::rules::RetryOn;
 use crate::run_end::RunEnd;
 use crate::time::Timestamp;
 
 impl Engine {
-    pub(super) fn published(
-        &mut self,
-        now: Timestamp,
-        id: JobId,
-        run: RunId,
-        at: Timestamp,
-        out: &mut Vec<Effect>,
-    ) {
-        let flush_at = now + self.settings.flush_after;
+    pub(super) fn published(&mut self, step: &mut Step<'_>, id: JobId, run: RunId, at: Timestamp) {
+        let flush_at = step.now + self.settings.flush_after;
         match self.jobs.get_mut(&id).and_then(Job::assignment_mut) {
             Some(a) if a.dispatch == run.dispatch => {
                 if a.dispatched_at.is_none() {
                     // What began was on the wire before, whatever the worker's clock says.
                     a.dispatched_at = Some(a.started_at.unwrap_or(at).min(at));
-                    let began = a.began_at().map(|at| self.listening.moment(now, at));
-                    a.watch.began = a.watch.began.or(began);
-                    self.unmarked.push_back((flush_at, id, run.dispatch));
+                    let began = a.began_at().map(|at| self.listening.moment(step.now, at));
+                    a.liveness.began = a.liveness.began.or(began);
+                    self.unflushed_times.push_back((flush_at, id, run.dispatch));
                 }
             }
-            Some(_) | None => self.cancel_again(id, run, out),
+            Some(_) | None => self.cancel_again(step, id, run),
         }
     }
 
     /// A run went out after it had ended for us: the cancel that was sent then may have
     /// come before it. One whose result was taken needs none.
-    fn cancel_again(&mut self, job: JobId, run: RunId, out: &mut Vec<Effect>) {
+    fn cancel_again(&mut self, step: &mut Step<'_>, job: JobId, run: RunId) {
         if !self.taken.set.contains(&run.dispatch) {
             let reason = "the run had ended before it went out".to_owned();
-            self.cancel_at_worker(job, run, reason, out);
+            self.cancel_at_worker(step, job, run, reason);
         }
     }
 
@@ -49,34 +42,32 @@ impl Engine {
     /// What surely never left goes back to waiting, and counts as a try to place it.
     pub(super) fn publish_failed(
         &mut self,
-        now: Timestamp,
+        step: &mut Step<'_>,
         id: JobId,
         given: RunId,
         sure: bool,
-        random: Random<'_>,
-        out: &mut Vec<Effect>,
     ) {
-        let again = now + self.settings.retry_delay_publish;
+        let again = step.now + self.settings.retry_delay_publish;
         let heard = self.listening.now();
         let mut rearm = false;
         let run = self.jobs.get_mut(&id).and_then(Job::assignment_mut);
         let Some(run) = run.filter(|a| a.dispatch == given.dispatch) else {
             if !sure {
-                self.cancel_again(id, given, out);
+                self.cancel_again(step, id, given);
             }
             return;
         };
         let run = Some(run).filter(|a| !a.accepted);
         if sure && run.as_ref().is_some_and(|a| a.dispatched_at.is_none()) {
             let reason = "it could not be put on the wire".to_owned();
-            self.retry_or_fail(now, &id, RunEnd::DispatchFailed, reason, random, out);
+            self.retry_or_fail(step, &id, RunEnd::DispatchFailed, reason);
             return;
         }
         if let Some(a) = run
             && a.sdk
         {
             a.recovered = true;
-            a.watch.accept_by = heard + self.settings.retry_delay_publish;
+            a.liveness.accept_by = heard + self.settings.retry_delay_publish;
             rearm = true;
         }
         if rearm {
@@ -99,63 +90,59 @@ impl Engine {
         // A worker of the agent protocol may speak of a job without saying which run it
         // means. It is a sign of life then, from whom the job was given to.
         let named = is_dispatch(a, dispatch);
-        if !is_from(a, worker) || !(named || (dispatch.is_empty() && may_be_vague(a))) {
+        if !is_from(a, worker) || !(named || (dispatch.is_empty() && may_omit_dispatch(a))) {
             return;
         }
-        a.watch.last_sign = self.listening.now();
+        a.liveness.last_heartbeat = self.listening.now();
         a.accepted = true;
         a.recovered = false;
         let first = a.started_at.is_none();
         if first {
-            let at = within(a, at, now);
+            let at = clamp_to_run(a, at, now);
             a.started_at = Some(at);
-            a.watch.began = Some(self.listening.moment(now, at));
+            a.liveness.began = Some(self.listening.moment(now, at));
             let dispatch = a.dispatch;
-            self.unmarked.push_back((flush_at, id.clone(), dispatch));
+            self.unflushed_times
+                .push_back((flush_at, id.clone(), dispatch));
         }
-        self.hears(worker);
+        self.worker_accepted(worker);
         if first {
             // It may take no longer than it may, from now on.
             self.arm_run_limit(id);
         }
     }
 
-    pub(super) fn result(
-        &mut self,
-        now: Timestamp,
-        report: ResultReport,
-        random: Random<'_>,
-        out: &mut Vec<Effect>,
-    ) {
+    pub(super) fn result(&mut self, step: &mut Step<'_>, report: ResultReport) {
         let job = self.jobs.get_mut(&report.job);
-        let known = job.as_ref().map(|job| job.known.clone());
-        let (known, a) = match (known, job.and_then(Job::assignment_mut)) {
-            (Some(known), Some(a))
+        let queued = job.as_ref().map(|job| job.queued.clone());
+        let (queued, a) = match (queued, job.and_then(Job::assignment_mut)) {
+            (Some(queued), Some(a))
                 if is_from(a, &report.worker) && is_dispatch(a, &report.dispatch) =>
             {
-                (known, a)
+                (queued, a)
             }
             _ => {
-                self.unexpected(report, out);
+                self.unmatched(step, report);
                 return;
             }
         };
-        out.push(receipt(&report));
+        step.effects.push(receipt(&report));
         // A result implies that it was dispatched and ran.
         a.accepted = true;
         if report.outcome != Outcome::NotStarted && a.started_at.is_none() {
-            a.started_at = Some(within(a, report.started_at, now));
+            a.started_at = Some(clamp_to_run(a, report.started_at, step.now));
         }
-        a.dispatched_at.get_or_insert(a.started_at.unwrap_or(now));
+        a.dispatched_at
+            .get_or_insert(a.started_at.unwrap_or(step.now));
         let assignment = a.clone();
         self.taken
-            .put(assignment.dispatch, self.settings.remember_results);
+            .insert(assignment.dispatch, self.settings.remember_results);
         let detail = if report.error_message.is_empty() {
             report.outcome.as_str().to_owned()
         } else {
             report.error_message.clone()
         };
-        self.hears(&report.worker);
+        self.worker_accepted(&report.worker);
         let end = RunEnd::from(report.outcome);
         if end == RunEnd::NotStarted {
             // It would hand the next one back as well, until it says otherwise.
@@ -163,18 +150,18 @@ impl Engine {
                 w.draining = true;
             }
             let reason = "handed back by a draining worker".to_owned();
-            self.retry_or_fail(now, &report.job, end, reason, random, out);
+            self.retry_or_fail(step, &report.job, end, reason);
             return;
         }
-        let again = self.retry_on(&known).follows(end);
-        if again && assignment.attempt.0 < assignment.terms.max_attempts {
-            self.retry_or_fail(now, &report.job, end, detail, random, out);
+        let again = self.retry_on(&queued).follows(end);
+        if again && !assignment.is_last_attempt() {
+            self.retry_or_fail(step, &report.job, end, detail);
             return;
         }
-        let (code, reason) = last_word(&report, &assignment, again, detail);
+        let (code, reason) = final_report(&report, &assignment, again, detail);
         self.forget(&report.job);
-        out.push(Effect::Finish {
-            job: known,
+        step.effects.push(Effect::Finish {
+            job: queued,
             assignment,
             end,
             to: end.final_state(),
@@ -185,14 +172,14 @@ impl Engine {
         });
     }
 
-    /// A result of a run that is not held. Its worker keeps it until the ledger has told
+    /// A result of a run that is not held. Its worker keeps it until the ledger has shown
     /// that it is no run under way: we may be the ones who are wrong.
-    fn unexpected(&self, report: ResultReport, out: &mut Vec<Effect>) {
+    fn unmatched(&self, step: &mut Step<'_>, report: ResultReport) {
         let dispatch: Option<DispatchId> = report.dispatch.parse().ok();
         if dispatch.is_some_and(|d| self.taken.set.contains(&d)) {
-            out.push(receipt(&report));
+            step.effects.push(receipt(&report));
         } else if dispatch.is_some() && !report.looked_up {
-            out.push(Effect::LookUp(report));
+            step.effects.push(Effect::LookUp(report));
         } else {
             let job = self.jobs.get(&report.job);
             let why = match job.and_then(Job::assignment) {
@@ -202,20 +189,18 @@ impl Engine {
                 ),
                 None => "the job is not in flight".to_owned(),
             };
-            out.push(receipt(&report));
-            out.push(Effect::Stray { report, why });
+            step.effects.push(receipt(&report));
+            step.effects.push(Effect::UnmatchedResult { report, why });
         }
     }
 
     /// Another run if attempts are left, or the end.
     pub(super) fn retry_or_fail(
         &mut self,
-        now: Timestamp,
+        step: &mut Step<'_>,
         id: &JobId,
         end: RunEnd,
         reason: String,
-        random: Random<'_>,
-        out: &mut Vec<Effect>,
     ) {
         let Some(mut job) = self.forget(id) else {
             return;
@@ -225,9 +210,9 @@ impl Engine {
         };
         let counted = end == RunEnd::DispatchFailed;
         job.tries = if counted { job.tries + 1 } else { job.tries };
-        if let Some(reason) = self.no_more(&job, &assignment, end, &reason) {
-            out.push(Effect::Finish {
-                job: job.known,
+        if let Some(reason) = self.why_final(&job, &assignment, end, &reason) {
+            step.effects.push(Effect::Finish {
+                job: job.queued,
                 assignment,
                 end,
                 to: end.final_state(),
@@ -239,18 +224,15 @@ impl Engine {
             return;
         }
         let not_before = self
-            .delay_after(&job, &assignment, end, random)
-            .map(|d| now + d);
+            .delay_after(step, &job, &assignment, end)
+            .map(|d| step.now + d);
         let ran = end.may_have_begun();
-        let mut known = (*job.known).clone();
-        known.attempt = match ran {
-            true => assignment.attempt,
-            false => crate::ids::Attempt(assignment.attempt.0.saturating_sub(1)),
-        };
-        known.not_before = not_before;
-        known.since = Some(now);
-        known.lost = end.is_lost() || (known.lost && !ran);
-        out.push(Effect::Requeue {
+        let mut queued = (*job.queued).clone();
+        queued.attempt = assignment.attempt.after_requeue(end);
+        queued.not_before = not_before;
+        queued.since = Some(step.now);
+        queued.lost = end.is_lost() || (queued.lost && !ran);
+        step.effects.push(Effect::Requeue {
             job: id.clone(),
             assignment,
             end,
@@ -263,12 +245,12 @@ impl Engine {
                     true => WaitReason::DispatchFailed,
                     false => WaitReason::Backoff,
                 };
-                self.sleep(now, known, until, reason);
+                self.sleep(step.now, queued, until, reason);
             }
             None => {
-                let known = std::sync::Arc::new(known);
-                self.put(now, known.clone(), Phase::Checking);
-                out.push(Effect::Recheck(known));
+                let queued = std::sync::Arc::new(queued);
+                self.set_phase(step.now, queued.clone(), Phase::Checking);
+                step.effects.push(Effect::Recheck(queued));
             }
         }
         if let Some(waiting) = self.jobs.get_mut(id) {
@@ -277,10 +259,10 @@ impl Engine {
     }
 
     /// Why no other run follows one that ended like this; `None` if one does.
-    fn no_more(&self, job: &Job, a: &Assignment, end: RunEnd, reason: &str) -> Option<String> {
-        if end.may_have_begun() && a.attempt.0 >= a.terms.max_attempts {
+    fn why_final(&self, job: &Job, a: &Assignment, end: RunEnd, reason: &str) -> Option<String> {
+        if end.may_have_begun() && a.is_last_attempt() {
             Some(format!("attempt {} was the last: {reason}", a.attempt))
-        } else if !self.retry_on(&job.known).follows(end) {
+        } else if !self.retry_on(&job.queued).follows(end) {
             Some(reason.to_owned())
         } else if job.tries >= self.settings.max_scheduling_retries {
             Some(format!("{} tries to place it: {reason}", job.tries))
@@ -292,23 +274,23 @@ impl Engine {
     /// How long the next run waits after one that ended like this.
     fn delay_after(
         &self,
+        step: &mut Step<'_>,
         job: &Job,
         a: &Assignment,
         end: RunEnd,
-        random: Random<'_>,
     ) -> Option<Duration> {
-        let backoff = |n: u32, random: Random<'_>| self.settings.backoff.delay(n, random());
-        let nth = a.attempt.0.saturating_sub(1);
+        let mut backoff = |n: u32| self.settings.backoff.delay(n, step.random());
+        let nth = a.attempt.before_this_run().0;
         match end {
             RunEnd::DispatchFailed => {
                 let floor = self.settings.retry_delay_publish;
-                Some(backoff(job.tries.saturating_sub(1), random).max(floor))
+                Some(backoff(job.tries.saturating_sub(1)).max(floor))
             }
             // A run that never began costs nothing and waits for nothing.
             RunEnd::NotStarted | RunEnd::NotAccepted => None,
             // A lost worker is not the job's fault: the first retry after one is
             // immediate. The second may be the job's fault.
-            RunEnd::WorkerLost | RunEnd::RunLost => job.known.lost.then(|| backoff(nth, random)),
+            RunEnd::WorkerLost | RunEnd::RunLost => job.queued.lost.then(|| backoff(nth)),
             RunEnd::Succeeded
             | RunEnd::Failed
             | RunEnd::FailedRetryable
@@ -320,15 +302,15 @@ impl Engine {
             | RunEnd::VisibilityTimeout
             | RunEnd::DeadlineExceeded
             | RunEnd::Abandoned => {
-                let plan = job.known.spec.retry.as_ref();
-                let planned = plan.and_then(|p| p.delay(a.attempt.0));
-                Some(planned.unwrap_or_else(|| backoff(nth, random)))
+                let plan = job.queued.spec.retry.as_ref();
+                let planned = plan.and_then(|p| p.delay(a.attempt));
+                Some(planned.unwrap_or_else(|| backoff(nth)))
             }
         }
     }
 
     /// Which ends of a run are followed by another.
-    pub(super) fn retry_on(&self, job: &super::KnownJob) -> RetryOn {
+    pub(super) fn retry_on(&self, job: &super::QueuedJob) -> RetryOn {
         let rule = self.rules.topics.get(&job.spec.topic);
         let mut on = rule.and_then(|r| r.retry_on).unwrap_or_default();
         on.failed |= job.spec.retry.as_ref().is_some_and(|r| r.on_failed);
@@ -336,8 +318,8 @@ impl Engine {
     }
 }
 
-/// The code and the reason of a run's end that ends its job, as its worker tells it.
-fn last_word(
+/// The code and the reason of a run's end that ends its job, as its worker reports it.
+fn final_report(
     report: &ResultReport,
     a: &Assignment,
     again: bool,
@@ -368,11 +350,11 @@ fn receipt(report: &ResultReport) -> Effect {
     }
 }
 
-/// Of a job that nobody is reached for by name, whoever has it may speak.
+/// A job that goes to no registered worker may be reported on by whoever has it.
 fn is_from(a: &Assignment, worker: &WorkerId) -> bool {
-    match a.reach {
-        Reach::Direct | Reach::Shared => a.worker == *worker,
-        Reach::Unregistered => true,
+    match a.addressing {
+        Addressing::Direct | Addressing::Shared => a.worker == *worker,
+        Addressing::Unregistered => true,
     }
 }
 
@@ -380,17 +362,17 @@ fn is_dispatch(a: &Assignment, text: &str) -> bool {
     text.parse::<DispatchId>().is_ok_and(|d| d == a.dispatch)
 }
 
-/// Whether the word of this run's worker counts when it does not say which run it means.
+/// Whether a report of this run's worker counts when it does not name the run.
 /// Whoever serves a topic unregistered is known by nothing but the run it names.
-fn may_be_vague(a: &Assignment) -> bool {
-    match a.reach {
-        Reach::Direct | Reach::Shared => !a.sdk,
-        Reach::Unregistered => false,
+fn may_omit_dispatch(a: &Assignment) -> bool {
+    match a.addressing {
+        Addressing::Direct | Addressing::Shared => !a.sdk,
+        Addressing::Unregistered => false,
     }
 }
 
-/// The worker's clock is not ours: its word is kept between the assignment and now.
-fn within(a: &Assignment, at: Option<Timestamp>, now: Timestamp) -> Timestamp {
+/// The worker's clock is not ours: its time is clamped between the assignment and now.
+fn clamp_to_run(a: &Assignment, at: Option<Timestamp>, now: Timestamp) -> Timestamp {
     let earliest = a.dispatched_at.unwrap_or(a.scheduled_at);
     at.unwrap_or(now).clamp(earliest.min(now), now)
 }

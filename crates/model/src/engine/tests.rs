@@ -4,7 +4,8 @@
 
 mod crowd;
 mod deciding;
-mod duplicates;
+mod duplicate_workers;
+mod environment;
 mod fairness;
 mod fleet;
 mod ledger;
@@ -19,14 +20,13 @@ mod simulation;
 mod topics;
 mod waiting;
 mod workers;
-mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::ids::{Attempt, Incarnation, PoolName, TenantId, Topic};
 use crate::job::{Decision, JobSpec, Priority, Verdict};
-use crate::routing::{Care, PoolRouting, Reach, WaitReason};
+use crate::routing::{Addressing, PoolRouting, WaitReason, WorkerHealth};
 use crate::run_end::RunEnd;
 use crate::state::JobState;
 use crate::time::ListenTime;
@@ -34,7 +34,7 @@ use crate::time::ListenTime;
 const SNAPSHOT: &str = "policy-1";
 
 /// An engine, the time, and random words that repeat.
-struct Rig {
+struct Fixture {
     engine: Engine,
     now: Timestamp,
     /// How far the ledger's clock was set forward.
@@ -44,7 +44,7 @@ struct Rig {
 
 const START: Timestamp = Timestamp(1_000_000_000_000);
 
-impl Rig {
+impl Fixture {
     fn new() -> Self {
         Self::with(Settings::default())
     }
@@ -58,13 +58,13 @@ impl Rig {
     }
 
     fn with_gaps(settings: Settings) -> Self {
-        let mut rig = Self::deaf(settings);
-        rig.feed(Input::BusUp);
-        rig
+        let mut fixture = Self::without_bus(settings);
+        fixture.feed(Input::BusUp);
+        fixture
     }
 
-    /// One that does not hear workers yet.
-    fn deaf(settings: Settings) -> Self {
+    /// One that cannot hear workers yet.
+    fn without_bus(settings: Settings) -> Self {
         Self {
             engine: Engine::new(settings, rules()),
             now: START,
@@ -99,46 +99,51 @@ impl Rig {
         self.feed_all([input])
     }
 
+    /// A round without inputs: only the time has changed.
+    fn tick(&mut self) -> Vec<Effect> {
+        self.feed_all([])
+    }
+
     /// Lets time pass in one step.
     fn pass(&mut self, by: Duration) -> Vec<Effect> {
         self.now = self.now + by;
-        self.feed(Input::Tick)
+        self.tick()
     }
 
     /// Lets time pass as the shell would, waking whenever the engine asks for it. What
     /// happens is given with the time at which it did.
-    fn live(&mut self, by: Duration) -> Vec<(Timestamp, Effect)> {
+    fn run_for(&mut self, by: Duration) -> Vec<(Timestamp, Effect)> {
         let end = self.now + by;
         let mut out = Vec::new();
         while let Some(next) = self.engine.next_deadline().filter(|at| *at <= end) {
             self.now = next;
-            let effects = self.feed(Input::Tick);
+            let effects = self.tick();
             out.extend(effects.into_iter().map(|e| (next, e)));
         }
         self.now = end;
-        let effects = self.feed(Input::Tick);
+        let effects = self.tick();
         out.extend(effects.into_iter().map(|e| (end, e)));
         out
     }
 
-    fn hello(&mut self, id: &str, slots: u32) -> Vec<Effect> {
-        self.feed(Input::Hello(Box::new(worker(id, "one", slots))))
+    fn register_worker(&mut self, id: &str, slots: u32) -> Vec<Effect> {
+        self.feed(Input::Register(Box::new(worker(id, "one", slots))))
     }
 
     /// A new process takes the place of one that died and answers no more.
     fn replaced(&mut self, id: &str, incarnation: &str, slots: u32) -> Vec<Effect> {
-        let mut effects = self.feed(Input::Hello(Box::new(worker(id, incarnation, slots))));
-        effects.extend(self.live(secs(4)).into_iter().map(|(_, e)| e));
-        effects.retain(|e| !matches!(e, Effect::AskInventory { .. }));
+        let mut effects = self.feed(Input::Register(Box::new(worker(id, incarnation, slots))));
+        effects.extend(self.run_for(secs(4)).into_iter().map(|(_, e)| e));
+        effects.retain(|e| !matches!(e, Effect::RequestInventory { .. }));
         effects
     }
 
-    /// Beats of these workers, so that nobody falls silent.
-    fn beat(&mut self, id: &str, active: &[DispatchId]) -> Vec<Effect> {
-        self.feed(Input::Beat(beat(id, active)))
+    /// A heartbeat of this worker, with the runs that it lists.
+    fn heartbeat(&mut self, id: &str, active: &[DispatchId]) -> Vec<Effect> {
+        self.feed(Input::Heartbeat(heartbeat(id, active)))
     }
 
-    fn decide(&mut self, job: KnownJob, decision: Decision) -> Vec<Effect> {
+    fn decide(&mut self, job: QueuedJob, decision: Decision) -> Vec<Effect> {
         let verdict = verdict(decision, self.now);
         self.feed(Input::Decided {
             job: Box::new(job),
@@ -146,12 +151,12 @@ impl Rig {
         })
     }
 
-    fn allow(&mut self, job: KnownJob) -> Vec<Effect> {
+    fn allow(&mut self, job: QueuedJob) -> Vec<Effect> {
         self.decide(job, Decision::Allow)
     }
 
     /// A job in a worker's hands, and the only effect was that.
-    fn assigned(&mut self, job: KnownJob) -> Assignment {
+    fn assigned(&mut self, job: QueuedJob) -> Assignment {
         let effects = self.allow(job);
         match effects.as_slice() {
             [Effect::Assign { assignment, .. }] => assignment.clone(),
@@ -167,7 +172,7 @@ impl Rig {
         self.engine
             .workers()
             .find(|w| w.id.as_str() == id)
-            .expect("a known worker")
+            .expect("a registered worker")
     }
 }
 
@@ -207,8 +212,8 @@ fn incarnation(name: &str) -> Incarnation {
     Incarnation::new(name).unwrap()
 }
 
-fn job(id: &str) -> KnownJob {
-    KnownJob {
+fn job(id: &str) -> QueuedJob {
+    QueuedJob {
         id: job_id(id),
         tenant: TenantId::new("acme").unwrap(),
         spec: Arc::new(JobSpec::new(Topic::new("job.echo").unwrap())),
@@ -224,12 +229,12 @@ fn job(id: &str) -> KnownJob {
     }
 }
 
-fn with_spec(id: &str, change: impl FnOnce(&mut JobSpec)) -> KnownJob {
-    let mut known = job(id);
-    let mut spec = (*known.spec).clone();
+fn with_spec(id: &str, change: impl FnOnce(&mut JobSpec)) -> QueuedJob {
+    let mut queued = job(id);
+    let mut spec = (*queued.spec).clone();
     change(&mut spec);
-    known.spec = Arc::new(spec);
-    known
+    queued.spec = Arc::new(spec);
+    queued
 }
 
 fn worker(id: &str, incarnation_: &str, slots: u32) -> Worker {
@@ -249,13 +254,13 @@ fn worker(id: &str, incarnation_: &str, slots: u32) -> Worker {
         draining: false,
         last_seen: ListenTime::default(),
         in_flight: 0,
-        reach: Reach::Direct,
-        care: Care::default(),
+        addressing: Addressing::Direct,
+        health: WorkerHealth::default(),
     }
 }
 
-fn beat(id: &str, active: &[DispatchId]) -> Beat {
-    Beat {
+fn heartbeat(id: &str, active: &[DispatchId]) -> Heartbeat {
+    Heartbeat {
         worker: worker_id(id),
         incarnation: Some(incarnation("one")),
         active_jobs: u32::try_from(active.len()).unwrap(),
@@ -265,7 +270,7 @@ fn beat(id: &str, active: &[DispatchId]) -> Beat {
         draining: false,
         active: active.to_vec(),
         pool: None,
-        reach: Reach::Direct,
+        addressing: Addressing::Direct,
     }
 }
 
@@ -298,15 +303,16 @@ fn report(job: &str, a: &Assignment, outcome: Outcome) -> ResultReport {
 
 /// Effects in short, to compare with.
 fn short(effects: &[Effect]) -> Vec<String> {
-    effects.iter().map(one_short).collect()
+    effects.iter().map(summary).collect()
 }
 
-fn one_short(effect: &Effect) -> String {
+fn summary(effect: &Effect) -> String {
     match effect {
         Effect::Assign {
             job, assignment, ..
         } => format!("assign {} to {}", job.id, assignment.worker),
-        Effect::Refuse { job, to, code, .. } => format!("refuse {} {to} {code}", job.id),
+        Effect::Hold { job, .. } => format!("hold {}", job.id),
+        Effect::Close { job, to, code, .. } => format!("close {} {to} {code}", job.id),
         Effect::Finish { job, to, code, .. } => format!("finish {} {to} {code}", job.id),
         Effect::Requeue { job, end, .. } => {
             let counted = if end.may_have_begun() {
@@ -316,15 +322,15 @@ fn one_short(effect: &Effect) -> String {
             };
             format!("requeue {job} {end}{counted}")
         }
-        Effect::Mark { job, .. } => format!("mark {job}"),
+        Effect::RecordTimes { job, .. } => format!("record times {job}"),
         Effect::LookUp(report) => format!("look up {}", report.job),
-        Effect::Stray { report, .. } => format!("stray {}", report.job),
+        Effect::UnmatchedResult { report, .. } => format!("unmatched {}", report.job),
         Effect::Recheck(job) => format!("recheck {}", job.id),
         Effect::Republish { job, .. } => format!("republish {}", job.id),
         Effect::CancelAtWorker { job, run, .. } => format!("cancel {job} at {}", run.worker),
         Effect::Receipt { worker, .. } => format!("receipt {worker}"),
-        Effect::AskInventory { worker } => format!("inventory {worker}"),
-        Effect::AskHello { worker } => format!("rehello {worker}"),
+        Effect::RequestInventory { worker } => format!("inventory {worker}"),
+        Effect::RequestRegister { worker } => format!("register {worker}"),
         Effect::DuplicateWorker { worker, .. } => format!("duplicate {worker}"),
     }
 }

@@ -4,20 +4,21 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use super::jobs::grid;
+use super::jobs::round_up;
 use super::workers::ANSWER_GRACE;
-use super::{Assignment, Effect, Engine, Phase, Random};
+use super::{Assignment, Effect, Engine, Phase, Step};
 use crate::ids::JobId;
+use crate::job::RetryPlan;
 use crate::routing::WaitReason;
 use crate::run_end::RunEnd;
 use crate::state::JobState;
 use crate::time::{ListenTime, Timestamp};
 
-/// Timers that are kept without asking whether they still count.
+/// Timers that are held without a check whether they still count.
 const TIMERS_KEPT: usize = 1024;
 
-/// While the bus is away nobody can show life: look again after this long.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// While the bus is away nobody can show life: a run is checked again after this long.
+const BUS_DOWN_RECHECK: Duration = Duration::from_secs(1);
 
 /// A worker ends a run at its limit by itself and says so; only this much later it is
 /// ended for it.
@@ -27,7 +28,7 @@ const RUN_GRACE: Duration = Duration::from_secs(5);
 const TIMERS_AT_ONCE: usize = 4096;
 
 impl Engine {
-    /// Sees to it that this job is looked at by `at`, or by its deadline if that comes
+    /// Sees to it that this job is checked by `at`, or by its deadline if that comes
     /// first. A job has one timer that counts, so that one that is put off again and
     /// again does not leave a timer for each time.
     pub(super) fn arm(&mut self, at: Option<Timestamp>, id: &JobId) {
@@ -39,7 +40,7 @@ impl Engine {
         let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
-        let Some(at) = [at, job.known.deadline_at].into_iter().flatten().min() else {
+        let Some(at) = [at, job.queued.deadline_at].into_iter().flatten().min() else {
             return;
         };
         let at = at.max(soonest);
@@ -49,11 +50,11 @@ impl Engine {
         }
     }
 
-    pub(super) fn run_timers(&mut self, now: Timestamp, random: Random<'_>, out: &mut Vec<Effect>) {
-        self.sweep_workers(now, random, out);
+    pub(super) fn run_timers(&mut self, step: &mut Step<'_>) {
+        self.sweep_workers(step);
         let mut run = 0;
         while let Some(Reverse((at, _))) = self.timers.peek() {
-            if *at > now {
+            if *at > step.now {
                 break;
             }
             if let Some(Reverse((at, id))) = self.timers.pop()
@@ -61,7 +62,7 @@ impl Engine {
                 && job.armed == Some(at)
             {
                 job.armed = None;
-                self.timer(now, &id, random, out);
+                self.timer_fired(step, &id);
                 run += 1;
                 if run >= TIMERS_AT_ONCE {
                     self.behind = true;
@@ -76,54 +77,48 @@ impl Engine {
             self.timers
                 .retain(|Reverse((at, id))| jobs.get(id).is_some_and(|j| j.armed == Some(*at)));
         }
-        self.flush_marks(now, out);
+        self.flush_times(step);
     }
 
     /// A timer of this job fired; which one is seen from where the job stands. Timers
     /// of a phase long past find nothing to do.
-    fn timer(&mut self, now: Timestamp, id: &JobId, random: Random<'_>, out: &mut Vec<Effect>) {
+    fn timer_fired(&mut self, step: &mut Step<'_>, id: &JobId) {
         let Some(job) = self.jobs.get(id) else { return };
-        if job.known.deadline_at.is_some_and(|at| at <= now) {
+        if job.queued.deadline_at.is_some_and(|at| at <= step.now) {
             let reason = "its deadline passed".to_owned();
-            self.expire(id, RunEnd::DeadlineExceeded, reason, out);
+            self.expire(step, id, RunEnd::DeadlineExceeded, reason);
             return;
         }
         match &job.phase {
-            // The answer, when it comes, looks at the deadline too.
+            // The deadline is checked when the answer comes.
             Phase::Checking => {}
             Phase::Held => self.arm(None, id),
             Phase::Sleeping { until, .. } => match *until {
-                until if until <= now => self.recheck(id, out),
+                until if until <= step.now => self.recheck(step, id),
                 until => self.arm(Some(until), id),
             },
             Phase::Waiting { retry_at, .. } => match *retry_at {
-                retry_at if retry_at <= now => self.scheduled_try(now, id, random, out),
+                retry_at if retry_at <= step.now => self.scheduled_try(step, id),
                 retry_at => self.arm(Some(retry_at), id),
             },
-            Phase::Assigned(_) => self.watch(now, id, random, out),
+            Phase::Assigned(_) => self.check_run(step, id),
         }
     }
 
     /// The next try on the backoff schedule. Tries that end for a reason that does not
     /// cure itself are counted, and the last one gives up.
-    fn scheduled_try(
-        &mut self,
-        now: Timestamp,
-        id: &JobId,
-        random: Random<'_>,
-        out: &mut Vec<Effect>,
-    ) {
+    fn scheduled_try(&mut self, step: &mut Step<'_>, id: &JobId) {
         // What blocked it may be gone in this very moment; then the try is still open.
         // Without the bus nobody shows itself, which is nobody's fault.
         let reason = match self.listening.is_on() {
-            true => self.why(id),
+            true => self.wait_reason(id),
             false => None,
         };
         let settings = &self.settings;
         let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
-        let known = job.known.clone();
+        let queued = job.queued.clone();
         let (Some(place), Phase::Waiting { retry_at, .. }) = (job.place, &mut job.phase) else {
             return;
         };
@@ -136,8 +131,8 @@ impl Engine {
             Duration::ZERO
         };
         let first = job.since + floor;
-        if job.rounds == 0 && first > now {
-            *retry_at = grid(first);
+        if job.rounds == 0 && first > step.now {
+            *retry_at = round_up(first);
             let at = *retry_at;
             self.arm(Some(at), id);
             return;
@@ -149,8 +144,8 @@ impl Engine {
                 let code = reason.code();
                 let reason = format!("{tries} tries to place it ended with {code}");
                 self.forget(id);
-                out.push(Effect::Refuse {
-                    job: known,
+                step.effects.push(Effect::Close {
+                    job: queued,
                     to: JobState::Failed,
                     verdict: None,
                     code,
@@ -160,15 +155,15 @@ impl Engine {
             }
         }
         job.rounds = job.rounds.saturating_add(1);
-        let delay = settings.backoff.delay(job.rounds, random()).max(floor);
-        *retry_at = grid(now + delay);
+        let delay = settings.backoff.delay(job.rounds, step.random()).max(floor);
+        *retry_at = round_up(step.now + delay);
         let at = *retry_at;
         self.arm(Some(at), id);
         self.ready.unblock(place.class);
-        self.ready.unpark(&known.tenant);
+        self.ready.unpark(&queued.tenant);
     }
 
-    /// Sees to it that a run that has begun is looked at when it may take no longer.
+    /// Sees to it that a run that has begun is checked when it may take no longer.
     pub(super) fn arm_run_limit(&mut self, id: &JobId) {
         let run = self.jobs.get(id).and_then(|j| j.assignment());
         if let Some(at) = run.and_then(ends_by) {
@@ -178,31 +173,21 @@ impl Engine {
 
     /// A run in a worker's hands: was it taken in time, does it show signs of life, does
     /// it take longer than it may?
-    fn watch(&mut self, now: Timestamp, id: &JobId, random: Random<'_>, out: &mut Vec<Effect>) {
-        let Some(job) = self.jobs.get_mut(id) else {
+    fn check_run(&mut self, step: &mut Step<'_>, id: &JobId) {
+        let Some(job) = self.jobs.get(id) else {
             return;
         };
-        let known = job.known.clone();
-        let Some(a) = job.assignment_mut() else {
+        let Some(a) = job.assignment() else {
             return;
         };
-        let plan = known.spec.retry.as_ref();
-        let visibility = plan
-            .and_then(|p| p.visibility_ms)
-            .map(Duration::from_millis);
-        let limit = visibility.unwrap_or_else(|| {
-            let limit = if a.accepted {
-                self.settings.running_timeout
-            } else {
-                self.settings.dispatch_timeout
-            };
-            a.terms.run_limit.map_or(limit, |run| limit.max(run))
-        });
+        let plan = job.queued.spec.retry.as_ref();
+        let visibility = plan.and_then(RetryPlan::visibility_timeout);
+        let limit = visibility.unwrap_or_else(|| self.silence_limit(a));
         let heard = self.listening.now();
-        if self.listening.is_on() && heard.since(a.watch.last_sign) >= limit {
+        if self.listening.is_on() && heard.since(a.liveness.last_heartbeat) >= limit {
             let reason = format!("no sign of life for {} s", limit.as_secs());
             if visibility.is_some() {
-                self.give_up(now, id, RunEnd::VisibilityTimeout, reason, random, out);
+                self.give_up(step, id, RunEnd::VisibilityTimeout, reason);
                 return;
             }
             let end = if a.accepted {
@@ -210,114 +195,129 @@ impl Engine {
             } else {
                 RunEnd::DispatchTimeout
             };
-            self.timed_out(now, id, end, reason, random, out);
+            self.timed_out(step, id, end, reason);
             return;
         }
-        let mut again = a.watch.last_sign + limit;
+        let mut again = a.liveness.last_heartbeat + limit;
+        let unaccepted = !a.accepted && a.sdk;
         if let Some(end) = ends_by(a) {
             // A result may still be on its way from before the bus was lost.
-            let end = end.max(self.listening.settled(RUN_GRACE));
+            let end = end.max(self.listening.grace_end(RUN_GRACE));
             if self.listening.is_on() && end <= heard {
-                let run = a.terms.run_limit.unwrap_or_default();
+                let run = a.limits.run_limit.unwrap_or_default();
                 let reason = format!("it ran for longer than {} s", run.as_secs_f64());
-                self.timed_out(now, id, RunEnd::TimedOut, reason, random, out);
+                self.timed_out(step, id, RunEnd::TimedOut, reason);
                 return;
             }
             again = again.min(end);
         }
-        if !a.accepted && a.sdk {
-            let ttl = self.settings.worker_ttl;
-            let unheard = self.settings.accept_within + ANSWER_GRACE + ttl;
-            let accept_by = a.watch.accept_by;
-            if a.recovered && accept_by <= heard || accept_by + ANSWER_GRACE <= heard {
-                if a.recovered && self.workers.contains_key(&a.worker) && a.dispatched_at.is_none()
-                {
-                    // Its publish failed: the same dispatch goes out again.
-                    a.recovered = false;
-                    a.offer(now, heard, self.settings.accept_within);
-                    let assignment = a.clone();
-                    again = again.min(a.watch.accept_by);
-                    out.push(Effect::Republish {
-                        job: known,
-                        assignment,
-                    });
-                } else if self.listening.silence(a.watch.last_sign) >= unheard {
-                    // It is there, but neither took it nor answers what it has: as good
-                    // as gone, for this run.
-                    let reason = "its worker does not hear".to_owned();
-                    let worker = a.worker.clone();
-                    self.missed(&worker);
-                    self.retry_or_fail(now, id, RunEnd::WorkerLost, reason, random, out);
-                    return;
-                } else {
-                    // Past accept-by nobody will start it; ask before giving it away.
-                    out.push(Effect::AskInventory {
-                        worker: a.worker.clone(),
-                    });
-                    again = again.min(heard + self.settings.retry_delay_publish);
-                    if self.listening.is_on() {
-                        self.strike(id);
-                    }
-                }
-            } else if a.recovered {
-                again = again.min(accept_by);
-            } else {
-                again = again.min(accept_by + ANSWER_GRACE);
+        if unaccepted {
+            match self.check_acceptance(step, id) {
+                Some(at) => again = again.min(at),
+                None => return,
             }
         }
         // Never at once: what could be done now has been done.
         let soonest = match self.listening.is_on() {
-            true => now + Duration::from_millis(1),
-            false => now + LOOK_AGAIN,
+            true => step.now + Duration::from_millis(1),
+            false => step.now + BUS_DOWN_RECHECK,
         };
-        let again = self.listening.timer(now, again);
+        let again = self.listening.timer(step.now, again);
         self.arm(Some(again.max(soonest)), id);
     }
 
-    /// The end, or another run where the topic says so; the worker is told in any case.
-    fn timed_out(
-        &mut self,
-        now: Timestamp,
-        id: &JobId,
-        end: RunEnd,
-        reason: String,
-        random: Random<'_>,
-        out: &mut Vec<Effect>,
-    ) {
+    /// How long a run may show no sign of life.
+    fn silence_limit(&self, a: &Assignment) -> Duration {
+        let limit = if a.accepted {
+            self.settings.running_timeout
+        } else {
+            self.settings.dispatch_timeout
+        };
+        a.limits.run_limit.map_or(limit, |run| limit.max(run))
+    }
+
+    /// A run that its worker has not accepted yet: when to check it again. `None` when it
+    /// is over.
+    fn check_acceptance(&mut self, step: &mut Step<'_>, id: &JobId) -> Option<ListenTime> {
+        let heard = self.listening.now();
+        let a = self.jobs.get(id)?.assignment()?;
+        let grace = if a.recovered {
+            Duration::ZERO
+        } else {
+            ANSWER_GRACE
+        };
+        let due = a.liveness.accept_by + grace;
+        if heard < due {
+            return Some(due);
+        }
+        let worker = a.worker.clone();
+        if a.recovered && self.workers.contains_key(&worker) && a.dispatched_at.is_none() {
+            // Its publish failed: the same dispatch goes out again.
+            self.republish(step, id);
+            return Some(heard + self.settings.accept_within);
+        }
+        let unheard = self.settings.accept_within + ANSWER_GRACE + self.settings.worker_ttl;
+        if self.listening.silence(a.liveness.last_heartbeat) >= unheard {
+            // The worker is there, but neither accepted the run nor answers what it has: it
+            // is as good as gone, for this run.
+            let reason = "its worker does not hear".to_owned();
+            self.worker_missed_accept(&worker);
+            self.retry_or_fail(step, id, RunEnd::WorkerLost, reason);
+            return None;
+        }
+        // Past accept-by nobody will start it; the worker is asked before it is given away.
+        step.effects.push(Effect::RequestInventory { worker });
+        if self.listening.is_on() {
+            self.count_missed_accept(id);
+        }
+        Some(heard + self.settings.retry_delay_publish)
+    }
+
+    /// The same dispatch goes out again; a worker of our SDK drops it if it has it.
+    pub(super) fn republish(&mut self, step: &mut Step<'_>, id: &JobId) {
+        let heard = self.listening.now();
+        let Some(job) = self.jobs.get_mut(id) else {
+            return;
+        };
+        let queued = job.queued.clone();
+        if let Some(a) = job.assignment_mut() {
+            a.recovered = false;
+            a.offer(step.now, heard, self.settings.accept_within);
+            step.effects.push(Effect::Republish {
+                job: queued,
+                assignment: a.clone(),
+            });
+        }
+    }
+
+    /// The end, or another run where the topic says so; the worker gets a cancel in any case.
+    fn timed_out(&mut self, step: &mut Step<'_>, id: &JobId, end: RunEnd, reason: String) {
         let again = self.jobs.get(id).is_some_and(|job| {
-            let left = |a: &Assignment| a.attempt.0 < a.terms.max_attempts;
-            self.retry_on(&job.known).follows(end) && job.assignment().is_some_and(left)
+            let left = job.assignment().is_some_and(|a| !a.is_last_attempt());
+            left && self.retry_on(&job.queued).follows(end)
         });
         if again {
-            self.give_up(now, id, RunEnd::TimedOut, reason, random, out);
+            self.give_up(step, id, RunEnd::TimedOut, reason);
         } else {
-            self.expire(id, end, reason, out);
+            self.expire(step, id, end, reason);
         }
     }
 
     /// This run is over for us, whatever the worker says.
-    fn give_up(
-        &mut self,
-        now: Timestamp,
-        id: &JobId,
-        end: RunEnd,
-        reason: String,
-        random: Random<'_>,
-        out: &mut Vec<Effect>,
-    ) {
+    fn give_up(&mut self, step: &mut Step<'_>, id: &JobId, end: RunEnd, reason: String) {
         if let Some(a) = self.jobs.get(id).and_then(|j| j.assignment()) {
-            self.cancel_at_worker(id.clone(), a.run(), reason.clone(), out);
+            self.cancel_at_worker(step, id.clone(), a.run(), reason.clone());
         }
-        self.retry_or_fail(now, id, end, reason, random, out);
+        self.retry_or_fail(step, id, end, reason);
     }
 
-    fn expire(&mut self, id: &JobId, end: RunEnd, reason: String, out: &mut Vec<Effect>) {
+    fn expire(&mut self, step: &mut Step<'_>, id: &JobId, end: RunEnd, reason: String) {
         let Some(job) = self.forget(id) else { return };
         match job.phase {
             Phase::Assigned(assignment) => {
-                self.cancel_at_worker(id.clone(), assignment.run(), reason.clone(), out);
-                out.push(Effect::Finish {
-                    job: job.known,
+                self.cancel_at_worker(step, id.clone(), assignment.run(), reason.clone());
+                step.effects.push(Effect::Finish {
+                    job: job.queued,
                     assignment,
                     end,
                     to: end.final_state(),
@@ -328,8 +328,8 @@ impl Engine {
                 });
             }
             Phase::Checking | Phase::Waiting { .. } | Phase::Sleeping { .. } | Phase::Held => {
-                out.push(Effect::Refuse {
-                    job: job.known,
+                step.effects.push(Effect::Close {
+                    job: job.queued,
                     to: end.final_state(),
                     verdict: None,
                     code: end.as_str(),
@@ -339,18 +339,18 @@ impl Engine {
         }
     }
 
-    fn flush_marks(&mut self, now: Timestamp, out: &mut Vec<Effect>) {
-        while let Some((at, _, _)) = self.unmarked.front() {
-            if *at > now {
+    fn flush_times(&mut self, step: &mut Step<'_>) {
+        while let Some((at, _, _)) = self.unflushed_times.front() {
+            if *at > step.now {
                 break;
             }
-            let Some((_, id, dispatch)) = self.unmarked.pop_front() else {
+            let Some((_, id, dispatch)) = self.unflushed_times.pop_front() else {
                 break;
             };
             if let Some(a) = self.jobs.get(&id).and_then(|j| j.assignment())
                 && a.dispatch == dispatch
             {
-                out.push(Effect::Mark {
+                step.effects.push(Effect::RecordTimes {
                     job: id,
                     assignment: a.clone(),
                 });
@@ -361,5 +361,5 @@ impl Engine {
 
 /// When a run that has begun must have ended.
 fn ends_by(a: &Assignment) -> Option<ListenTime> {
-    Some(a.watch.began? + a.terms.run_limit? + RUN_GRACE)
+    Some(a.liveness.began? + a.limits.run_limit? + RUN_GRACE)
 }

@@ -1,13 +1,13 @@
-//! What the policy said about a job, with everything that explains it.
+//! What the policy decided about a job, with everything that explains it.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::terms::{ApprovalTerms, Constraints};
+use crate::constraints::{ApprovalTerms, Constraints};
 use crate::time::Timestamp;
 
-/// What the policy said.
+/// What the policy decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[repr(i16)]
@@ -17,7 +17,7 @@ pub enum Decision {
     RequireApproval = 3,
     Throttle = 4,
     AllowWithConstraints = 5,
-    /// The kernel could not be asked and the fail mode is open.
+    /// The kernel could not be reached and the fail mode is open.
     FailOpen = 20,
 }
 
@@ -67,7 +67,7 @@ pub struct Verdict {
     pub rule_id: String,
     pub snapshot: String,
     pub decided_at: Timestamp,
-    /// The snapshot was in force at this moment or later. When it was asked, for an
+    /// The snapshot was active at this moment or later. The time of the request, for an
     /// answer of the kernel; before that, for one from the cache.
     pub confirmed_at: Timestamp,
     /// The deciding rule's content; empty when no rule decided.
@@ -101,6 +101,34 @@ impl Default for Verdict {
     }
 }
 
+/// A verdict on which a job may be dispatched. An assignment takes this and nothing else, so
+/// that a job without an allowing decision cannot be given to a worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Allowed(Verdict);
+
+impl Allowed {
+    /// The proof, or the verdict back when it does not allow.
+    pub fn of(verdict: Verdict) -> Result<Self, Box<Verdict>> {
+        if verdict.decision.allows() {
+            Ok(Self(verdict))
+        } else {
+            Err(Box::new(verdict))
+        }
+    }
+
+    pub fn verdict(&self) -> &Verdict {
+        &self.0
+    }
+}
+
+impl std::ops::Deref for Allowed {
+    type Target = Verdict;
+
+    fn deref(&self) -> &Verdict {
+        &self.0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,6 +143,22 @@ mod tests {
         ] {
             assert!(!d.allows());
             assert_eq!(Decision::from_code(d.code()), Some(d));
+            let verdict = Verdict {
+                decision: d,
+                ..Verdict::default()
+            };
+            assert!(Allowed::of(verdict).is_err(), "{d:?} is no proof");
+        }
+        for d in [
+            Decision::Allow,
+            Decision::AllowWithConstraints,
+            Decision::FailOpen,
+        ] {
+            let verdict = Verdict {
+                decision: d,
+                ..Verdict::default()
+            };
+            assert_eq!(Allowed::of(verdict).map(|a| a.decision), Ok(d));
         }
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{FieldError, limits};
+use crate::ids::Attempt;
 use crate::time::Millis;
 
 /// How a job that fails is tried again, where that differs from the scheduler's own way.
@@ -25,9 +26,14 @@ pub struct RetryPlan {
 }
 
 impl RetryPlan {
+    /// How long a run may show no sign of life before it is given up.
+    pub(crate) fn visibility_timeout(&self) -> Option<Duration> {
+        self.visibility_ms.map(Duration::from_millis)
+    }
+
     /// The pause after run `attempt` (the first is 1); `None` leaves it to the scheduler.
-    pub fn delay(&self, attempt: u32) -> Option<Duration> {
-        let at = usize::try_from(attempt.saturating_sub(1)).unwrap_or(usize::MAX);
+    pub(crate) fn delay(&self, attempt: Attempt) -> Option<Duration> {
+        let at = usize::try_from(attempt.before_this_run().0).unwrap_or(usize::MAX);
         let ms = self.delays_ms.get(at).or(self.delays_ms.last())?;
         Some(Duration::from_millis(*ms))
     }
@@ -75,11 +81,11 @@ mod tests {
             ..RetryPlan::default()
         };
         let pauses: Vec<u128> = (1..=5)
-            .filter_map(|n| plan.delay(n))
+            .filter_map(|n| plan.delay(Attempt(n)))
             .map(|d| d.as_millis())
             .collect();
         assert_eq!(pauses, [1, 5, 15, 15, 15]);
-        assert_eq!(RetryPlan::default().delay(1), None);
+        assert_eq!(RetryPlan::default().delay(Attempt(1)), None);
         let mut s = spec();
         s.retry = Some(RetryPlan {
             visibility_ms: Some(0),

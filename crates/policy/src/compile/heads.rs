@@ -11,10 +11,10 @@ use super::{Part, Seen, check_id, hash};
 use crate::decision::Decision;
 use crate::document::{RuleDoc, VelocityDoc};
 use crate::problem::{Problem, Problems, limits};
-use crate::reads::{Field, Reads};
 use crate::rule::{Head, Place, Rule};
 use crate::terms::{ApprovalTerms, Constraints, Remediation};
 use crate::velocity::{KeyPart, Velocity};
+use airlock_model::reads::{Field, Reads};
 use airlock_settings::hint::suggest;
 
 pub(super) fn rule<'a>(

@@ -26,9 +26,9 @@ use crate::document::{ContentDoc, Document, RuleDoc, TenantDoc};
 use crate::index::Index;
 use crate::load::Source;
 use crate::problem::{LoadError, Problem, Problems, limits};
-use crate::reads::{Field, Reads};
 use crate::rule::{Head, Rule};
 use crate::tenants::Tenants;
+use airlock_model::reads::{Field, Reads};
 use text::check_text;
 
 /// One file: its text and what was read from it.

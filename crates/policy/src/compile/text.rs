@@ -3,7 +3,7 @@
 use serde_saphyr::{Location, Spanned};
 
 use crate::document::List;
-use crate::glob::Glob;
+use crate::glob::{Glob, parse_glob};
 use crate::problem::{Problem, Problems, limits};
 use crate::words::Word;
 
@@ -44,7 +44,7 @@ pub(super) fn word(field: &str, text: &Spanned<String>, problems: &mut Problems)
 
 /// A pattern that is refused stands in as one for nothing; the file is refused anyway.
 fn glob(field: &str, text: &Spanned<String>, problems: &mut Problems) -> Glob {
-    match Glob::new(&text.value) {
+    match parse_glob(&text.value) {
         Ok(glob) => glob,
         Err(error) => {
             let mut problem = Problem::at(text.referenced, field, error.to_string());

@@ -9,7 +9,7 @@ use super::pattern::{self, Pattern};
 use super::shape::{gives_bool, may_be_list, measure};
 use super::vars::{MCP, NAMES};
 use crate::problem::limits;
-use crate::reads::Reads;
+use airlock_model::reads::Reads;
 use airlock_model::text::fold_name;
 use airlock_settings::hint::{nearest, suggest};
 

@@ -31,7 +31,7 @@ pub(crate) use pattern::regex_text;
 pub(crate) use vars::{MCP, Vars};
 
 use crate::problem::limits;
-use crate::reads::Reads;
+use airlock_model::reads::Reads;
 use pattern::Pattern;
 
 /// The functions there are. Which of them may be called is for `check.rs`.

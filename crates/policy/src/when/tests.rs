@@ -395,7 +395,7 @@ fn what_could_be_expensive_is_refused() {
 
 #[test]
 fn it_knows_what_it_reads() {
-    let reads = |source: &str| When::compile(source).unwrap().reads().words();
+    let reads = |source: &str| When::compile(source).unwrap().reads().names();
     assert_eq!(
         reads("topic == 'a' && labels.env == 'b'"),
         ["topic", "labels.env"]

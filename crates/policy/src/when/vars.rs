@@ -10,8 +10,8 @@ use airlock_model::text::{fold_name, label as label_of};
 use cel::common::types::{CelDouble, CelInt, CelList, CelMap, CelMapKey, CelString};
 use cel::common::value::{CowVal, Val};
 
-use crate::reads::Field;
 use crate::request::Request;
+use airlock_model::reads::Field;
 
 /// The variables, and which fields of a request each reads. `mcp` reads labels.
 pub(super) const NAMES: [(&str, Option<Field>); 14] = [

@@ -58,7 +58,7 @@ fn what_we_sign_is_what_another_sdk_would_encode() {
     assert_ne!(encoded, hex(UNSIGNED));
     let (key, _) = SigningKey::generate().unwrap();
     let signed = key.sign(&encoded).unwrap();
-    assert_eq!(cut(&signed).unwrap().0, hex(UNSIGNED));
+    assert_eq!(split_signature(&signed).unwrap().0, hex(UNSIGNED));
     assert_eq!(key.public().verify(&signed), Ok(()));
     let back = BusPacket::decode(signed).unwrap();
     assert!(!back.signature.is_empty());
@@ -94,7 +94,7 @@ fn fields_are_ascending_and_entries_whole() {
     let mut rest = &signed[..];
     let mut numbers = Vec::new();
     while !rest.is_empty() {
-        numbers.push(take(&mut rest).unwrap().number);
+        numbers.push(next_field(&mut rest).unwrap().number);
     }
     let mut sorted = numbers.clone();
     sorted.sort_unstable();

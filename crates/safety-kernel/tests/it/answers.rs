@@ -32,7 +32,7 @@ tenants:
 ";
 
 #[tokio::test]
-async fn terms_constraints_and_trials_come_along() {
+async fn approval_terms_constraints_and_shadow_hits_are_returned() {
     let r = Running::start(Some(FULL)).await;
     let mut pay = job("job.pay.out", &[]);
     pay.labels.insert("customer".to_owned(), "vip".to_owned());
@@ -78,7 +78,7 @@ async fn terms_constraints_and_trials_come_along() {
 }
 
 #[tokio::test]
-async fn the_batch_says_what_its_answers_depend_on() {
+async fn a_batch_lists_what_its_verdicts_depend_on() {
     let r = Running::start(Some(FULL)).await;
     let answer = r
         .check_batch(vec![
@@ -130,7 +130,7 @@ input_policy:
 ";
 
 #[tokio::test]
-async fn a_rule_about_the_input_asks_for_it() {
+async fn a_content_rule_asks_for_the_input() {
     let r = Running::start(Some(CONTENT)).await;
     let mail = |content: &str, sent: bool| {
         let mut job = job("job.mail", &[]);

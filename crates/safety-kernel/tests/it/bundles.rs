@@ -1,4 +1,4 @@
-//! Bundles from the ledger: published, rolled back, and kept for when it is away.
+//! Bundles from the ledger: published, rolled back, and copied to disk for a start without the ledger.
 
 use std::path::Path;
 use std::time::Duration;
@@ -49,7 +49,7 @@ async fn decides(r: &Running, wanted: DecisionType) {
 }
 
 #[tokio::test]
-async fn what_is_published_is_in_force_and_kept() {
+async fn a_published_bundle_is_active_and_copied_to_disk() {
     let dir = TestDir::new().expect("a folder");
     let copy = dir.path().join("bundles.json");
     let postgres = Postgres::start().await.expect("Postgres");
@@ -70,7 +70,7 @@ async fn what_is_published_is_in_force_and_kept() {
     let denied = r.check(job("job.a", &[])).await;
     assert_eq!(denied.rule_id, "lockdown");
 
-    // A bad one keeps what is in force, and says where it is wrong.
+    // An invalid bundle keeps the active policy, and health names the mistake.
     ledger
         .publish_bundle(&bundle("version: 1\nrulez: []\n"))
         .await
@@ -99,7 +99,7 @@ async fn what_is_published_is_in_force_and_kept() {
     // The ledger goes: nothing changes, and a new kernel goes by the copy.
     postgres.kill().expect("killing Postgres");
     until("health says so", health, |h| {
-        h.contains("the ledger cannot be asked")
+        h.contains("the ledger is unavailable")
     })
     .await;
     assert_eq!(r.check(job("job.a", &[])).await.rule_id, "lockdown");
@@ -111,7 +111,7 @@ async fn what_is_published_is_in_force_and_kept() {
 }
 
 #[tokio::test]
-async fn before_anything_is_known_jobs_are_put_off_and_never_let_through() {
+async fn before_the_bundles_are_known_jobs_are_throttled_and_never_allowed() {
     let dir = TestDir::new().expect("a folder");
     let postgres = Postgres::start().await.expect("Postgres");
     postgres.kill().expect("killing Postgres");
@@ -129,7 +129,7 @@ async fn before_anything_is_known_jobs_are_put_off_and_never_let_through() {
 }
 
 #[tokio::test]
-async fn a_word_on_the_bus_is_enough() {
+async fn a_message_on_the_bus_triggers_a_reload() {
     let dir = TestDir::new().expect("a folder");
     let copy = dir.path().join("bundles.json");
     let postgres = Postgres::start().await.expect("Postgres");
@@ -160,15 +160,14 @@ async fn a_word_on_the_bus_is_enough() {
             .expect("sent");
         r.check(job("job.a", &[])).await.decision()
     };
-    until("the bundle is in force", decision, |d| {
+    until("the bundle is active", decision, |d| {
         *d == DecisionType::Deny
     })
     .await;
     r.stop().await;
 }
 
-/// What would come of a bundle is tried with the kernel's own files, and what came of it is
-/// told in the ledger.
+/// A bundle is tried with the kernel's own files, and the loaded policy is reported to the ledger.
 #[tokio::test]
 async fn a_bundle_is_tried_and_what_is_loaded_is_reported() {
     let dir = TestDir::new().expect("a folder");

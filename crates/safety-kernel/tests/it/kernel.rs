@@ -78,7 +78,7 @@ async fn approvals_and_throttles_have_their_own_decisions() {
 }
 
 #[tokio::test]
-async fn all_ways_to_ask_agree_and_only_real_ones_count() {
+async fn all_rpcs_agree_and_only_checks_count() {
     let r = Running::start(Some(SHIPPED)).await;
     let mut kernel = r.kernel.clone();
     let checked = r.check(job("job.a", &[])).await;
@@ -195,7 +195,7 @@ async fn a_check_takes_its_callers_trace_or_any_nonsense_in_its_place() {
 }
 
 #[tokio::test]
-async fn a_changed_file_is_in_force_soon_and_a_bad_one_never() {
+async fn a_changed_file_is_active_soon_and_a_bad_one_never() {
     let r = Running::start(Some(SHIPPED)).await;
     let first = r.check(job("job.a", &[])).await;
     assert_eq!(first.decision(), DecisionType::Allow);
@@ -208,7 +208,7 @@ async fn a_changed_file_is_in_force_soon_and_a_bad_one_never() {
     .await;
     assert!(r.ctx.health.is_ready());
 
-    let in_force = r.check(job("job.a", &[])).await.policy_snapshot;
+    let active = r.check(job("job.a", &[])).await.policy_snapshot;
     r.rewrite("version: 1\ndefault_decison: allow\nrules: []\n");
     let health = || async { format!("{:?}", r.ctx.health.report()) };
     until("health names the mistake", health, |h| {
@@ -217,7 +217,7 @@ async fn a_changed_file_is_in_force_soon_and_a_bad_one_never() {
     .await;
     let kept = r.check(job("job.a", &[])).await;
     assert_eq!(kept.decision(), DecisionType::Deny);
-    assert_eq!(kept.policy_snapshot, in_force);
+    assert_eq!(kept.policy_snapshot, active);
     assert!(r.ctx.health.is_ready(), "degraded, but it answers");
     assert_eq!(serving(&r, "").await, ServingStatus::Serving);
 
@@ -238,7 +238,7 @@ async fn a_changed_file_is_in_force_soon_and_a_bad_one_never() {
         .unwrap();
     assert_eq!(
         listed.into_inner().snapshots,
-        [first.policy_snapshot, in_force]
+        [first.policy_snapshot, active]
     );
     r.stop().await;
 }

@@ -13,7 +13,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn where_signatures_are_required_only_a_known_hand_changes_the_policy() {
+async fn required_signatures_admit_only_known_keys() {
     let key = SigningKey::from_bytes(&[7; 32]);
     let public = hex(key.verifying_key().as_bytes());
     let r = Running::start_with(Some(ALLOW), |config| {
@@ -32,14 +32,14 @@ async fn where_signatures_are_required_only_a_known_hand_changes_the_policy() {
     };
     sign(ALLOW, &key);
     let decision = || async { r.check(job("job.a", &[])).await.decision() };
-    until("signed, it is in force", decision, |d| {
+    until("the signed file is active", decision, |d| {
         *d == DecisionType::Allow
     })
     .await;
 
     // Changed without a new signature, and signed by another hand.
     r.rewrite(DENY);
-    until("health says why", health, |h| h.contains("is not good")).await;
+    until("health says why", health, |h| h.contains("is invalid")).await;
     assert_eq!(decision().await, DecisionType::Allow);
     sign(DENY, &SigningKey::from_bytes(&[8; 32]));
     until("health says why", health, |h| h.contains("known keys")).await;
@@ -50,7 +50,7 @@ async fn where_signatures_are_required_only_a_known_hand_changes_the_policy() {
 }
 
 #[tokio::test]
-async fn overlays_are_asked_before_the_file_and_followed_like_it() {
+async fn overlays_are_evaluated_before_the_file_and_watched_like_it() {
     let dir = tempfile::tempdir().unwrap();
     let overlay = dir.path().join("tonight.yaml");
     let rule = |decision: &str| {

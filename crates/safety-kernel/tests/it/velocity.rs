@@ -78,7 +78,7 @@ async fn kernels_count_together_and_each_job_once() {
 
 /// A job that may never be in the ledger is not counted, and not answered for good.
 #[tokio::test]
-async fn who_asks_ahead_is_not_counted() {
+async fn a_speculative_check_is_not_counted() {
     let r = Running::start(Some(FAST)).await;
     for id in ["a", "b", "c", "d"] {
         let request = CheckBatchRequest {
@@ -94,7 +94,7 @@ async fn who_asks_ahead_is_not_counted() {
 }
 
 #[tokio::test]
-async fn without_redis_it_counts_alone_and_the_answer_says_so() {
+async fn without_redis_it_counts_alone_and_the_verdict_says_so() {
     let redis = Redis::start().await.expect("Redis");
     let r = Running::start_with(Some(FAST), with(&redis)).await;
     redis.kill().expect("killing Redis");
@@ -132,7 +132,7 @@ rules:
     decision: throttle
 ";
 
-/// What is lost in Redis resets no strict rule, and a ledger that is away lets nothing by.
+/// Losing Redis resets no strict rule, and without the ledger nothing is allowed.
 #[tokio::test]
 async fn a_strict_rule_counts_in_the_ledger() {
     let redis = Redis::start().await.expect("Redis");

@@ -46,7 +46,7 @@ pub fn apply(verdict: &mut Verdict, granted: &Granted) {
 
 #[cfg(test)]
 mod tests {
-    use airlock_model::terms::Budgets;
+    use airlock_model::constraints::Budgets;
 
     use super::*;
 

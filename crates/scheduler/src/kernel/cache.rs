@@ -9,17 +9,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use airlock_model::engine::KnownJob;
+use airlock_model::engine::QueuedJob;
+use airlock_model::reads::Reads;
 use airlock_model::{ApprovalTerms, Constraints, Decision, Timestamp, Verdict};
-
-use super::fields::Shape;
 
 /// How long a confirmation holds.
 pub const CONFIRMED_FOR: Duration = Duration::from_secs(1);
 
 /// Sets of fields at most; each costs a look-up. Rules are asked in order, so that the
 /// sets grow one from the other and are few.
-const MOST_SHAPES: usize = 32;
+const MAX_READ_SETS: usize = 32;
 
 /// Longer keys are not worth their memory.
 const LONGEST_KEY: usize = 4 * 1024;
@@ -63,7 +62,7 @@ pub struct Cache {
     limit: usize,
     snapshot: String,
     confirmed_at: Option<Timestamp>,
-    shapes: Vec<Shape>,
+    read_sets: Vec<Reads>,
     /// Used since the last turn, and before it. When the young are half of what is
     /// allowed, the old are forgotten and the young are the old.
     young: Map,
@@ -87,18 +86,18 @@ impl Cache {
         if self.snapshot != snapshot {
             self.snapshot.clear();
             self.snapshot.push_str(snapshot);
-            self.shapes.clear();
+            self.read_sets.clear();
             self.young.clear();
             self.old.clear();
         }
         self.confirmed_at = Some(asked_at);
     }
 
-    pub fn get(&mut self, job: &KnownJob, now: Timestamp) -> Option<Verdict> {
+    pub fn get(&mut self, job: &QueuedJob, now: Timestamp) -> Option<Verdict> {
         let confirmed_at = self
             .confirmed_at
             .filter(|at| now.since(*at) <= CONFIRMED_FOR)?;
-        for i in 0..self.shapes.len() {
+        for i in 0..self.read_sets.len() {
             self.make_key(i, job);
             if let Some(answer) = self.young.get(self.key.as_slice()) {
                 return Some(answer.verdict(now, confirmed_at));
@@ -112,16 +111,16 @@ impl Cache {
         None
     }
 
-    /// Keeps an answer for jobs that agree with `job` on `shape`.
-    pub fn put(&mut self, shape: &Shape, job: &KnownJob, answer: Answer) {
+    /// Keeps an answer for jobs that agree with `job` on `reads`.
+    pub fn put(&mut self, reads: &Reads, job: &QueuedJob, answer: Answer) {
         if self.limit == 0 || answer.snapshot != self.snapshot || answer.snapshot.is_empty() {
             return;
         }
-        let i = match self.shapes.iter().position(|s| s == shape) {
+        let i = match self.read_sets.iter().position(|s| s == reads) {
             Some(i) => i,
-            None if self.shapes.len() < MOST_SHAPES => {
-                self.shapes.push(shape.clone());
-                self.shapes.len() - 1
+            None if self.read_sets.len() < MAX_READ_SETS => {
+                self.read_sets.push(reads.clone());
+                self.read_sets.len() - 1
             }
             None => return,
         };
@@ -144,11 +143,11 @@ impl Cache {
         self.young.insert(key, answer);
     }
 
-    fn make_key(&mut self, shape: usize, job: &KnownJob) {
+    fn make_key(&mut self, read_set: usize, job: &QueuedJob) {
         self.key.clear();
-        self.key.push(shape as u8);
-        if let Some(shape) = self.shapes.get(shape) {
-            shape.key(job, &mut self.key);
+        self.key.push(read_set as u8);
+        if let Some(reads) = self.read_sets.get(read_set) {
+            reads.write_key(job, &mut self.key);
         }
     }
 }
@@ -165,10 +164,10 @@ mod tests {
         Timestamp(ms * 1000)
     }
 
-    fn job(topic: &str, customer: &str) -> KnownJob {
+    fn job(topic: &str, customer: &str) -> QueuedJob {
         let mut spec = JobSpec::new(Topic::new(topic).unwrap());
         spec.labels = BTreeMap::from([("customer".to_owned(), customer.to_owned())]);
-        KnownJob {
+        QueuedJob {
             id: JobId::new("j").unwrap(),
             tenant: TenantId::new("acme").unwrap(),
             spec: Arc::new(spec),
@@ -197,9 +196,8 @@ mod tests {
         }
     }
 
-    fn shape(names: &[&str]) -> Shape {
-        let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
-        Shape::of(&names).unwrap()
+    fn reads(names: &[&str]) -> Reads {
+        Reads::from_names(names).unwrap()
     }
 
     #[test]
@@ -207,14 +205,14 @@ mod tests {
         let mut cache = Cache::new(100);
         cache.confirm("s1", at(0));
         cache.put(
-            &shape(&["topic", "labels.customer"]),
+            &reads(&["topic", "labels.customer"]),
             &job("job.a", "x"),
             answer("s1", "r"),
         );
         assert_eq!(cache.get(&job("job.a", "x"), at(1)).unwrap().rule_id, "r");
         assert!(cache.get(&job("job.a", "y"), at(1)).is_none());
         assert!(cache.get(&job("job.b", "x"), at(1)).is_none());
-        cache.put(&shape(&["topic"]), &job("job.b", "x"), answer("s1", "b"));
+        cache.put(&reads(&["topic"]), &job("job.b", "x"), answer("s1", "b"));
         let found = cache.get(&job("job.b", "z"), at(1)).unwrap();
         assert_eq!(found.rule_id, "b", "the customer was not read");
         assert_eq!((found.decided_at, found.confirmed_at), (at(1), at(0)));
@@ -224,7 +222,7 @@ mod tests {
     fn a_cost_and_a_label_of_another_spelling_are_not_taken_for_none() {
         let mut cache = Cache::new(100);
         cache.confirm("s", at(0));
-        let shape = shape(&["estimated_cost", "labels.env"]);
+        let reads = reads(&["estimated_cost", "labels.env"]);
         let with = |cost: Option<f64>, name: Option<&str>| {
             let mut job = job("job.a", "x");
             let spec = Arc::make_mut(&mut job.spec);
@@ -234,7 +232,7 @@ mod tests {
             }
             job
         };
-        cache.put(&shape, &with(None, None), answer("s", "cheap"));
+        cache.put(&reads, &with(None, None), answer("s", "cheap"));
         assert!(cache.get(&with(Some(5000.0), None), at(0)).is_none());
         for name in ["env", "Env", "env ", "e\u{200b}nv"] {
             assert!(
@@ -242,18 +240,18 @@ mod tests {
                 "{name:?}"
             );
         }
-        cache.put(&shape, &with(None, Some("env")), answer("s", "prod"));
+        cache.put(&reads, &with(None, Some("env")), answer("s", "prod"));
         assert!(cache.get(&with(None, Some("ENV")), at(0)).is_some());
     }
 
     #[test]
     fn only_while_the_snapshot_is_confirmed() {
         let mut cache = Cache::new(100);
-        let (shape, job) = (shape(&["topic"]), job("job.a", "x"));
-        cache.put(&shape, &job, answer("s1", "r"));
+        let (reads, job) = (reads(&["topic"]), job("job.a", "x"));
+        cache.put(&reads, &job, answer("s1", "r"));
         assert!(cache.get(&job, at(0)).is_none(), "never confirmed");
         cache.confirm("s1", at(0));
-        cache.put(&shape, &job, answer("s1", "r"));
+        cache.put(&reads, &job, answer("s1", "r"));
         assert!(cache.get(&job, at(1000)).is_some());
         assert!(cache.get(&job, at(1001)).is_none(), "too long ago");
         cache.confirm("s1", at(1500));
@@ -262,7 +260,7 @@ mod tests {
         assert!(cache.get(&job, at(2000)).is_some(), "older news");
         cache.confirm("s2", at(2000));
         assert!(cache.get(&job, at(2000)).is_none(), "replaced");
-        cache.put(&shape, &job, answer("s1", "r"));
+        cache.put(&reads, &job, answer("s1", "r"));
         assert!(
             cache.get(&job, at(2000)).is_none(),
             "an answer that came late"
@@ -272,22 +270,14 @@ mod tests {
     }
 
     #[test]
-    fn a_field_nobody_knows_is_not_kept() {
-        let names = |n: &str| vec!["topic".to_owned(), n.to_owned()];
-        assert!(Shape::of(&names("moon_phase")).is_none());
-        assert!(Shape::of(&names("labels.moon")).is_some());
-        assert_eq!(shape(&["labels", "labels.a"]), shape(&["labels"]));
-    }
-
-    #[test]
     fn what_is_used_stays_and_it_never_grows_beyond_its_limit() {
         let mut cache = Cache::new(100);
         cache.confirm("s", at(0));
-        let shape = shape(&["topic", "labels.customer"]);
+        let reads = reads(&["topic", "labels.customer"]);
         let hot = job("job.a", "hot");
-        cache.put(&shape, &hot, answer("s", "r"));
+        cache.put(&reads, &hot, answer("s", "r"));
         for i in 0..1_000 {
-            cache.put(&shape, &job("job.a", &i.to_string()), answer("s", "r"));
+            cache.put(&reads, &job("job.a", &i.to_string()), answer("s", "r"));
             assert!(cache.get(&hot, at(1)).is_some(), "after {i}");
             assert!(cache.len() <= 100, "{}", cache.len());
         }
@@ -298,7 +288,7 @@ mod tests {
     fn values_do_not_run_into_each_other() {
         let mut cache = Cache::new(100);
         cache.confirm("s", at(0));
-        let shape = shape(&["risk_tags", "requires"]);
+        let reads = reads(&["risk_tags", "requires"]);
         let with = |tags: &[&str], requires: &[&str]| {
             let mut job = job("job.a", "x");
             let spec = Arc::make_mut(&mut job.spec);
@@ -306,7 +296,7 @@ mod tests {
             spec.requires = requires.iter().map(|t| (*t).to_owned()).collect();
             job
         };
-        cache.put(&shape, &with(&["ab"], &["c"]), answer("s", "r"));
+        cache.put(&reads, &with(&["ab"], &["c"]), answer("s", "r"));
         for other in [
             with(&["a"], &["bc"]),
             with(&["ab", "c"], &[]),

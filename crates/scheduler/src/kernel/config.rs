@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use airlock_kernel_client::ConnectionConfig;
 use airlock_model::breaker;
 use airlock_service::config::duration;
 use serde::{Deserialize, Serialize};
@@ -72,13 +73,14 @@ pub struct BreakerConfig {
 
 impl Default for KernelConfig {
     fn default() -> Self {
+        let connection = ConnectionConfig::default();
         Self {
-            url: "http://127.0.0.1:50051".to_owned(),
-            tls_ca: None,
-            tls_required: false,
-            tls_domain: None,
-            insecure: false,
-            timeout: Duration::from_secs(2),
+            url: connection.url,
+            tls_ca: connection.tls_ca,
+            tls_required: connection.tls_required,
+            tls_domain: connection.tls_domain,
+            insecure: connection.insecure,
+            timeout: connection.timeout,
             fail_mode: None,
             cache_entries: 65_536,
             breaker: BreakerConfig::default(),
@@ -102,33 +104,21 @@ impl Default for BreakerConfig {
 impl KernelConfig {
     /// Everything that is wrong with it.
     pub fn validate(&self) -> Vec<String> {
-        let mut problems = Vec::new();
+        let connection = self.connection();
+        let mut problems = connection.validate();
         let mut check = |sound: bool, problem: &str| {
             if !sound {
                 problems.push(problem.to_owned());
             }
         };
         check(
-            !(self.tls_required && self.insecure),
-            "kernel.tls_required and kernel.insecure contradict each other; unset one \
-             (SAFETY_KERNEL_TLS_REQUIRED, SAFETY_KERNEL_INSECURE)",
-        );
-        check(
-            !self.tls_required || self.tls_ca.is_some(),
-            "kernel.tls_required needs kernel.tls_ca (SAFETY_KERNEL_TLS_CA)",
-        );
-        check(
-            self.tls_ca.is_some() || self.insecure || self.tls_required,
+            connection.is_usable() || self.tls_required,
             "the connection to the safety kernel has no TLS; give kernel.tls_ca \
              (SAFETY_KERNEL_TLS_CA), or set SAFETY_KERNEL_INSECURE=true for development",
         );
         check(
             self.tls_ca.is_some() || !self.url.starts_with("https:"),
             "kernel.url is https, which needs kernel.tls_ca (SAFETY_KERNEL_TLS_CA)",
-        );
-        check(
-            self.timeout >= Duration::from_millis(10),
-            "kernel.timeout must be at least 10ms",
         );
         check(
             self.cache_entries <= 10_000_000,
@@ -148,6 +138,19 @@ impl KernelConfig {
             "kernel.breaker.open_for and open_delay must be at least 1ms",
         );
         problems
+    }
+
+    /// What the client needs to know. The fields are not flattened into this struct,
+    /// because serde then no longer names a misspelt one.
+    pub(crate) fn connection(&self) -> ConnectionConfig {
+        ConnectionConfig {
+            url: self.url.clone(),
+            tls_ca: self.tls_ca.clone(),
+            tls_required: self.tls_required,
+            tls_domain: self.tls_domain.clone(),
+            insecure: self.insecure,
+            timeout: self.timeout,
+        }
     }
 
     pub(crate) fn settings(&self) -> breaker::Settings {

@@ -8,28 +8,26 @@
 
 use std::time::Duration;
 
+use airlock_kernel_client::{KernelClient, batch};
 use airlock_ledger::Ledger;
 use airlock_model::JobId;
-use airlock_model::engine::KnownJob;
+use airlock_model::engine::QueuedJob;
+use airlock_model::reads::Reads;
 use airlock_proto::own;
-use airlock_proto::own::policy_batch_client::PolicyBatchClient;
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
 use super::cache::Answer;
-use super::calls::{CALL_BYTES, in_calls};
 use super::config::{FailMode, KernelConfig};
-use super::fields::Shape;
 use super::unanswered::Unanswered;
 use super::wire;
 use crate::metrics::Metrics;
 
 /// The largest input that is sent; a larger one goes by its size alone.
-const CONTENT_BYTES: usize = CALL_BYTES;
+const CONTENT_BYTES: usize = batch::MAX_BYTES;
 
 /// An answer, and which fields it depends on; `None` when it holds for its job alone.
 pub struct Answered {
     pub answer: Answer,
-    pub shape: Option<Shape>,
+    pub reads: Option<Reads>,
 }
 
 /// What a call told.
@@ -40,9 +38,8 @@ pub struct Told {
 }
 
 pub struct Link {
-    client: PolicyBatchClient<Channel>,
+    client: KernelClient,
     ledger: Ledger,
-    timeout: Duration,
     metrics: Metrics,
 }
 
@@ -53,32 +50,31 @@ impl Link {
         metrics: Metrics,
     ) -> anyhow::Result<Self> {
         Ok(Self {
-            client: connect(config).await?,
+            client: KernelClient::new(&config.connection()).await?,
             ledger,
-            timeout: config.timeout,
             metrics,
         })
     }
 
     /// The same for jobs that are not in the ledger yet, as long as the caller waits.
     /// `None` when it takes more than their requests to tell.
-    pub async fn foresee(&self, jobs: &[&KnownJob]) -> Option<Told> {
+    pub async fn foresee(&self, jobs: &[&QueuedJob]) -> Option<Told> {
         let answer = self.call(jobs, Vec::new(), true).await.ok()?;
         let complete = answer.content_wanted.is_empty();
         let told = read(answer, jobs.len()).ok()?;
-        let known = told.answers.iter().all(|a| a.shape.is_some());
+        let known = told.answers.iter().all(|a| a.reads.is_some());
         (complete && known).then_some(told)
     }
 
     /// Which policy is in force, within `bound`.
     pub async fn confirm(&self, bound: Duration) -> Option<(String, Option<FailMode>)> {
-        let answer = confirm(&self.client, bound).await.ok()?;
+        let answer = self.client.confirm_within(bound).await.ok()?;
         Some((answer.snapshot, wire::fail_mode(answer.fail_mode)))
     }
 
     /// One answer for each job, in order, or none at all.
-    pub async fn check(&self, jobs: &[&KnownJob]) -> Result<Told, Unanswered> {
-        let first = self.bounded(self.call(jobs, Vec::new(), false)).await?;
+    pub async fn check(&self, jobs: &[&QueuedJob]) -> Result<Told, Unanswered> {
+        let first = self.call(jobs, Vec::new(), false).await?;
         let wanted: Vec<usize> = first
             .content_wanted
             .iter()
@@ -90,19 +86,19 @@ impl Link {
             let input = usize::try_from(jobs[i].payload_len).unwrap_or(usize::MAX);
             wire::encoded_at_most(jobs[i]).saturating_add(input)
         };
-        for chunk in in_calls(&wanted, size) {
+        for chunk in batch::split(&wanted, size) {
             let ids: Vec<JobId> = chunk.iter().map(|i| jobs[*i].id.clone()).collect();
             let payloads = self.ledger.payloads(&ids).await;
             let payloads = payloads.map_err(|e| Unanswered::Inputs(e.to_string()))?;
-            let asked: Vec<&KnownJob> = chunk.iter().map(|i| jobs[*i]).collect();
-            let second = self.bounded(self.call(&asked, payloads, false)).await?;
+            let asked: Vec<&QueuedJob> = chunk.iter().map(|i| jobs[*i]).collect();
+            let second = self.call(&asked, payloads, false).await?;
             let second = read(second, asked.len())?;
             // The policy may have changed in between: what counts is the later one.
             told.snapshot = second.snapshot;
             told.fail_mode = second.fail_mode;
             for (i, answered) in chunk.into_iter().zip(second.answers) {
                 told.answers[i] = Answered {
-                    shape: None,
+                    reads: None,
                     ..answered
                 };
             }
@@ -110,23 +106,9 @@ impl Link {
         Ok(told)
     }
 
-    /// A call to the kernel within its time.
-    async fn bounded<T>(
-        &self,
-        call: impl Future<Output = Result<T, Unanswered>>,
-    ) -> Result<T, Unanswered> {
-        match tokio::time::timeout(self.timeout, call).await {
-            Ok(answer) => answer,
-            Err(_) => {
-                let ms = self.timeout.as_millis();
-                Err(Unanswered::Absent(format!("no answer within {ms} ms")))
-            }
-        }
-    }
-
     async fn call(
         &self,
-        jobs: &[&KnownJob],
+        jobs: &[&QueuedJob],
         contents: Vec<(JobId, bytes::Bytes)>,
         ahead: bool,
     ) -> Result<own::CheckBatchResponse, Unanswered> {
@@ -158,31 +140,7 @@ impl Link {
         };
         self.metrics.safety_batches.inc();
         self.metrics.safety_checks.inc_by(jobs.len() as u64);
-        let mut client = self.client.clone();
-        match client.check_batch(request).await {
-            Ok(answer) => Ok(answer.into_inner()),
-            Err(status) => Err(Unanswered::from(&status)),
-        }
-    }
-}
-
-/// Connects lazily: a kernel that is away is a reason to wait, not to fail.
-pub async fn connect(config: &KernelConfig) -> anyhow::Result<PolicyBatchClient<Channel>> {
-    let channel = endpoint(config).await?.connect_lazy();
-    Ok(PolicyBatchClient::new(channel).max_decoding_message_size(16 * 1024 * 1024))
-}
-
-/// Which policy is in force, or why that cannot be asked.
-pub async fn confirm(
-    client: &PolicyBatchClient<Channel>,
-    bound: Duration,
-) -> Result<own::ConfirmResponse, String> {
-    let mut client = client.clone();
-    let call = client.confirm(own::ConfirmRequest {});
-    match tokio::time::timeout(bound, call).await {
-        Ok(Ok(answer)) => Ok(answer.into_inner()),
-        Ok(Err(status)) => Err(format!("{:?}: {}", status.code(), status.message())),
-        Err(_) => Err(format!("no answer within {} ms", bound.as_millis())),
+        Ok(self.client.check_batch(request).await?)
     }
 }
 
@@ -201,16 +159,17 @@ fn read(answer: own::CheckBatchResponse, asked: usize) -> Result<Told, Unanswere
             responses.len()
         )));
     }
-    let shapes: Vec<Option<Shape>> = reads.iter().map(|r| Shape::of(&r.fields)).collect();
+    let read_sets: Vec<Option<Reads>> =
+        reads.iter().map(|r| Reads::from_names(&r.fields)).collect();
     let answers = responses
         .into_iter()
         .enumerate()
         .map(|(i, response)| {
             let place = reads_of.get(i).copied().unwrap_or(0) as usize;
-            let shape = place.checked_sub(1).and_then(|p| shapes.get(p)?.clone());
+            let reads = place.checked_sub(1).and_then(|p| read_sets.get(p)?.clone());
             Answered {
                 answer: wire::answer(response),
-                shape,
+                reads,
             }
         })
         .collect();
@@ -219,29 +178,4 @@ fn read(answer: own::CheckBatchResponse, asked: usize) -> Result<Told, Unanswere
         snapshot,
         fail_mode: wire::fail_mode(fail_mode),
     })
-}
-
-async fn endpoint(config: &KernelConfig) -> anyhow::Result<Endpoint> {
-    // For an http URL tonic speaks plain text whatever else it is told, so a CA must
-    // change the scheme.
-    let url = match (&config.tls_ca, config.url.strip_prefix("http://")) {
-        (Some(_), Some(rest)) => format!("https://{rest}"),
-        (Some(_), None) | (None, _) => config.url.clone(),
-    };
-    let endpoint = Endpoint::from_shared(url)?
-        .connect_timeout(config.timeout)
-        .tcp_nodelay(true)
-        .http2_keep_alive_interval(Duration::from_secs(10))
-        .keep_alive_while_idle(true);
-    let Some(path) = &config.tls_ca else {
-        return Ok(endpoint);
-    };
-    let pem = tokio::fs::read(path)
-        .await
-        .map_err(|e| anyhow::anyhow!("reading the kernel's CA certificate {path}: {e}"))?;
-    let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem));
-    if let Some(domain) = &config.tls_domain {
-        tls = tls.domain_name(domain);
-    }
-    Ok(endpoint.tls_config(tls)?)
 }

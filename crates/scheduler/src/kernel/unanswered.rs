@@ -4,7 +4,7 @@
 //! does not take, and a ledger that does not give what the question needs, never are:
 //! neither opens the circuit, and neither lets a job run.
 
-use tonic::{Code, Status};
+use airlock_kernel_client::KernelError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Unanswered {
@@ -55,27 +55,12 @@ impl Unanswered {
     }
 }
 
-impl From<&Status> for Unanswered {
-    fn from(status: &Status) -> Self {
-        let text = format!("{:?}: {}", status.code(), status.message());
-        match status.code() {
-            Code::InvalidArgument
-            | Code::OutOfRange
-            | Code::FailedPrecondition
-            | Code::ResourceExhausted => Self::Refused(text),
-            Code::Ok
-            | Code::Cancelled
-            | Code::Unknown
-            | Code::DeadlineExceeded
-            | Code::NotFound
-            | Code::AlreadyExists
-            | Code::PermissionDenied
-            | Code::Aborted
-            | Code::Unimplemented
-            | Code::Internal
-            | Code::Unavailable
-            | Code::DataLoss
-            | Code::Unauthenticated => Self::Absent(text),
+impl From<KernelError> for Unanswered {
+    fn from(error: KernelError) -> Self {
+        if error.is_rejection() {
+            Self::Refused(error.to_string())
+        } else {
+            Self::Absent(error.to_string())
         }
     }
 }

@@ -4,12 +4,13 @@
 use std::time::{Duration, Instant};
 
 use airlock_guard::{Guard, Mode};
+use airlock_kernel_client::KernelClient;
 use airlock_model::Timestamp;
 use airlock_model::breaker::Circuit;
 use airlock_proto::own;
 use airlock_service::{Context, Health, Status};
 
-use super::{KernelConfig, link, shown};
+use super::{KernelConfig, shown};
 use crate::metrics::Metrics;
 
 /// How often every replica looks at the circuit they share.
@@ -26,16 +27,16 @@ pub async fn watch(
     ctx: Context,
 ) -> anyhow::Result<()> {
     let breaker = guard.breaker(guard.keys().safety_failures(), config.settings());
-    let client = link::connect(&config).await?;
+    let client = KernelClient::new(&config.connection()).await?;
     let mut asked: Option<Instant> = None;
     loop {
         // Times do not matter to what is shown.
-        let circuit = breaker.look(Timestamp(0)).await;
+        let circuit = breaker.read_shared(Timestamp(0)).await;
         if let Some(circuit) = circuit {
             metrics.safety_circuit.set(shown(circuit));
         }
         if asked.is_none_or(|at| at.elapsed() >= ASK_EVERY) {
-            let answer = link::confirm(&client, config.timeout).await;
+            let answer = client.confirm().await.map_err(|e| e.to_string());
             asked = Some(Instant::now());
             show(&ctx.health, circuit, &answer);
             ctx.health.set("redis", redis(&guard));

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use airlock_model::Decision;
-use airlock_model::engine::KnownJob;
+use airlock_model::engine::QueuedJob;
 use airlock_model::job::{ActorType, Cost};
 use airlock_proto::{cap, own};
 
 use super::cache::Answer;
 use super::config::FailMode;
 
-pub fn request(job: &KnownJob) -> cap::PolicyCheckRequest {
+pub fn request(job: &QueuedJob) -> cap::PolicyCheckRequest {
     let spec = &job.spec;
     let text = |s: &Option<String>| s.clone().unwrap_or_default();
     cap::PolicyCheckRequest {
@@ -48,7 +48,7 @@ pub fn request(job: &KnownJob) -> cap::PolicyCheckRequest {
 }
 
 /// At least as much as [`request`] and its traceparent take on the wire, without making it.
-pub fn encoded_at_most(job: &KnownJob) -> usize {
+pub fn encoded_at_most(job: &QueuedJob) -> usize {
     // A text has a tag and a length, an entry of a map three of each.
     const TEXT: usize = 8;
     const ENTRY: usize = 3 * TEXT;

@@ -125,8 +125,11 @@ impl Service for Probe {
                     .context("starting the probe");
             }
             Mode::TaskPanics => {
-                ctx.tasks
-                    .spawn("fragile", OnFailure::StopService, breaks("broke in two"));
+                ctx.tasks.spawn(
+                    "crash_suspect",
+                    OnFailure::StopService,
+                    breaks("broke in two"),
+                );
             }
         }
         ctx.health.declare_ready();

@@ -168,7 +168,10 @@ fn a_failure_shows_its_causes() {
 fn a_vital_task_takes_the_service_with_it() {
     let (code, _, log) = run("--set mode=task_panics");
     assert_eq!(code, 1, "{log}");
-    assert!(log.contains("because: task `fragile` failed"), "{log}");
+    assert!(
+        log.contains("because: task `crash_suspect` failed"),
+        "{log}"
+    );
     assert!(log.contains("broke in two"), "{log}");
 }
 

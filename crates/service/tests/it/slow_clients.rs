@@ -105,6 +105,37 @@ async fn a_handler_may_take_longer_than_a_client() {
 }
 
 #[tokio::test]
+async fn a_client_that_does_not_read_its_answer_is_closed() {
+    // More than the buffers of both ends hold.
+    const SIZE: usize = 64 << 20;
+    let config = HttpConfig {
+        max_connections: 1,
+        ..limits(NEVER, SHORT)
+    };
+    let (ctx, address) = serve(config).await;
+    ctx.mount("/large", get(async || vec![b'x'; SIZE]));
+    let mut stream = connect(address).await;
+    let request = b"GET /large HTTP/1.1\r\nHost: probe\r\n\r\n";
+    stream.write_all(request).await.expect("sends");
+    // It has the only place, so that another is served once it was closed.
+    let served = async {
+        while http::get(address, "/health/live").await.0 != 200 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(SOON, served)
+        .await
+        .expect("the place is given back");
+    let text = rest(&mut stream).await;
+    assert!(
+        text.starts_with("HTTP/1.1 200"),
+        "{}",
+        &text[..text.len().min(100)]
+    );
+    assert!(text.len() < SIZE, "it was sent all of it");
+}
+
+#[tokio::test]
 async fn a_large_head_is_refused() {
     let (_ctx, address) = serve(HttpConfig::at("127.0.0.1:0")).await;
     for size in [17 << 10, 100 << 10] {
@@ -161,11 +192,11 @@ async fn connections_are_bounded_and_places_given_back() {
 async fn a_request_in_progress_is_answered_when_the_service_stops() {
     let (ctx, address) = serve(limits(NEVER, NEVER)).await;
     let begun = std::sync::Arc::new(tokio::sync::Notify::new());
-    let told = std::sync::Arc::clone(&begun);
+    let begun_in_handler = std::sync::Arc::clone(&begun);
     ctx.mount(
         "/slow",
         get(async move || {
-            told.notify_one();
+            begun_in_handler.notify_one();
             tokio::time::sleep(SHORT).await;
             "done"
         }),

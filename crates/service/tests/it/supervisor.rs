@@ -90,8 +90,8 @@ async fn shutdown_ends_restarting() {
 #[tokio::test]
 async fn draining_names_and_aborts_what_does_not_end() {
     /// Tells when the task's future is dropped, that is, aborted.
-    struct Tell(Option<oneshot::Sender<()>>);
-    impl Drop for Tell {
+    struct NotifyOnDrop(Option<oneshot::Sender<()>>);
+    impl Drop for NotifyOnDrop {
         fn drop(&mut self) {
             if let Some(sender) = self.0.take() {
                 let _ = sender.send(());
@@ -100,9 +100,9 @@ async fn draining_names_and_aborts_what_does_not_end() {
     }
     let ctx = Context::for_host("probe");
     let (sender, dropped) = oneshot::channel();
-    let tell = Tell(Some(sender));
+    let notify = NotifyOnDrop(Some(sender));
     ctx.tasks.spawn("stubborn", OnFailure::Log, async move {
-        let _tell = tell;
+        let _notify = notify;
         std::future::pending::<()>().await;
     });
     ctx.tasks.spawn("polite", OnFailure::Log, async {});

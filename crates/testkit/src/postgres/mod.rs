@@ -135,11 +135,6 @@ impl Postgres {
         format!("postgres://{ROLE}@{}/{database}", self.addr())
     }
 
-    /// For what only a superuser may do.
-    pub fn superuser_url(&self) -> String {
-        format!("postgres://{SUPERUSER}@{}/{DATABASE}", self.addr())
-    }
-
     /// Makes another database and returns its URL.
     pub async fn create_database(&self, name: &str) -> anyhow::Result<String> {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';

@@ -152,8 +152,11 @@ fn build(folder: &Path, data: &Path, run_as: Option<RunAs>) -> anyhow::Result<()
     let sql =
         format!("CREATE ROLE {ROLE} LOGIN CREATEDB\nCREATE DATABASE {DATABASE} OWNER {ROLE}\n");
     // In this mode a failed statement does not change the exit status.
-    let said = run(&mut single, &sql)?;
-    ensure!(!said.contains("ERROR"), "setting up the database: {said}");
+    let output_text = run(&mut single, &sql)?;
+    ensure!(
+        !output_text.contains("ERROR"),
+        "setting up the database: {output_text}"
+    );
     Ok(())
 }
 
@@ -188,7 +191,7 @@ fn command(program: &Path, run_as: Option<RunAs>, dir: &Path) -> Command {
     command
 }
 
-/// Runs it to its end with `input`; what it said, on both outputs.
+/// Runs it to its end with `input`; what it output_text, on both outputs.
 fn run(command: &mut Command, input: &str) -> anyhow::Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let mut child = command
@@ -203,8 +206,12 @@ fn run(command: &mut Command, input: &str) -> anyhow::Result<String> {
         stdin.write_all(input.as_bytes())?;
     }
     let output = child.wait_with_output()?;
-    let mut said = String::from_utf8_lossy(&output.stdout).into_owned();
-    said.push_str(&String::from_utf8_lossy(&output.stderr));
-    ensure!(output.status.success(), "{name}: {}: {said}", output.status);
-    Ok(said)
+    let mut output_text = String::from_utf8_lossy(&output.stdout).into_owned();
+    output_text.push_str(&String::from_utf8_lossy(&output.stderr));
+    ensure!(
+        output.status.success(),
+        "{name}: {}: {output_text}",
+        output.status
+    );
+    Ok(output_text)
 }

@@ -57,31 +57,31 @@ fn parse(worker: &str, text: &str) -> anyhow::Result<Vec<JournalLine>> {
 }
 
 fn read_line(worker: &str, line: &str, runs: &mut Vec<JournalLine>) -> Option<()> {
-    let mut words = line.split_whitespace();
-    match words.next()? {
+    let mut fields = line.split_whitespace();
+    match fields.next()? {
         "start" => runs.push(JournalLine {
             worker: worker.to_owned(),
-            job_id: words.next()?.to_owned(),
-            attempt: words.next()?.parse().ok()?,
-            dispatch_id: words.next()?.to_owned(),
-            started_at: words.next()?.parse().ok()?,
+            job_id: fields.next()?.to_owned(),
+            attempt: fields.next()?.parse().ok()?,
+            dispatch_id: fields.next()?.to_owned(),
+            started_at: fields.next()?.parse().ok()?,
             ended: None,
         }),
         "end" => {
-            let dispatch = words.next()?;
+            let dispatch = fields.next()?;
             // The newest first, since most ends follow their start closely.
             let run = runs
                 .iter_mut()
                 .rev()
                 .find(|run| run.dispatch_id == dispatch && run.ended.is_none())?;
             run.ended = Some(RunEnded {
-                at: words.next()?.parse().ok()?,
-                outcome: words.next()?.to_owned(),
+                at: fields.next()?.parse().ok()?,
+                outcome: fields.next()?.to_owned(),
             });
         }
         _ => return None,
     }
-    words.next().is_none().then_some(())
+    fields.next().is_none().then_some(())
 }
 
 #[cfg(test)]

@@ -99,11 +99,6 @@ impl Node {
         self.http.as_ref().map(PortLease::addr)
     }
 
-    /// `http://127.0.0.1:port`, for a process that serves HTTP.
-    pub fn http_url(&self) -> Option<String> {
-        self.http_addr().map(|addr| format!("http://{addr}"))
-    }
-
     pub fn links(&self) -> &Links {
         &self.links
     }

@@ -1,6 +1,7 @@
 //! The kit tested on itself: what it starts answers, what it breaks is broken,
 //! what it restarts comes back, and nothing is left behind.
 
+mod demo;
 mod needs;
 mod orphans;
 mod process;

@@ -60,7 +60,10 @@ async fn signals_do_what_they_say() -> anyhow::Result<()> {
     process.stop()?;
     process.term()?;
     let bound = Duration::from_millis(200);
-    assert!(process.wait(bound).await.is_err(), "frozen, so deaf");
+    assert!(
+        process.wait(bound).await.is_err(),
+        "frozen, so it ignores the signal"
+    );
     process.cont()?;
     assert_eq!(process.wait(SOON).await?.code(), Some(0));
     assert!(process.log().contains("asked"));

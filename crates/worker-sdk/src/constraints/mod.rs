@@ -1,9 +1,9 @@
-//! What the policy allowed a job under, and holding the handler to it.
+//! The constraints that the policy allowed a job under, and enforcing them.
 //!
 //! A process can refuse to do what is not allowed; it cannot lock itself in. So each
 //! constraint that a handler could break has a helper that the handler calls before it
-//! acts, and the result says of every constraint whether it was enforced, broken or
-//! never asked about. What must stay true: no helper lets through what a constraint of
+//! acts, and the result says of every constraint whether it was enforced, violated or
+//! never checked. What must stay true: no helper lets through what a constraint of
 //! the job does not name, and without a constraint everything is allowed.
 //!
 //! The time limit and the size of artifacts need no helper: the worker enforces them.
@@ -20,7 +20,7 @@ use airlock_proto::cap::{DiffConstraints, SandboxProfile, ToolchainConstraints};
 pub(crate) use report::{of_job, present};
 
 use crate::error::JobError;
-use crate::job::Job;
+use crate::run::job::Job;
 
 pub(crate) const MAX_RUNTIME: &str = "budgets.max_runtime_ms";
 pub(crate) const MAX_ARTIFACT_BYTES: &str = "budgets.max_artifact_bytes";
@@ -35,7 +35,7 @@ pub(crate) const MAX_LINES: &str = "diff.max_lines";
 pub(crate) const DENIED_PATHS: &str = "diff.deny_path_globs";
 pub(crate) const REDACTION: &str = "redaction_level";
 
-/// What commands have of the worker's environment.
+/// The variables of the worker's environment that commands inherit.
 const INHERITED: [&str; 6] = ["PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR"];
 
 /// What was done about one constraint.
@@ -45,7 +45,7 @@ pub(crate) enum Use {
     Refused(String),
 }
 
-/// The policy's constraints on one job, to be asked before acting.
+/// The policy's constraints on one job, to be checked before acting.
 ///
 /// A refusal is a [`JobError`] with the code `constraint_violated`: returned with `?` it
 /// ends the job for good. It is also logged, counted, alerted on the bus and named in
@@ -90,8 +90,8 @@ impl<'a> Policy<'a> {
 
     /// A command to run, if it may be: killed when the job ends, with nothing on its
     /// standard input, and of the worker's environment, which may hold credentials, no more
-    /// than `PATH`, `HOME`, `LANG`, `LC_ALL`, `TZ` and `TMPDIR`. The name is compared as it is given, so a policy that allows
-    /// `git` does not allow `/tmp/git`.
+    /// than `PATH`, `HOME`, `LANG`, `LC_ALL`, `TZ` and `TMPDIR`. The name is compared as it
+    /// is given, so a policy that allows `git` does not allow `/tmp/git`.
     pub fn command(self, program: &str) -> Result<tokio::process::Command, JobError> {
         let allowed = self.toolchain().map_or(&[][..], |t| &t.allowed_commands);
         self.listed(COMMANDS, allowed, program, "the command")?;
@@ -133,7 +133,7 @@ impl<'a> Policy<'a> {
     }
 
     /// Whether a file may be read: below one of the policy's folders, of either kind.
-    /// Gives the path with all links followed, to be used instead of the one asked about.
+    /// Gives the path with all links followed, to be used instead of the one given.
     pub fn read(self, path: impl AsRef<Path>) -> Result<PathBuf, JobError> {
         let lists = |s: &'a SandboxProfile| [&s.fs_read_only, &s.fs_read_write];
         self.path(
@@ -164,24 +164,24 @@ impl<'a> Policy<'a> {
         let within =
             |count: usize, max: i32| max <= 0 || usize::try_from(max).is_ok_and(|max| count <= max);
         if !within(files.len(), limits.max_files) {
-            let words = format!(
+            let message = format!(
                 "{} files changed; {} are allowed",
                 files.len(),
                 limits.max_files
             );
-            return Err(self.job.refuse(MAX_FILES, words));
+            return Err(self.job.refuse(MAX_FILES, message));
         }
         if !within(lines, limits.max_lines) {
-            let words = format!("{lines} lines changed; {} are allowed", limits.max_lines);
-            return Err(self.job.refuse(MAX_LINES, words));
+            let message = format!("{lines} lines changed; {} are allowed", limits.max_lines);
+            return Err(self.job.refuse(MAX_LINES, message));
         }
         for file in files.iter().map(AsRef::as_ref) {
             let plain = paths::plain(file);
             for glob in limits.deny_path_globs.iter().map(Glob::new) {
                 // What leads out of the tree is no file of a change.
                 if plain.as_ref().is_none_or(|plain| glob.matches(plain)) {
-                    let words = format!("{file} must not be changed");
-                    return Err(self.job.refuse(DENIED_PATHS, words));
+                    let message = format!("{file} must not be changed");
+                    return Err(self.job.refuse(DENIED_PATHS, message));
                 }
             }
         }
@@ -191,8 +191,8 @@ impl<'a> Policy<'a> {
         Ok(())
     }
 
-    /// How much of personal or secret data must be left out, in the policy's own word.
-    /// Asking counts as heeding.
+    /// How much of personal or secret data must be left out, as the policy names it.
+    /// Reading it counts as enforcing it.
     pub fn redaction_level(self) -> Option<&'a str> {
         let level = self.job.constraints()?.redaction_level.as_str();
         if level.is_empty() {
@@ -202,7 +202,7 @@ impl<'a> Policy<'a> {
         Some(level)
     }
 
-    /// The constraints nobody has asked about so far, by their paths. Those that a
+    /// The constraints that were not checked so far, by their paths. Those that a
     /// process cannot enforce alone stay here; they are what its container is for.
     pub fn unchecked(self) -> Vec<&'static str> {
         present(self.job)
@@ -235,7 +235,7 @@ impl<'a> Policy<'a> {
         self,
         constraint: &'static str,
         path: &Path,
-        doing: &str,
+        action: &str,
         lists: Option<[&Vec<String>; 2]>,
     ) -> Result<PathBuf, JobError> {
         let confined = self.sandbox().is_some_and(|s| {
@@ -245,8 +245,8 @@ impl<'a> Policy<'a> {
             return Ok(path.to_owned());
         };
         let refuse = |why: String| {
-            let words = format!("{doing} {}: {why}", path.display());
-            self.job.refuse(constraint, words)
+            let message = format!("{action} {}: {why}", path.display());
+            self.job.refuse(constraint, message)
         };
         let real = paths::resolve(path).map_err(|e| refuse(e.to_string()))?;
         if lists

@@ -6,7 +6,7 @@ use super::{
     COMMANDS, DENIED_PATHS, ISOLATED, MAX_ARTIFACT_BYTES, MAX_FILES, MAX_LINES, MAX_RUNTIME,
     NETWORK, READ_ONLY, READ_WRITE, REDACTION, TOOLS, Use,
 };
-use crate::job::Job;
+use crate::run::job::Job;
 
 /// The constraints that the job has, each with what was done about it.
 pub(crate) fn present(job: &Job) -> Vec<(&'static str, Option<Use>)> {
@@ -49,7 +49,7 @@ pub(crate) fn present(job: &Job) -> Vec<(&'static str, Option<Use>)> {
     names
         .into_iter()
         .map(|name| {
-            // These the worker itself sees to.
+            // The worker itself enforces these.
             let always = [MAX_RUNTIME, MAX_ARTIFACT_BYTES].contains(&name);
             let used = extras.uses.get(name).cloned();
             (name, used.or_else(|| always.then_some(Use::Enforced)))
@@ -64,7 +64,7 @@ pub(crate) fn of_job(job: &Job) -> Vec<ConstraintReport> {
         .map(|(constraint, used)| {
             let (outcome, detail) = match used {
                 Some(Use::Enforced) => (ConstraintOutcome::Enforced, String::new()),
-                Some(Use::Refused(words)) => (ConstraintOutcome::Refused, words),
+                Some(Use::Refused(message)) => (ConstraintOutcome::Refused, message),
                 None => (ConstraintOutcome::Unchecked, String::new()),
             };
             ConstraintReport {

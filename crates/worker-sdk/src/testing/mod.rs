@@ -43,23 +43,23 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::artifacts::Artifact;
 use crate::constraints::{self, Use};
-use crate::context::JobContext;
 use crate::error::JobError;
-use crate::handler;
-use crate::host::Host;
-use crate::job::{Job, Parts};
 use crate::metrics::Metrics;
-use crate::notes::Note;
-use crate::state::States;
-use crate::store::Store;
+use crate::outbound::progress::ProgressEvent;
+use crate::run::artifacts::Artifact;
+use crate::run::context::JobContext;
+use crate::run::handler;
+use crate::run::job::{Job, JobParts};
+use crate::run::payload_store::PayloadStore;
+use crate::run::services::JobServices;
+use crate::run::state::HandlerState;
 
 #[cfg(feature = "stack")]
 pub use stack::{Ended, RunningWorker, Stack, StackBuilder};
 
-/// How many progress reports one test job keeps.
-const NOTES: usize = 1_024;
+/// How many progress events one test job keeps.
+const EVENT_QUEUE: usize = 1_024;
 
 /// A job that no scheduler knows of.
 #[must_use = "a test job does nothing until it is run"]
@@ -68,7 +68,7 @@ pub struct TestJob {
     detail: own::Dispatch,
     attempt: u32,
     cancel: CancellationToken,
-    states: States,
+    states: HandlerState,
     stored: BTreeMap<String, Bytes>,
 }
 
@@ -111,12 +111,12 @@ impl TestJob {
             detail: own::Dispatch::default(),
             attempt: 1,
             cancel: CancellationToken::new(),
-            states: States::default(),
+            states: HandlerState::default(),
             stored: BTreeMap::new(),
         }
     }
 
-    /// Which try it is.
+    /// Which attempt it is.
     pub fn attempt(mut self, attempt: u32) -> Self {
         self.attempt = attempt;
         self
@@ -149,7 +149,7 @@ impl TestJob {
 
     /// What the worker would be built with.
     pub fn state<T: Send + Sync + 'static>(mut self, state: T) -> Self {
-        self.states.put(state);
+        self.states.insert(state);
         self
     }
 
@@ -182,7 +182,7 @@ impl TestJob {
         In: DeserializeOwned + Send + 'static,
         Out: Serialize + 'static,
     {
-        let (sender, mut notes) = mpsc::channel(NOTES);
+        let (sender, mut events) = mpsc::channel(EVENT_QUEUE);
         let (job, outcome) = match self.job(sender) {
             Ok(job) => {
                 job.start();
@@ -205,22 +205,22 @@ impl TestJob {
         let Some(job) = job else {
             return report;
         };
-        while let Ok(note) = notes.try_recv() {
-            let Note::Progress(word) = note else {
+        while let Ok(event) = events.try_recv() {
+            let ProgressEvent::Progress(update) = event else {
                 continue;
             };
-            match keys::parse_pointer(&word.result_ptr) {
+            match keys::parse_pointer(&update.result_ptr) {
                 Some(key) => report.partials.push(stored_json(&job, key).await),
                 None => report
                     .progress
-                    .push((u8::try_from(word.percent).unwrap_or(100), word.message)),
+                    .push((u8::try_from(update.percent).unwrap_or(100), update.message)),
             }
         }
-        report.look_at(&job).await;
+        report.inspect(&job).await;
         report
     }
 
-    fn job(self, notes: mpsc::Sender<Note>) -> Result<Arc<Job>, JobError> {
+    fn job(self, events: mpsc::Sender<ProgressEvent>) -> Result<Arc<Job>, JobError> {
         let dispatch = Uuid::new_v4();
         let mut request = self.request;
         request.dispatch = Some(cap::DispatchIdentity {
@@ -228,7 +228,7 @@ impl TestJob {
             attempt: u64::from(self.attempt),
             assigned_worker_id: "test".to_owned(),
         });
-        let mut job = Job::new(Parts {
+        let mut job = Job::new(JobParts {
             id: JobId::new(&request.job_id)?,
             dispatch,
             request,
@@ -236,7 +236,7 @@ impl TestJob {
             trace_id: "test".to_owned(),
             traceparent: None,
             handler: None,
-            host: Arc::new(host(notes, self.states, self.stored)),
+            services: Arc::new(test_services(events, self.states, self.stored)),
         });
         job.cancel = self.cancel;
         Ok(Arc::new(job))
@@ -251,44 +251,52 @@ impl TestJob {
 
 impl TestReport {
     /// What is left to see when the handler is done.
-    async fn look_at(&mut self, job: &Job) {
+    async fn inspect(&mut self, job: &Job) {
         for (constraint, used) in constraints::present(job) {
             match used {
                 Some(Use::Enforced) => {}
-                Some(Use::Refused(words)) => self.refused.push((constraint, words)),
+                Some(Use::Refused(message)) => self.refused.push((constraint, message)),
                 None => self.unchecked.push(constraint),
             }
         }
         let artifacts = job.extras().artifacts.clone();
         for artifact in artifacts {
             let key = keys::parse_pointer(&artifact.pointer).unwrap_or_default();
-            let content = job.host.store.get(key).await.ok().flatten();
+            let content = job.services.store.get(key).await.ok().flatten();
             self.artifacts.push((artifact, content.unwrap_or_default()));
         }
     }
 }
 
 async fn stored_json(job: &Job, key: &str) -> Value {
-    let content = job.host.store.get(key).await.ok().flatten();
+    let content = job.services.store.get(key).await.ok().flatten();
     let parsed = content.and_then(|json| serde_json::from_slice(&json).ok());
     parsed.unwrap_or(Value::Null)
 }
 
-fn host(notes: mpsc::Sender<Note>, states: States, stored: BTreeMap<String, Bytes>) -> Host {
-    Host {
+fn test_services(
+    events: mpsc::Sender<ProgressEvent>,
+    states: HandlerState,
+    stored: BTreeMap<String, Bytes>,
+) -> JobServices {
+    JobServices {
         worker: "test".to_owned(),
-        notes,
+        events,
         states,
-        store: Store::memory(stored),
+        store: PayloadStore::memory(stored),
         metrics: Metrics::new(Vec::new()),
         artifact_ttl: Duration::from_secs(1),
     }
 }
 
-/// A host that nobody listens to.
+/// Services whose events nobody receives.
 #[cfg(test)]
-pub(crate) fn quiet_host() -> Arc<Host> {
-    Arc::new(host(mpsc::channel(1).0, States::default(), BTreeMap::new()))
+pub(crate) fn idle_services() -> Arc<JobServices> {
+    Arc::new(test_services(
+        mpsc::channel(1).0,
+        HandlerState::default(),
+        BTreeMap::new(),
+    ))
 }
 
 #[cfg(test)]

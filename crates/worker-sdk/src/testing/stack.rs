@@ -32,8 +32,8 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::builder::Builder;
 use crate::error::WorkerError;
+use crate::worker::builder::Builder;
 
 /// Until everything is up. Long, for machines that build meanwhile.
 const READY_BOUND: Duration = Duration::from_secs(90);
@@ -139,8 +139,8 @@ impl StackBuilder {
 }
 
 fn find_airlock() -> anyhow::Result<PathBuf> {
-    if let Some(told) = std::env::var_os("AIRLOCK_BIN").filter(|path| !path.is_empty()) {
-        let path = PathBuf::from(told);
+    if let Some(path) = std::env::var_os("AIRLOCK_BIN").filter(|path| !path.is_empty()) {
+        let path = PathBuf::from(path);
         ensure!(
             path.is_file(),
             "AIRLOCK_BIN is {}, which is no file",

@@ -7,14 +7,14 @@ use airlock_bus::{Outgoing, subjects};
 use airlock_proto::own;
 use airlock_worker::JobContext;
 
-use crate::fake::{Fake, dispatch_of};
+use crate::fake_scheduler::{FakeScheduler, dispatch_of};
 
 const JOBS: usize = 4_000;
 const BATCH: usize = 500;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_is_answered_whole() -> anyhow::Result<()> {
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     let worker = fake
         .worker(|w| {
             w.max_parallel(2_000)

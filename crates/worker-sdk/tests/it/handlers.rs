@@ -15,11 +15,11 @@ use airlock_testkit::{Seen, eventually};
 use airlock_worker::{HandlerOptions, JobContext, JobError};
 use serde_json::{Value, json};
 
-use crate::fake::{BOUND, Fake, detail, next, status};
+use crate::fake_scheduler::{BOUND, FakeScheduler, detail, next, status};
 
 #[tokio::test]
 async fn handlers_share_what_the_worker_was_built_with() -> anyhow::Result<()> {
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     let _worker = fake
         .worker(|w| {
             w.state(AtomicU32::new(40))
@@ -46,7 +46,7 @@ async fn handlers_share_what_the_worker_was_built_with() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn a_busy_handler_keeps_no_place_from_others() -> anyhow::Result<()> {
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     let (now, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let (at_once, peak) = (Arc::clone(&now), Arc::clone(&most));
     let gate = Arc::new(tokio::sync::Semaphore::new(0));
@@ -93,7 +93,7 @@ async fn a_busy_handler_keeps_no_place_from_others() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn a_handler_has_a_time_limit_of_its_own() -> anyhow::Result<()> {
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     let _worker = fake
         .worker(|w| {
             let brief = HandlerOptions::new().timeout(Duration::from_millis(80));
@@ -116,7 +116,7 @@ async fn a_handler_has_a_time_limit_of_its_own() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn partial_results_and_artifacts_are_pointed_at() -> anyhow::Result<()> {
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     let _worker = fake
         .worker(|w| {
             w.on("job.draw", |ctx: JobContext, (): ()| async move {
@@ -160,14 +160,21 @@ async fn partial_results_and_artifacts_are_pointed_at() -> anyhow::Result<()> {
         fake.redis.command(&["GET", key]).await?.as_deref(),
         Some("not really")
     );
+    let seven_days = 600_000..=604_800;
     let ttl = fake.redis.command(&["TTL", key]).await?.unwrap_or_default();
-    assert!((600_000..=604_800).contains(&ttl.parse::<i64>()?), "{ttl}");
+    assert!(seven_days.contains(&ttl.parse::<i64>()?), "{ttl}");
+    // The result's receipt ends the job for the worker, and the artifact keeps its time.
+    fake.receipt(&order).await?;
+    let inventory = fake.inventory().await?;
+    assert_eq!(inventory.finished_dispatch_ids, Vec::<String>::new());
+    let ttl = fake.redis.command(&["TTL", key]).await?.unwrap_or_default();
+    assert!(seven_days.contains(&ttl.parse::<i64>()?), "{ttl}");
     Ok(())
 }
 
 #[tokio::test]
 async fn constraints_are_enforced_and_reported() -> anyhow::Result<()> {
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     let mut alerts = fake.bus.subscribe(subjects::ALERT, None).await?;
     let _worker = fake
         .worker(|w| {

@@ -1,14 +1,14 @@
 //! A real worker against real NATS and Redis, with the test as its scheduler.
 
 mod certificates;
-mod ends;
-mod fake;
+mod fake_scheduler;
 mod flood;
 mod handlers;
-mod leaving;
+mod intake;
+mod observability;
 mod outages;
+mod outcomes;
 mod payloads;
 mod secured;
+mod shutdown;
 mod signed;
-mod taking;
-mod watching;

@@ -8,7 +8,7 @@ use airlock_testkit::{Proxy, Seen, eventually};
 use airlock_worker::{Builder, JobContext};
 use tokio::sync::Notify;
 
-use crate::fake::{BOUND, Fake, status};
+use crate::fake_scheduler::{BOUND, FakeScheduler, status};
 
 /// Waits until the test lets it go on.
 fn gated(go_on: &Arc<Notify>) -> impl FnOnce(Builder) -> Builder + use<> {
@@ -26,7 +26,7 @@ fn gated(go_on: &Arc<Notify>) -> impl FnOnce(Builder) -> Builder + use<> {
 
 #[tokio::test]
 async fn a_result_is_repeated_until_its_receipt() -> anyhow::Result<()> {
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     let go_on = Arc::new(Notify::new());
     let worker = fake
         .worker(|w| gated(&go_on)(w).receipt_within(Duration::from_millis(100)))
@@ -45,7 +45,7 @@ async fn a_result_is_repeated_until_its_receipt() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn the_inventory_tells_what_runs_and_what_has_no_receipt() -> anyhow::Result<()> {
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     let go_on = Arc::new(Notify::new());
     let _worker = fake.worker(gated(&go_on)).await?;
     let finished = fake.send("job.gated", "1").await?;
@@ -64,13 +64,13 @@ async fn the_inventory_tells_what_runs_and_what_has_no_receipt() -> anyhow::Resu
 
 #[tokio::test]
 async fn nats_restarts_in_the_middle_of_a_job() -> anyhow::Result<()> {
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     let go_on = Arc::new(Notify::new());
     let worker = fake.worker(gated(&go_on)).await?;
     let order = fake.send("job.gated", "1").await?;
     fake.progress().await?;
     fake.nats.kill()?;
-    // It ends while nobody can be told.
+    // It ends while nobody can be status.
     go_on.notify_one();
     eventually(BOUND, "the job to end during the outage", || async {
         let done = worker.stats.snapshot().succeeded;
@@ -89,7 +89,7 @@ async fn nats_restarts_in_the_middle_of_a_job() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn a_wiped_nats_gets_the_results_again() -> anyhow::Result<()> {
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     let go_on = Arc::new(Notify::new());
     // The repeat must come from noticing the loss, not from waiting.
     let _worker = fake
@@ -108,7 +108,7 @@ async fn a_wiped_nats_gets_the_results_again() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn cut_off_it_works_on_and_registers_again() -> anyhow::Result<()> {
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     let proxy = Proxy::start(fake.nats.addr()).await?;
     let url = proxy.rewrite(&fake.nats.url())?;
     let go_on = Arc::new(Notify::new());
@@ -131,12 +131,12 @@ async fn cut_off_it_works_on_and_registers_again() -> anyhow::Result<()> {
     // Sent to it while it is away.
     let next = fake.send("job.gated", "2").await?;
     proxy.heal().await?;
-    let hello = fake.hello().await?.airlock.expect("a WorkerHello");
+    let handshake = fake.handshake().await?.airlock.expect("a WorkerHello");
     assert_eq!(
-        hello.incarnation, fake.incarnation,
+        handshake.incarnation, fake.incarnation,
         "it is the same process"
     );
-    assert!(!hello.goodbye && !hello.draining);
+    assert!(!handshake.goodbye && !handshake.draining);
     assert_eq!(status(&fake.result_of(&order).await?), JobStatus::Succeeded);
     go_on.notify_one();
     assert_eq!(status(&fake.result_of(&next).await?), JobStatus::Succeeded);

@@ -6,7 +6,7 @@ use airlock_worker::{Builder, JobContext};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::fake::{BOUND, Fake, detail, status};
+use crate::fake_scheduler::{BOUND, FakeScheduler, detail, status};
 
 fn echo(worker: Builder) -> Builder {
     worker
@@ -21,7 +21,7 @@ fn echo(worker: Builder) -> Builder {
 
 #[tokio::test]
 async fn an_input_is_read_by_pointer_and_none_is_null() -> anyhow::Result<()> {
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     let _worker = fake.worker(echo).await?;
     let mut order = fake.order("job.echo", "");
     order.detail.payload = None;
@@ -64,7 +64,7 @@ async fn an_input_is_read_by_pointer_and_none_is_null() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn an_input_that_was_changed_in_the_store_does_not_run() -> anyhow::Result<()> {
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     let _worker = fake.worker(echo).await?;
     let decided = r#"{"cmd":"harmless"}"#;
     for (staged, runs) in [(decided, true), (r#"{"cmd":"rm -rf /"}"#, false)] {
@@ -89,7 +89,7 @@ async fn an_input_that_was_changed_in_the_store_does_not_run() -> anyhow::Result
 
 #[tokio::test]
 async fn a_large_output_goes_by_pointer() -> anyhow::Result<()> {
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     let _worker = fake.worker(echo).await?;
     // Above the limit set here, and above what NATS takes at all.
     for size in [1_000_usize, 3_000_000] {
@@ -106,9 +106,9 @@ async fn a_large_output_goes_by_pointer() -> anyhow::Result<()> {
             .await?
             .unwrap_or_default();
         assert_eq!(stored.len(), size + 2, "with its quotes");
-        let told = detail(&result);
-        assert_eq!(told.payload_size, stored.len() as u64);
-        assert_eq!(told.payload_sha256[..], Sha256::digest(&stored)[..]);
+        let staged = detail(&result);
+        assert_eq!(staged.payload_size, stored.len() as u64);
+        assert_eq!(staged.payload_sha256[..], Sha256::digest(&stored)[..]);
         let ttl: i64 = fake
             .redis
             .command(&["TTL", &key])
@@ -122,7 +122,7 @@ async fn a_large_output_goes_by_pointer() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn with_redis_away_inputs_wait_for_it() -> anyhow::Result<()> {
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     let worker = fake.worker(echo).await?;
     fake.redis.kill()?;
     let mut order = fake.order("job.echo", "");
@@ -144,7 +144,7 @@ async fn with_redis_away_inputs_wait_for_it() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn it_registers_and_works_without_redis() -> anyhow::Result<()> {
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     fake.redis.stop()?;
     let _worker = fake.worker(echo).await?;
     let order = fake.send("job.echo", "1").await?;

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::certificates::Authority;
-use crate::fake::{BOUND, Fake, next, status};
+use crate::fake_scheduler::{BOUND, FakeScheduler, next, status};
 
 /// A certificate for this machine that is its own authority, and its key.
 fn certificate(dir: &TestDir) -> anyhow::Result<(PathBuf, PathBuf)> {
@@ -62,12 +62,12 @@ async fn nats_with_a_password_over_tls() -> anyhow::Result<()> {
         ..BusConfig::default()
     };
     let bus = Bus::connect(&config("hush"), "test").await?;
-    let mut hellos = bus.subscribe(subjects::HANDSHAKE, None).await?;
+    let mut handshakes = bus.subscribe(subjects::HANDSHAKE, None).await?;
     let task = tokio::spawn(worker(config("hush")).run_until(CancellationToken::new()));
-    let Payload::Handshake(hello) = next(&mut hellos, "a handshake").await? else {
+    let Payload::Handshake(handshake) = next(&mut handshakes, "a handshake").await? else {
         panic!("not a handshake");
     };
-    assert_eq!(hello.component_id, "secured");
+    assert_eq!(handshake.component_id, "secured");
     task.abort();
 
     let refused = worker(config("guess")).run_until(CancellationToken::new());
@@ -81,7 +81,7 @@ async fn nats_with_a_password_over_tls() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn redis_with_a_password() -> anyhow::Result<()> {
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     let plain = fake.redis.url();
     fake.redis
         .command(&["ACL", "SETUSER", "worker", "on", ">hush", "~*", "+@all"])
@@ -137,16 +137,16 @@ async fn nats_that_asks_for_a_certificate() -> anyhow::Result<()> {
         ..BusConfig::default()
     };
     let bus = Bus::connect(&admin, "test").await?;
-    let mut hellos = bus.subscribe(subjects::HANDSHAKE, None).await?;
+    let mut handshakes = bus.subscribe(subjects::HANDSHAKE, None).await?;
     let known = plain()
         .nats_url(&url)
         .nats_tls_ca(&authority.ca)
         .nats_client_certificate(&mine.cert, &mine.key);
     let task = tokio::spawn(known.run_until(CancellationToken::new()));
-    let Payload::Handshake(hello) = next(&mut hellos, "a handshake").await? else {
+    let Payload::Handshake(handshake) = next(&mut handshakes, "a handshake").await? else {
         panic!("not a handshake");
     };
-    assert_eq!(hello.component_id, "secured");
+    assert_eq!(handshake.component_id, "secured");
     task.abort();
 
     // Without a certificate, with a stranger's, and with a server one does not trust.
@@ -198,7 +198,7 @@ async fn redis_over_tls_with_an_authority_and_a_certificate_of_ones_own() -> any
     ];
     let redis = Redis::start_with(&dir, &args).await?;
     let url = format!("rediss://127.0.0.1:{number}");
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     let fill = |_: JobContext, size: usize| async move { Ok("x".repeat(size)) };
     let worker = fake
         .worker(|w| {

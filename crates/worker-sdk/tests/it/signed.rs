@@ -8,7 +8,7 @@ use airlock_testkit::{Seen, eventually};
 use airlock_worker::JobContext;
 use base64::Engine as _;
 
-use crate::fake::{BOUND, Fake, status};
+use crate::fake_scheduler::{BOUND, FakeScheduler, status};
 
 /// A new key, and its PEM.
 fn key() -> anyhow::Result<(SigningKey, String)> {
@@ -20,7 +20,7 @@ fn key() -> anyhow::Result<(SigningKey, String)> {
 
 #[tokio::test]
 async fn both_sides_sign_and_nothing_else_is_obeyed() -> anyhow::Result<()> {
-    let mut fake = Fake::start().await?;
+    let mut fake = FakeScheduler::start().await?;
     let (scheduler, _) = key()?;
     let (stranger, _) = key()?;
     let (own, own_pem) = key()?;

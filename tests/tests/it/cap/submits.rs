@@ -164,7 +164,7 @@ async fn a_submit_waits_for_redis_with_its_context() -> Result<()> {
     let payload = json!({"text": "later"});
     Program::submit(&stack, "client", &order("late-1", &payload, json!({}))).await?;
     // It is neither accepted without its content nor thrown away.
-    let log = "a submission waits for a store";
+    let log = "store unavailable, submission retried later";
     stack.scheduler(0).wait_for_log(log, WAIT).await?;
     ensure!(client(&stack)?.get("late-1").await.is_err());
     ensure!(reasons(&stack).await?.is_empty());

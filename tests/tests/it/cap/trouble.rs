@@ -73,7 +73,7 @@ async fn a_result_by_pointer_waits_for_redis() -> Result<()> {
     let job = in_the_middle(&client, &agent, 2000).await?;
     // The worker's own way to Redis stays: it leaves its result there and says so.
     stack.scheduler(0).to_redis()?.cut();
-    let log = "staged results cannot be read yet";
+    let log = "reading staged results failed, results retried later";
     stack.scheduler(0).wait_for_log(log, WAIT).await?;
     let state = client.get(&job).await?.state.to_string();
     ensure!(

@@ -18,8 +18,8 @@ fn resident() -> u64 {
 }
 
 /// A job as clients send them, with labels and a trace.
-fn ordinary(n: usize, topic: &str) -> KnownJob {
-    let mut known = with_spec(&format!("0192f7a0-0000-7000-8000-{n:012}"), |s| {
+fn ordinary(n: usize, topic: &str) -> QueuedJob {
+    let mut queued = with_spec(&format!("0192f7a0-0000-7000-8000-{n:012}"), |s| {
         s.topic = Topic::new(topic).unwrap();
         s.priority = Priority::ALL[n % 3];
         s.capability = Some("image.resize".to_owned());
@@ -28,33 +28,33 @@ fn ordinary(n: usize, topic: &str) -> KnownJob {
                 .insert(format!("label-{i}"), format!("value {n} {i}"));
         }
     });
-    known.tenant = TenantId::new(format!("tenant-{}", n % 20)).unwrap();
-    known.trace_id = format!("{n:032x}");
-    known.traceparent = format!("00-{n:032x}-0000000000000001-01");
-    known
+    queued.tenant = TenantId::new(format!("tenant-{}", n % 20)).unwrap();
+    queued.trace_id = format!("{n:032x}");
+    queued.traceparent = format!("00-{n:032x}-0000000000000001-01");
+    queued
 }
 
 /// Microseconds from verdict to assignment and end, for one job at a time.
-fn dispatch_cost(rig: &mut Rig, from: usize, jobs: usize) -> f64 {
+fn dispatch_cost(fixture: &mut Fixture, from: usize, jobs: usize) -> f64 {
     let began = Instant::now();
     for n in from..from + jobs {
-        let known = ordinary(n, "job.echo");
-        let id = known.id.to_string();
-        let a = rig.assigned(known);
-        rig.result(&id, &a, Outcome::Succeeded);
+        let queued = ordinary(n, "job.echo");
+        let id = queued.id.to_string();
+        let a = fixture.assigned(queued);
+        fixture.result(&id, &a, Outcome::Succeeded);
     }
     began.elapsed().as_secs_f64() * 1e6 / jobs as f64
 }
 
 #[test]
 fn a_hundred_thousand_waiting_jobs_are_cheap() {
-    let mut rig = Rig::new();
-    rig.hello("w", 100);
-    let empty = dispatch_cost(&mut rig, 10_000_000, 2_000);
+    let mut fixture = Fixture::new();
+    fixture.register_worker("w", 100);
+    let empty = dispatch_cost(&mut fixture, 10_000_000, 2_000);
     let before = resident();
     for n in 0..CROWD {
         // Nobody serves them.
-        rig.allow(ordinary(n, &format!("job.nobody.{}", n % 5)));
+        fixture.allow(ordinary(n, &format!("job.nobody.{}", n % 5)));
     }
     let memory = resident().saturating_sub(before);
     let mut ordered = Rules::default();
@@ -67,23 +67,23 @@ fn a_hundred_thousand_waiting_jobs_are_cheap() {
     topics.insert(nobody, vec![pool("elsewhere")]);
     topics.insert(crate::routing::Glob::new("job.*"), vec![pool("default")]);
     let began = Instant::now();
-    let effects = rig.feed(Input::Rules(Arc::new(ordered)));
+    let effects = fixture.feed(Input::Rules(Arc::new(ordered)));
     let reload = began.elapsed();
     // Those that had a slot before the rules changed are in flight.
-    assert!(effects.iter().all(|e| !matches!(e, Effect::Refuse { .. })));
-    let waiting = rig.engine.census().waiting;
+    assert!(effects.iter().all(|e| !matches!(e, Effect::Close { .. })));
+    let waiting = fixture.engine.counts().waiting;
     assert!(waiting >= CROWD - 100, "{waiting}");
-    let held: Vec<(JobId, Assignment)> = rig
+    let held: Vec<(JobId, Assignment)> = fixture
         .engine
         .jobs
         .iter()
         .filter_map(|(id, j)| Some((id.clone(), j.assignment()?.clone())))
         .collect();
     for (id, a) in held {
-        rig.result(id.as_str(), &a, Outcome::Succeeded);
+        fixture.result(id.as_str(), &a, Outcome::Succeeded);
     }
-    let crowded = dispatch_cost(&mut rig, 20_000_000, 2_000);
-    let lanes = rig.engine.lanes().len();
+    let crowded = dispatch_cost(&mut fixture, 20_000_000, 2_000);
+    let lanes = fixture.engine.lanes().len();
     eprintln!(
         "{waiting} waiting in {lanes} lanes: {:.0} MB, {empty:.1} µs a job with an empty queue, \
          {crowded:.1} µs with this one, new rules in {} ms",
@@ -101,17 +101,17 @@ fn a_hundred_thousand_waiting_jobs_are_cheap() {
 
 #[test]
 fn waiting_wakes_the_leader_by_the_grid_not_by_the_job() {
-    let mut rig = Rig::new();
+    let mut fixture = Fixture::new();
     for n in 0..20_000 {
-        rig.allow(ordinary(n, "job.nobody"));
+        fixture.allow(ordinary(n, "job.nobody"));
     }
-    rig.live(secs(70));
+    fixture.run_for(secs(70));
     let mut rounds = 0;
     let mut effects = 0;
-    let end = rig.now + secs(30);
-    while let Some(next) = rig.engine.next_deadline().filter(|at| *at <= end) {
-        rig.now = next;
-        effects += rig.feed(Input::Tick).len();
+    let end = fixture.now + secs(30);
+    while let Some(next) = fixture.engine.next_deadline().filter(|at| *at <= end) {
+        fixture.now = next;
+        effects += fixture.tick().len();
         rounds += 1;
     }
     // Twenty a second at most, a few more where there is more than one round's worth.
@@ -121,19 +121,19 @@ fn waiting_wakes_the_leader_by_the_grid_not_by_the_job() {
 
 #[test]
 fn more_timers_than_one_round_takes_are_worked_off_in_the_next() {
-    let mut rig = Rig::with(Settings {
+    let mut fixture = Fixture::with(Settings {
         max_scheduling_retries: 1,
         ..Settings::default()
     });
     for n in 0..10_000 {
-        rig.allow(ordinary(n, "job.nobody"));
+        fixture.allow(ordinary(n, "job.nobody"));
     }
     let mut largest = 0;
     let mut refused = 0;
-    let end = rig.now + secs(10);
-    while let Some(next) = rig.engine.next_deadline().filter(|at| *at <= end) {
-        rig.now = next;
-        let n = rig.feed(Input::Tick).len();
+    let end = fixture.now + secs(10);
+    while let Some(next) = fixture.engine.next_deadline().filter(|at| *at <= end) {
+        fixture.now = next;
+        let n = fixture.tick().len();
         largest = largest.max(n);
         refused += n;
     }

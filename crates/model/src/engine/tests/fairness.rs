@@ -153,54 +153,54 @@ proptest! {
         let limited = TenantId::new("t0").unwrap();
         let rule = crate::rules::TenantRule { weight: 2, max_concurrent: Some(2) };
         rules.tenants.named.insert(limited.clone(), rule);
-        let mut rig = Rig::new();
-        rig.feed(Input::Rules(Arc::new(rules.clone())));
+        let mut fixture = Fixture::new();
+        fixture.feed(Input::Rules(Arc::new(rules.clone())));
         for w in fleet.workers() {
             let draining = w.draining;
             let id = w.id.to_string();
-            rig.feed(Input::Hello(Box::new(w.clone())));
-            let mut b = beat(&id, &[]);
+            fixture.feed(Input::Register(Box::new(w.clone())));
+            let mut b = heartbeat(&id, &[]);
             b.active_jobs = w.reported_active;
             b.cpu_load = w.cpu_load;
             b.max_parallel = w.max_parallel;
             b.draining = draining;
-            rig.feed(Input::Beat(b));
+            fixture.feed(Input::Heartbeat(b));
         }
-        let mut held: Vec<(KnownJob, Assignment)> = Vec::new();
-        let mut known: BTreeMap<JobId, KnownJob> = BTreeMap::new();
+        let mut held: Vec<(QueuedJob, Assignment)> = Vec::new();
+        let mut queued: BTreeMap<JobId, QueuedJob> = BTreeMap::new();
         for (i, (topic, cuda, tenant, ends)) in steps.into_iter().enumerate() {
             let mut next = job(&format!("j{i}"));
             next.spec = Arc::new(spec_of(topic, cuda));
             next.tenant = TenantId::new(format!("t{tenant}")).unwrap();
-            known.insert(next.id.clone(), next.clone());
-            let mut effects = rig.allow(next);
+            queued.insert(next.id.clone(), next.clone());
+            let mut effects = fixture.allow(next);
             if ends % 2 == 0 && !held.is_empty() {
                 let (job, a) = held.swap_remove(usize::from(ends) % held.len());
-                effects.extend(rig.result(job.id.as_str(), &a, Outcome::Succeeded));
-                known.remove(&job.id);
+                effects.extend(fixture.result(job.id.as_str(), &a, Outcome::Succeeded));
+                queued.remove(&job.id);
             }
             for e in effects {
                 if let Effect::Assign { job, assignment, .. } = e {
-                    let w = rig.worker(assignment.worker.as_str());
+                    let w = fixture.worker(assignment.worker.as_str());
                     prop_assert!(may(&rules, &job.spec, w), "{} on {w:?}", job.id);
                     held.push(((*job).clone(), assignment));
                 }
             }
-            for w in rig.engine.workers() {
+            for w in fixture.engine.workers() {
                 prop_assert!(w.in_flight <= w.slots());
             }
             let of_limited = held.iter().filter(|(j, _)| j.tenant == limited).count();
             prop_assert!(of_limited <= 2);
             // Whatever waits could not have been placed.
-            for (id, k) in &known {
+            for (id, k) in &queued {
                 if held.iter().any(|(j, _)| j.id == *id) {
                     continue;
                 }
                 let stuck = k.tenant == limited && of_limited == 2;
-                let place = rig.engine.workers().any(|w| may(&rules, &k.spec, w) && has_room(w));
+                let place = fixture.engine.workers().any(|w| may(&rules, &k.spec, w) && has_room(w));
                 prop_assert!(stuck || !place, "{id} waits beside a free slot");
             }
-            rig.engine.ready.check();
+            fixture.engine.ready.check();
         }
     }
 
@@ -217,12 +217,12 @@ proptest! {
             let rule = crate::rules::TenantRule { weight: *weight, max_concurrent: None };
             rules.tenants.named.insert(TenantId::new(format!("t{i}")).unwrap(), rule);
         }
-        let mut rig = Rig::new();
-        rig.feed(Input::Rules(Arc::new(rules)));
-        rig.hello("w", 1);
-        let mut running = ("first".to_owned(), rig.assigned(job("first")));
+        let mut fixture = Fixture::new();
+        fixture.feed(Input::Rules(Arc::new(rules)));
+        fixture.register_worker("w", 1);
+        let mut running = ("first".to_owned(), fixture.assigned(job("first")));
         let mut n = 0;
-        let mut more = |rig: &mut Rig| {
+        let mut more = |fixture: &mut Fixture| {
             for i in 0..weights.len() {
                 n += 1;
                 let mut next = with_spec(&format!("n{n}"), |s| {
@@ -230,23 +230,23 @@ proptest! {
                     s.topic = Topic::new(format!("job.x{}", n % 3)).unwrap();
                 });
                 next.tenant = TenantId::new(format!("t{i}")).unwrap();
-                rig.allow(next);
+                fixture.allow(next);
             }
         };
         for _ in 0..backlog {
-            more(&mut rig);
+            more(&mut fixture);
         }
         let mut quiet = with_spec("quiet", |s| s.priority = Priority::Batch);
         quiet.tenant = TenantId::new("quiet").unwrap();
-        rig.allow(quiet);
+        fixture.allow(quiet);
         // One of weight 1·1 beside at most three of weight 19·6 each.
         let bound = 6 * weights.iter().sum::<u32>() as usize + weights.len() + 2;
         for turn in 0..=bound {
             prop_assert!(turn < bound, "not after {bound} others");
-            more(&mut rig);
+            more(&mut fixture);
             let snapshot = SNAPSHOT.to_owned();
-            rig.feed(Input::Confirmed { snapshot });
-            let effects = rig.result(&running.0, &running.1, Outcome::Succeeded);
+            fixture.feed(Input::PolicyConfirmed { snapshot });
+            let effects = fixture.result(&running.0, &running.1, Outcome::Succeeded);
             let next = effects.iter().find_map(|e| match e {
                 Effect::Assign { job, assignment, .. } => Some((job.id.to_string(), assignment.clone())),
                 _ => None,

@@ -1,5 +1,5 @@
-//! Workers that are not well: deaf ones, ones a job kills, ones nobody knows, ones that
-//! share a name.
+//! Workers that are not well: ones that do not receive, ones a job kills, ones nobody
+//! knows, ones that share a name.
 
 use super::*;
 
@@ -11,99 +11,122 @@ fn plain(id: &str) -> Worker {
     w
 }
 
-fn plain_beat(id: &str, active: u32) -> Beat {
-    Beat {
+fn plain_heartbeat(id: &str, active: u32) -> Heartbeat {
+    Heartbeat {
         incarnation: None,
         active_jobs: active,
         max_parallel: 1,
-        ..beat(id, &[])
+        ..heartbeat(id, &[])
     }
 }
 
 #[test]
 fn a_deaf_worker_is_found_out_and_its_jobs_go_elsewhere() {
-    let mut rig = Rig::new();
-    rig.hello("deaf", 3);
+    let mut fixture = Fixture::new();
+    fixture.register_worker("silent", 3);
     for i in 0..3 {
-        rig.assigned(job(&format!("j{i}")));
+        fixture.assigned(job(&format!("j{i}")));
     }
     let mut requeued = 0;
     for _ in 0..60 {
-        rig.beat("deaf", &[]);
-        requeued += rig
-            .live(secs(1))
+        fixture.heartbeat("silent", &[]);
+        requeued += fixture
+            .run_for(secs(1))
             .iter()
-            .filter(|(_, e)| one_short(e).starts_with("requeue"))
+            .filter(|(_, e)| summary(e).starts_with("requeue"))
             .count();
     }
     assert_eq!(requeued, 3, "they do not wait for the dispatch timeout");
-    assert!(rig.worker("deaf").care.deaf_until.is_some());
+    assert!(fixture.worker("silent").health.unresponsive_until.is_some());
     assert_eq!(
-        short(&rig.allow(job("new"))),
+        short(&fixture.allow(job("new"))),
         nothing(),
         "nothing more for it"
     );
-    assert_eq!(short(&rig.hello("well", 1)), ["assign new to well"]);
+    assert_eq!(
+        short(&fixture.register_worker("well", 1)),
+        ["assign new to well"]
+    );
 }
 
 #[test]
 fn one_that_hears_again_is_used_again() {
-    let mut rig = Rig::new();
-    rig.hello("w", 3);
+    let mut fixture = Fixture::new();
+    fixture.register_worker("w", 3);
     for i in 0..3 {
-        rig.assigned(job(&format!("j{i}")));
+        fixture.assigned(job(&format!("j{i}")));
     }
     for _ in 0..13 {
-        rig.beat("w", &[]);
-        rig.live(secs(1));
+        fixture.heartbeat("w", &[]);
+        fixture.run_for(secs(1));
     }
-    assert!(rig.worker("w").care.deaf_until.is_some());
-    // It says hello again: it was started anew, or its connection was.
-    rig.hello("w", 9);
-    assert_eq!(short(&rig.allow(job("new"))), ["assign new to w"]);
+    assert!(fixture.worker("w").health.unresponsive_until.is_some());
+    // It registers again: it was started anew, or its connection was.
+    fixture.register_worker("w", 9);
+    assert_eq!(short(&fixture.allow(job("new"))), ["assign new to w"]);
 }
 
 #[test]
 fn after_a_while_a_deaf_worker_is_tried_with_one() {
-    let mut rig = Rig::new();
-    rig.hello("w", 1);
-    rig.engine.missed(&worker_id("w"));
-    rig.engine.missed(&worker_id("w"));
-    rig.engine.missed(&worker_id("w"));
-    assert_eq!(short(&rig.allow(job("a"))), nothing());
+    let mut fixture = Fixture::new();
+    fixture.register_worker("w", 1);
+    fixture.engine.worker_missed_accept(&worker_id("w"));
+    fixture.engine.worker_missed_accept(&worker_id("w"));
+    fixture.engine.worker_missed_accept(&worker_id("w"));
+    assert_eq!(short(&fixture.allow(job("a"))), nothing());
     let mut seen = Vec::new();
     for _ in 0..32 {
-        rig.beat("w", &[]);
+        fixture.heartbeat("w", &[]);
         let snapshot = SNAPSHOT.to_owned();
-        rig.feed(Input::Confirmed { snapshot });
-        seen.extend(rig.live(secs(1)).into_iter().map(|(_, e)| one_short(&e)));
+        fixture.feed(Input::PolicyConfirmed { snapshot });
+        seen.extend(
+            fixture
+                .run_for(secs(1))
+                .into_iter()
+                .map(|(_, e)| summary(&e)),
+        );
     }
     assert_eq!(seen, ["assign a to w"]);
     assert_eq!(
-        rig.worker("w").care.missed,
+        fixture.worker("w").health.missed_accepts,
         2,
-        "one more and it is deaf again"
+        "one more and it is unresponsive again"
     );
+}
+
+/// Every worker reports the runs that it has.
+fn all_heartbeats(fixture: &mut Fixture, running: &BTreeMap<String, Assignment>) -> Vec<Effect> {
+    let mut effects = Vec::new();
+    let alive: Vec<Worker> = fixture.engine.workers().cloned().collect();
+    for w in alive {
+        let held = running.values().filter(|a| a.worker == w.id);
+        let held: Vec<DispatchId> = held.map(|a| a.dispatch).collect();
+        let mut b = heartbeat(w.id.as_str(), &held);
+        b.incarnation = Some(w.incarnation);
+        b.max_parallel = 4;
+        effects.extend(fixture.feed(Input::Heartbeat(b)));
+    }
+    effects
 }
 
 #[test]
 fn a_job_that_kills_its_worker_ends_alone() {
     // Three workers of four slots; one job kills whatever it runs on.
-    let mut rig = Rig::new();
+    let mut fixture = Fixture::new();
     for w in ["w1", "w2", "w3"] {
-        rig.hello(w, 4);
+        fixture.register_worker(w, 4);
     }
-    let mut known: BTreeMap<String, KnownJob> = BTreeMap::new();
+    let mut queued: BTreeMap<String, QueuedJob> = BTreeMap::new();
     for i in 0..11 {
         let id = format!("good-{i}");
-        known.insert(id.clone(), job(&id));
+        queued.insert(id.clone(), job(&id));
     }
-    known.insert("killer".to_owned(), job("killer"));
-    let mut where_: BTreeMap<String, Assignment> = BTreeMap::new();
+    queued.insert("killer".to_owned(), job("killer"));
+    let mut running: BTreeMap<String, Assignment> = BTreeMap::new();
     let mut ended: Vec<String> = Vec::new();
     let mut queue: Vec<Effect> = Vec::new();
-    for job in known.values() {
-        queue.extend(rig.allow(job.clone()));
+    for job in queued.values() {
+        queue.extend(fixture.allow(job.clone()));
     }
     let mut deaths = 0;
     for _ in 0..200 {
@@ -112,17 +135,17 @@ fn a_job_that_kills_its_worker_ends_alone() {
                 Effect::Assign {
                     job, assignment, ..
                 } => {
-                    where_.insert(job.id.to_string(), assignment.clone());
+                    running.insert(job.id.to_string(), assignment.clone());
                 }
                 Effect::Requeue { job, .. } => {
-                    where_.remove(job.as_str());
+                    running.remove(job.as_str());
                 }
                 Effect::Recheck(job) => {
                     let again = (**job).clone();
-                    queue.extend(rig.allow(again));
+                    queue.extend(fixture.allow(again));
                 }
                 Effect::Finish { job, to, code, .. } => {
-                    where_.remove(job.id.as_str());
+                    running.remove(job.id.as_str());
                     ended.push(format!("{} {to} {code}", job.id));
                 }
                 _ => {}
@@ -131,62 +154,54 @@ fn a_job_that_kills_its_worker_ends_alone() {
         if !queue.is_empty() {
             continue;
         }
-        if let Some(a) = where_.get("killer").cloned() {
+        if let Some(a) = running.get("killer").cloned() {
             // Its worker dies and comes back as a new process.
             deaths += 1;
             let life = format!("life-{deaths}");
-            queue.extend(rig.replaced(a.worker.as_str(), &life, 4));
+            queue.extend(fixture.replaced(a.worker.as_str(), &life, 4));
             continue;
         }
         if ended.iter().any(|e| e.starts_with("killer")) {
             break;
         }
-        queue.extend(rig.live(secs(1)).into_iter().map(|(_, e)| e));
-        let alive: Vec<Worker> = rig.engine.workers().cloned().collect();
-        for w in alive {
-            let held = where_.values().filter(|a| a.worker == w.id);
-            let held: Vec<DispatchId> = held.map(|a| a.dispatch).collect();
-            let mut b = beat(w.id.as_str(), &held);
-            b.incarnation = Some(w.incarnation);
-            b.max_parallel = 4;
-            queue.extend(rig.feed(Input::Beat(b)));
-        }
+        queue.extend(fixture.run_for(secs(1)).into_iter().map(|(_, e)| e));
+        queue.extend(all_heartbeats(&mut fixture, &running));
         let snapshot = SNAPSHOT.to_owned();
-        queue.extend(rig.feed(Input::Confirmed { snapshot }));
-        let done = where_.iter().find(|(id, _)| id.starts_with("good"));
+        queue.extend(fixture.feed(Input::PolicyConfirmed { snapshot }));
+        let done = running.iter().find(|(id, _)| id.starts_with("good"));
         if let Some((id, a)) = done.map(|(id, a)| (id.clone(), a.clone())) {
-            queue.extend(rig.result(&id, &a, Outcome::Succeeded));
+            queue.extend(fixture.result(&id, &a, Outcome::Succeeded));
         }
     }
     ended.retain(|e| !e.contains("SUCCEEDED"));
     assert_eq!(ended, ["killer FAILED worker_lost"], "nobody else");
     assert_eq!(deaths, 3, "as many as its attempts");
-    assert_eq!(rig.engine.census().workers, 3, "the pool is there");
+    assert_eq!(fixture.engine.counts().workers, 3, "the pool is there");
 }
 
 #[test]
 fn two_jobs_on_their_last_chance_are_kept_apart() {
-    let mut rig = Rig::new();
-    rig.hello("w", 4);
+    let mut fixture = Fixture::new();
+    fixture.register_worker("w", 4);
     let last = |id: &str| {
-        let mut known = job(id);
-        known.attempt = Attempt(2);
-        known.lost = true;
-        known
+        let mut queued = job(id);
+        queued.attempt = Attempt(2);
+        queued.lost = true;
+        queued
     };
-    let a = rig.assigned(last("a"));
-    assert_eq!(short(&rig.allow(last("b"))), nothing());
-    assert_eq!(short(&rig.allow(job("fresh"))), ["assign fresh to w"]);
-    let effects = rig.result("a", &a, Outcome::Succeeded);
+    let a = fixture.assigned(last("a"));
+    assert_eq!(short(&fixture.allow(last("b"))), nothing());
+    assert_eq!(short(&fixture.allow(job("fresh"))), ["assign fresh to w"]);
+    let effects = fixture.result("a", &a, Outcome::Succeeded);
     assert!(short(&effects).contains(&"assign b to w".to_owned()));
 }
 
 #[test]
 fn a_second_loss_waits_before_the_third_run() {
-    let mut rig = Rig::new();
-    rig.hello("w", 1);
-    rig.assigned(job("a"));
-    let effects = rig.replaced("w", "two", 1);
+    let mut fixture = Fixture::new();
+    fixture.register_worker("w", 1);
+    fixture.assigned(job("a"));
+    let effects = fixture.replaced("w", "two", 1);
     let waits = |effects: &[Effect]| {
         effects.iter().find_map(|e| match e {
             Effect::Requeue { not_before, .. } => Some(not_before.is_some()),
@@ -197,177 +212,195 @@ fn a_second_loss_waits_before_the_third_run() {
     let mut again = job("a");
     again.attempt = Attempt(1);
     again.lost = true;
-    rig.assigned(again);
-    let effects = rig.replaced("w", "three", 1);
+    fixture.assigned(again);
+    let effects = fixture.replaced("w", "three", 1);
     assert_eq!(waits(&effects), Some(true));
 }
 
 #[test]
-fn a_goodbye_of_a_worker_nobody_knows_frees_its_jobs() {
-    let mut rig = Rig::new();
-    rig.hello("w", 1);
-    let a = rig.assigned(job("a"));
-    let mut next = Rig::new();
-    next.now = rig.now;
-    next.feed(Input::Reloaded(Box::new(ReloadedJob {
-        known: job("a"),
+fn deregistering_an_unknown_worker_frees_its_jobs() {
+    let mut fixture = Fixture::new();
+    fixture.register_worker("w", 1);
+    let a = fixture.assigned(job("a"));
+    let mut next = Fixture::new();
+    next.now = fixture.now;
+    next.feed(Input::Recovered(Box::new(RecoveredJob {
+        queued: job("a"),
         state: JobState::Scheduled,
         assignment: Some(a.clone()),
         silent_for: Duration::ZERO,
     })));
-    let goodbye = |incarnation_: &str| Input::Goodbye {
+    let deregister = |incarnation_: &str| Input::Deregister {
         worker: worker_id("w"),
         incarnation: Some(incarnation(incarnation_)),
     };
-    assert_eq!(short(&next.feed(goodbye("another"))), nothing());
+    assert_eq!(short(&next.feed(deregister("another"))), nothing());
     assert_eq!(
-        short(&next.feed(goodbye("one"))),
+        short(&next.feed(deregister("one"))),
         ["requeue a worker_lost", "recheck a"]
     );
 }
 
 #[test]
 fn a_draining_worker_finishes_and_gets_nothing_new() {
-    let mut rig = Rig::new();
-    rig.hello("w", 4);
-    let a = rig.assigned(job("a"));
-    let mut leaving = beat("w", &[a.dispatch]);
+    let mut fixture = Fixture::new();
+    fixture.register_worker("w", 4);
+    let a = fixture.assigned(job("a"));
+    let mut leaving = heartbeat("w", &[a.dispatch]);
     leaving.draining = true;
-    rig.feed(Input::Beat(leaving));
-    assert_eq!(short(&rig.allow(job("b"))), nothing());
-    let effects = rig.result("a", &a, Outcome::Succeeded);
+    fixture.feed(Input::Heartbeat(leaving));
+    assert_eq!(short(&fixture.allow(job("b"))), nothing());
+    let effects = fixture.result("a", &a, Outcome::Succeeded);
     assert_eq!(short(&effects), ["receipt w", "finish a SUCCEEDED "]);
 }
 
 #[test]
 fn a_worker_that_cannot_list_shows_life_by_its_count() {
-    let mut rig = Rig::new();
-    rig.feed(Input::Hello(Box::new(plain("p"))));
-    let a = rig.assigned(job("a"));
-    rig.feed(Input::Published {
+    let mut fixture = Fixture::new();
+    fixture.feed(Input::Register(Box::new(plain("p"))));
+    let a = fixture.assigned(job("a"));
+    fixture.feed(Input::Published {
         job: job_id("a"),
         run: a.run(),
-        at: rig.now,
+        at: fixture.now,
     });
     for _ in 0..200 {
-        rig.feed(Input::Beat(plain_beat("p", 1)));
-        let seen: Vec<_> = rig
-            .live(secs(5))
+        fixture.feed(Input::Heartbeat(plain_heartbeat("p", 1)));
+        let seen: Vec<_> = fixture
+            .run_for(secs(5))
             .into_iter()
-            .map(|(_, e)| one_short(&e))
+            .map(|(_, e)| summary(&e))
             .collect();
-        assert!(seen.iter().all(|e| e == "mark a"), "{seen:?}");
+        assert!(seen.iter().all(|e| e == "record times a"), "{seen:?}");
     }
     assert!(
-        rig.engine.knows(&job_id("a")),
+        fixture.engine.jobs.contains_key(&job_id("a")),
         "far beyond the dispatch timeout"
     );
 }
 
 #[test]
 fn a_worker_that_twice_says_it_has_nothing_does_not_have_it() {
-    let mut rig = Rig::new();
-    rig.feed(Input::Hello(Box::new(plain("p"))));
-    rig.assigned(job("a"));
+    let mut fixture = Fixture::new();
+    fixture.feed(Input::Register(Box::new(plain("p"))));
+    fixture.assigned(job("a"));
     let mut seen = Vec::new();
     for _ in 0..5 {
-        rig.live(secs(5));
-        seen.extend(short(&rig.feed(Input::Beat(plain_beat("p", 0)))));
+        fixture.run_for(secs(5));
+        seen.extend(short(
+            &fixture.feed(Input::Heartbeat(plain_heartbeat("p", 0))),
+        ));
     }
     assert_eq!(seen[..2], ["requeue a worker_lost", "recheck a"]);
 }
 
 #[test]
 fn a_beat_that_crossed_a_result_does_not_close_a_small_worker() {
-    let mut rig = Rig::new();
-    rig.feed(Input::Hello(Box::new(plain("p"))));
-    let a = rig.assigned(job("a"));
-    rig.result("a", &a, Outcome::Succeeded);
-    rig.feed(Input::Beat(plain_beat("p", 1)));
-    assert_eq!(short(&rig.allow(job("b"))), ["assign b to p"]);
+    let mut fixture = Fixture::new();
+    fixture.feed(Input::Register(Box::new(plain("p"))));
+    let a = fixture.assigned(job("a"));
+    fixture.result("a", &a, Outcome::Succeeded);
+    fixture.feed(Input::Heartbeat(plain_heartbeat("p", 1)));
+    assert_eq!(short(&fixture.allow(job("b"))), ["assign b to p"]);
 }
 
 #[test]
 fn those_who_share_a_name_do_not_lose_each_other_s_jobs() {
     let mut shared = plain("cap-runtime");
-    shared.reach = Reach::Shared;
-    shared.incarnation = shared_incarnation();
+    shared.addressing = Addressing::Shared;
+    shared.incarnation = Incarnation::shared();
     shared.max_parallel = 1;
-    let mut rig = Rig::new();
-    rig.feed(Input::Hello(Box::new(shared.clone())));
-    let a = rig.assigned(job("a"));
-    assert_eq!(a.reach, Reach::Shared);
+    let mut fixture = Fixture::new();
+    fixture.feed(Input::Register(Box::new(shared.clone())));
+    let a = fixture.assigned(job("a"));
+    assert_eq!(a.addressing, Addressing::Shared);
     shared.max_parallel = 2;
     shared.topics = ["job.other".to_owned()].into();
-    assert_eq!(short(&rig.feed(Input::Hello(Box::new(shared)))), nothing());
     assert_eq!(
-        short(&rig.allow(job("b"))),
+        short(&fixture.feed(Input::Register(Box::new(shared)))),
+        nothing()
+    );
+    assert_eq!(
+        short(&fixture.allow(job("b"))),
         ["assign b to cap-runtime"],
         "both topics, one more slot"
     );
-    assert_eq!(reach_of(&shared_incarnation()), Reach::Shared);
-    assert_eq!(reach_of(&topic_incarnation()), Reach::Unregistered);
-    assert_eq!(reach_of(&cap_incarnation(Timestamp(1))), Reach::Direct);
+    assert_eq!(Incarnation::shared().addressing(), Addressing::Shared);
+    assert_eq!(
+        Incarnation::topic_listener().addressing(),
+        Addressing::Unregistered
+    );
+    assert_eq!(
+        Incarnation::agent_protocol(Timestamp(1)).addressing(),
+        Addressing::Direct
+    );
 }
 
 #[test]
 fn whoever_listens_unregistered_is_the_last_resort_and_may_answer_by_any_name() {
     let mut nobody = plain("topic");
-    nobody.reach = Reach::Unregistered;
-    nobody.incarnation = topic_incarnation();
+    nobody.addressing = Addressing::Unregistered;
+    nobody.incarnation = Incarnation::topic_listener();
     nobody.max_parallel = 100;
-    let mut rig = Rig::new();
-    rig.feed(Input::Hello(Box::new(nobody)));
-    rig.hello("w", 1);
-    let a = rig.assigned(job("a"));
+    let mut fixture = Fixture::new();
+    fixture.feed(Input::Register(Box::new(nobody)));
+    fixture.register_worker("w", 1);
+    let a = fixture.assigned(job("a"));
     assert_eq!(a.worker.as_str(), "w", "a registered one first");
-    assert_eq!(short(&rig.allow(job("b"))), nothing(), "full is not absent");
-    rig.result("a", &a, Outcome::Succeeded);
-    rig.feed(Input::Ended {
+    assert_eq!(
+        short(&fixture.allow(job("b"))),
+        nothing(),
+        "full is not absent"
+    );
+    fixture.result("a", &a, Outcome::Succeeded);
+    fixture.feed(Input::Ended {
         job: job_id("b"),
         state: JobState::Cancelled,
     });
-    rig.live(secs(40));
-    assert_eq!(rig.engine.census().workers, 1, "the silent one is gone");
-    let c = rig.assigned(job("c"));
+    fixture.run_for(secs(40));
+    assert_eq!(fixture.engine.counts().workers, 1, "the silent one is gone");
+    let c = fixture.assigned(job("c"));
     assert_eq!(c.worker.as_str(), "topic");
     let mut by = report("c", &c, Outcome::Succeeded);
     by.worker = worker_id("somebody");
-    let effects = rig.feed(Input::Result(by));
+    let effects = fixture.feed(Input::Result(by));
     assert!(short(&effects).contains(&"finish c SUCCEEDED ".to_owned()));
 }
 
 #[test]
 fn a_worker_whose_topics_nobody_knows_is_not_given_one_it_did_not_take_again() {
-    let mut rig = Rig::new();
-    let unknown = Beat {
+    let mut fixture = Fixture::new();
+    let unknown = Heartbeat {
         pool: None,
-        ..plain_beat("p", 0)
+        ..plain_heartbeat("p", 0)
     };
-    rig.feed(Input::Beat(unknown.clone()));
-    rig.assigned(job("a"));
+    fixture.feed(Input::Heartbeat(unknown.clone()));
+    fixture.assigned(job("a"));
     let mut seen = Vec::new();
     for _ in 0..5 {
-        rig.live(secs(5));
-        seen.extend(short(&rig.feed(Input::Beat(unknown.clone()))));
+        fixture.run_for(secs(5));
+        seen.extend(short(&fixture.feed(Input::Heartbeat(unknown.clone()))));
     }
     assert_eq!(seen[..2], ["requeue a worker_lost", "recheck a"]);
-    assert_eq!(short(&rig.allow(job("a"))), nothing(), "not to p again");
+    assert_eq!(short(&fixture.allow(job("a"))), nothing(), "not to p again");
 }
 
 #[test]
 fn a_pool_named_by_a_heartbeat_counts_from_then_on() {
-    let mut rig = Rig::new();
-    rig.feed(Input::Hello(Box::new(plain("p"))));
-    let elsewhere = Beat {
+    let mut fixture = Fixture::new();
+    fixture.feed(Input::Register(Box::new(plain("p"))));
+    let elsewhere = Heartbeat {
         pool: Some(PoolName::new("elsewhere").unwrap()),
-        ..plain_beat("p", 0)
+        ..plain_heartbeat("p", 0)
     };
-    rig.feed(Input::Beat(elsewhere));
-    assert_eq!(short(&rig.allow(job("a"))), nothing());
-    let here = Beat {
+    fixture.feed(Input::Heartbeat(elsewhere));
+    assert_eq!(short(&fixture.allow(job("a"))), nothing());
+    let here = Heartbeat {
         pool: Some(PoolName::new("default").unwrap()),
-        ..plain_beat("p", 0)
+        ..plain_heartbeat("p", 0)
     };
-    assert_eq!(short(&rig.feed(Input::Beat(here))), ["assign a to p"]);
+    assert_eq!(
+        short(&fixture.feed(Input::Heartbeat(here))),
+        ["assign a to p"]
+    );
 }

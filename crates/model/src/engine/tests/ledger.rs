@@ -9,7 +9,7 @@ use crate::state::JobEvent;
 
 #[derive(Debug, Clone)]
 pub struct Row {
-    pub known: KnownJob,
+    pub queued: QueuedJob,
     pub state: JobState,
     /// Runs begun, the one under way included.
     pub attempt: u32,
@@ -22,11 +22,11 @@ pub struct Row {
 pub struct Ledger {
     pub rows: BTreeMap<JobId, Row>,
     pub dispatches: BTreeSet<DispatchId>,
-    /// What the kernel really said.
-    pub said: BTreeSet<(JobId, Timestamp, String)>,
-    /// When a snapshot was last known to be in force.
-    pub in_force: BTreeMap<String, Timestamp>,
-    /// The snapshot that this leader was last told of.
+    /// The decisions of the kernel.
+    pub decisions: BTreeSet<(JobId, Timestamp, String)>,
+    /// When a snapshot was last known to be active.
+    pub confirmed: BTreeMap<String, Timestamp>,
+    /// The snapshot that this leader learned of last.
     pub latest: Option<(String, Timestamp)>,
     /// Dispatches that a worker took.
     pub taken: BTreeSet<DispatchId>,
@@ -41,30 +41,30 @@ impl Row {
             self.state.after(on),
             Some(to),
             "{}: {} on {on:?}",
-            self.known.id,
+            self.queued.id,
             self.state
         );
         self.state = to;
     }
 
     /// As the shell reads it back.
-    pub fn known(&self) -> KnownJob {
-        let mut known = self.known.clone();
+    pub fn queued(&self) -> QueuedJob {
+        let mut queued = self.queued.clone();
         let under_way = u32::from(self.state.is_in_flight());
-        known.attempt = Attempt(self.attempt - under_way);
-        known.not_before = self.not_before;
-        known
+        queued.attempt = Attempt(self.attempt - under_way);
+        queued.not_before = self.not_before;
+        queued
     }
 
-    pub fn reloaded(&self, recovered: bool) -> ReloadedJob {
+    pub fn recovered(&self, recovered: bool) -> RecoveredJob {
         let assignment = self.run.clone().map(|mut a| {
             a.accepted = a.started_at.is_some();
             a.recovered = recovered;
-            a.watch = Watch::default();
+            a.liveness = RunLiveness::default();
             a
         });
-        ReloadedJob {
-            known: self.known(),
+        RecoveredJob {
+            queued: self.queued(),
             state: self.state,
             assignment,
             silent_for: Duration::ZERO,
@@ -86,16 +86,16 @@ impl Ledger {
                     Effect::Finish { job, .. } => (0, &job.id),
                     Effect::Requeue { job, .. } => (1, job),
                     Effect::Assign { job, .. } => (2, &job.id),
-                    Effect::Refuse { job, .. } => (3, &job.id),
-                    Effect::Mark { job, .. } => (4, job),
+                    Effect::Hold { job, .. } | Effect::Close { job, .. } => (3, &job.id),
+                    Effect::RecordTimes { job, .. } => (4, job),
                     Effect::LookUp(_)
-                    | Effect::Stray { .. }
+                    | Effect::UnmatchedResult { .. }
                     | Effect::Recheck(_)
                     | Effect::Republish { .. }
                     | Effect::CancelAtWorker { .. }
                     | Effect::Receipt { .. }
-                    | Effect::AskInventory { .. }
-                    | Effect::AskHello { .. }
+                    | Effect::RequestInventory { .. }
+                    | Effect::RequestRegister { .. }
                     | Effect::DuplicateWorker { .. } => return None,
                 };
                 Some((rank, id, e))
@@ -127,19 +127,20 @@ impl Ledger {
                 assignment,
                 verdict,
             } => self.assign(now, rules, &job.id, assignment, verdict),
-            Effect::Refuse { job, to, .. } => self.refuse(now, &job.id, *to),
-            Effect::Mark { job, assignment } => {
+            Effect::Hold { job, .. } => self.close(now, &job.id, JobState::ApprovalRequired),
+            Effect::Close { job, to, .. } => self.close(now, &job.id, *to),
+            Effect::RecordTimes { job, assignment } => {
                 self.mark(job, assignment);
                 true
             }
             Effect::LookUp(_)
-            | Effect::Stray { .. }
+            | Effect::UnmatchedResult { .. }
             | Effect::Recheck(_)
             | Effect::Republish { .. }
             | Effect::CancelAtWorker { .. }
             | Effect::Receipt { .. }
-            | Effect::AskInventory { .. }
-            | Effect::AskHello { .. }
+            | Effect::RequestInventory { .. }
+            | Effect::RequestRegister { .. }
             | Effect::DuplicateWorker { .. } => true,
         }
     }
@@ -198,8 +199,8 @@ impl Ledger {
 
     /// Placed where its topic says, and within every limit at the moment of the commit.
     fn check_place(&self, rules: &Rules, row: &Row, a: &Assignment, v: &Verdict) {
-        let id = &row.known.id;
-        let pools = rules.routing.pools_for(&row.known.spec.topic);
+        let id = &row.queued.id;
+        let pools = rules.routing.pools_for(&row.queued.spec.topic);
         let of = if a.worker.as_str() == "w3" {
             "extra"
         } else {
@@ -209,8 +210,8 @@ impl Ledger {
             p.as_str() == of && rules.routing.pools[p].status == crate::routing::PoolStatus::Active
         });
         assert!(open, "{id}: given to {} of pool {of}", a.worker);
-        let tenant = &row.known.tenant;
-        let mine = |r: &&Row| r.state.is_in_flight() && r.known.tenant == *tenant;
+        let tenant = &row.queued.tenant;
+        let mine = |r: &&Row| r.state.is_in_flight() && r.queued.tenant == *tenant;
         let held = self.rows.values().filter(mine).count();
         if let Some(limit) = rules.tenants.get(tenant).max_concurrent {
             assert!(held < limit as usize, "{id}: {held} of {tenant} in flight");
@@ -218,7 +219,7 @@ impl Ledger {
         if let Some(limit) = v.constraints.as_ref().and_then(|c| c.max_concurrent_jobs()) {
             let under = |r: &&Row| {
                 let run = r.run.as_ref().filter(|_| r.state.is_in_flight());
-                mine(r) && run.is_some_and(|a| a.terms.rule.as_deref() == Some(&v.rule_id))
+                mine(r) && run.is_some_and(|a| a.limits.rule.as_deref() == Some(&v.rule_id))
             };
             let held = self.rows.values().filter(under).count();
             assert!(
@@ -248,8 +249,8 @@ impl Ledger {
             return false;
         }
         row.go(JobEvent::Assign, JobState::Scheduled);
-        let rule = rules.topics.get(&row.known.spec.topic);
-        let max = row.known.spec.max_attempts;
+        let rule = rules.topics.get(&row.queued.spec.topic);
+        let max = row.queued.spec.max_attempts;
         let max = max.or(rule.and_then(|r| r.max_attempts)).unwrap_or(3);
         let narrowed = v.constraints.as_ref().and_then(|c| c.max_attempts());
         let max = narrowed.map_or(max, |n| n.min(max));
@@ -259,7 +260,7 @@ impl Ledger {
             "{id}: tried before its backoff ended"
         );
         assert!(
-            row.known.deadline_at.is_none_or(|at| at > now),
+            row.queued.deadline_at.is_none_or(|at| at > now),
             "{id}: given away after its deadline"
         );
         assert!(
@@ -267,12 +268,12 @@ impl Ledger {
             "{id}: a dispatch id twice"
         );
         assert!(v.decision.allows(), "{id}: dispatched on {:?}", v.decision);
-        let said = (id.clone(), v.decided_at, v.snapshot.clone());
+        let decision_key = (id.clone(), v.decided_at, v.snapshot.clone());
         assert!(
-            self.said.contains(&said),
-            "{id}: the kernel never said this"
+            self.decisions.contains(&decision_key),
+            "{id}: the kernel never decided this"
         );
-        let confirmed = self.in_force.get(&v.snapshot).copied();
+        let confirmed = self.confirmed.get(&v.snapshot).copied();
         let fresh = v.decided_at.max(confirmed.unwrap_or(v.decided_at));
         assert!(now.since(fresh) <= secs(1), "{id}: an old verdict was used");
         if let Some((snapshot, at)) = &self.latest
@@ -286,7 +287,7 @@ impl Ledger {
         true
     }
 
-    fn refuse(&mut self, now: Timestamp, id: &JobId, to: JobState) -> bool {
+    fn close(&mut self, now: Timestamp, id: &JobId, to: JobState) -> bool {
         let Some(row) = self.rows.get_mut(id) else {
             return false;
         };
@@ -295,7 +296,7 @@ impl Ledger {
             return false;
         }
         if to == JobState::Timeout {
-            let at = row.known.deadline_at.expect("it has a deadline");
+            let at = row.queued.deadline_at.expect("it has a deadline");
             assert!(at <= now, "{id}: ended before its deadline");
         }
         row.go(

@@ -1,21 +1,21 @@
 //! Shares and limits: of tenants, of rules, of priorities.
 
 use super::*;
+use crate::constraints::{Budgets, Constraints};
 use crate::routing::Pool;
 use crate::rules::{TenantRule, TenantRules};
-use crate::terms::{Budgets, Constraints};
 
 fn tenant(name: &str) -> TenantId {
     TenantId::new(name).unwrap()
 }
 
-fn of(name: &str, id: &str) -> KnownJob {
-    let mut known = job(id);
-    known.tenant = tenant(name);
-    known
+fn of(name: &str, id: &str) -> QueuedJob {
+    let mut queued = job(id);
+    queued.tenant = tenant(name);
+    queued
 }
 
-fn with_tenants(named: &[(&str, u32, Option<u32>)]) -> Rig {
+fn with_tenants(named: &[(&str, u32, Option<u32>)]) -> Fixture {
     let mut rules = (*rules()).clone();
     rules.tenants = TenantRules {
         named: named
@@ -30,9 +30,9 @@ fn with_tenants(named: &[(&str, u32, Option<u32>)]) -> Rig {
             .collect(),
         others: TenantRule::default(),
     };
-    let mut rig = Rig::new();
-    rig.feed(Input::Rules(Arc::new(rules)));
-    rig
+    let mut fixture = Fixture::new();
+    fixture.feed(Input::Rules(Arc::new(rules)));
+    fixture
 }
 
 fn limited(n: i32, rule: &str, at: Timestamp) -> Verdict {
@@ -49,12 +49,12 @@ fn limited(n: i32, rule: &str, at: Timestamp) -> Verdict {
 }
 
 /// Frees one slot at a time and notes whose job gets it.
-fn order(rig: &mut Rig, mut held: (String, Assignment), times: usize) -> Vec<String> {
+fn order(fixture: &mut Fixture, mut held: (String, Assignment), times: usize) -> Vec<String> {
     let mut got = Vec::new();
     for _ in 0..times {
         let snapshot = SNAPSHOT.to_owned();
-        rig.feed(Input::Confirmed { snapshot });
-        let effects = rig.result(&held.0, &held.1, Outcome::Succeeded);
+        fixture.feed(Input::PolicyConfirmed { snapshot });
+        let effects = fixture.result(&held.0, &held.1, Outcome::Succeeded);
         let Some(Effect::Assign {
             job, assignment, ..
         }) = effects.iter().find(|e| matches!(e, Effect::Assign { .. }))
@@ -69,14 +69,14 @@ fn order(rig: &mut Rig, mut held: (String, Assignment), times: usize) -> Vec<Str
 
 #[test]
 fn tenants_share_by_their_weights() {
-    let mut rig = with_tenants(&[("big", 3, None), ("small", 1, None)]);
-    rig.hello("w", 1);
-    let held = ("first".to_owned(), rig.assigned(job("first")));
+    let mut fixture = with_tenants(&[("big", 3, None), ("small", 1, None)]);
+    fixture.register_worker("w", 1);
+    let held = ("first".to_owned(), fixture.assigned(job("first")));
     for i in 0..60 {
-        rig.allow(of("big", &format!("big-{i}")));
-        rig.allow(of("small", &format!("small-{i}")));
+        fixture.allow(of("big", &format!("big-{i}")));
+        fixture.allow(of("small", &format!("small-{i}")));
     }
-    let got = order(&mut rig, held, 40);
+    let got = order(&mut fixture, held, 40);
     let small = got.iter().filter(|id| id.starts_with("small")).count();
     assert_eq!((got.len(), small), (40, 10), "{got:?}");
     // Evenly, not in one go.
@@ -88,37 +88,37 @@ fn tenants_share_by_their_weights() {
 
 #[test]
 fn many_topics_are_no_way_to_a_larger_share() {
-    let mut rig = Rig::new();
-    rig.hello("w", 1);
-    let held = ("first".to_owned(), rig.assigned(job("first")));
+    let mut fixture = Fixture::new();
+    fixture.register_worker("w", 1);
+    let held = ("first".to_owned(), fixture.assigned(job("first")));
     for i in 0..40 {
         for t in 0..10 {
-            let mut known = with_spec(&format!("many-{t}-{i}"), |s| {
+            let mut queued = with_spec(&format!("many-{t}-{i}"), |s| {
                 s.topic = Topic::new(format!("job.t{t}")).unwrap();
             });
-            known.tenant = tenant("many");
-            rig.allow(known);
+            queued.tenant = tenant("many");
+            fixture.allow(queued);
         }
-        rig.allow(of("one", &format!("one-{i}")));
+        fixture.allow(of("one", &format!("one-{i}")));
     }
-    let got = order(&mut rig, held, 40);
+    let got = order(&mut fixture, held, 40);
     let one = got.iter().filter(|id| id.starts_with("one")).count();
     assert!((19..=21).contains(&one), "{got:?}");
 }
 
 #[test]
 fn a_tenant_at_its_limit_waits_and_holds_up_nobody() {
-    let mut rig = with_tenants(&[("acme", 1, Some(2))]);
-    rig.hello("w", 10);
-    let a = rig.assigned(job("a"));
-    rig.assigned(job("b"));
-    assert_eq!(short(&rig.allow(job("c"))), nothing());
+    let mut fixture = with_tenants(&[("acme", 1, Some(2))]);
+    fixture.register_worker("w", 10);
+    let a = fixture.assigned(job("a"));
+    fixture.assigned(job("b"));
+    assert_eq!(short(&fixture.allow(job("c"))), nothing());
     assert_eq!(
-        short(&rig.allow(of("other", "d"))),
+        short(&fixture.allow(of("other", "d"))),
         ["assign d to w"],
         "another tenant's"
     );
-    let effects = rig.result("a", &a, Outcome::Succeeded);
+    let effects = fixture.result("a", &a, Outcome::Succeeded);
     assert!(
         short(&effects).contains(&"assign c to w".to_owned()),
         "{effects:?}"
@@ -128,25 +128,28 @@ fn a_tenant_at_its_limit_waits_and_holds_up_nobody() {
 #[test]
 fn a_tenant_limit_never_fails_a_job_unless_all_tries_count() {
     for all in [false, true] {
-        let mut rig = with_tenants(&[("acme", 1, Some(1))]);
-        rig.engine.settings.count_all_tries = all;
-        rig.hello("w", 10);
-        let a = rig.assigned(job("a"));
-        rig.feed(Input::Started {
+        let mut fixture = with_tenants(&[("acme", 1, Some(1))]);
+        fixture.engine.settings.count_all_tries = all;
+        fixture.register_worker("w", 10);
+        let a = fixture.assigned(job("a"));
+        fixture.feed(Input::Started {
             job: job_id("a"),
             dispatch: a.dispatch.to_string(),
             worker: a.worker.clone(),
             at: None,
         });
-        rig.allow(job("b"));
+        fixture.allow(job("b"));
         let mut ended = Vec::new();
         for _ in 0..400 {
-            rig.beat("w", &[a.dispatch]);
-            let happened = rig.live(secs(5)).into_iter().map(|(_, e)| one_short(&e));
-            ended.extend(happened.filter(|e| e != "mark a"));
+            fixture.heartbeat("w", &[a.dispatch]);
+            let happened = fixture
+                .run_for(secs(5))
+                .into_iter()
+                .map(|(_, e)| summary(&e));
+            ended.extend(happened.filter(|e| e != "record times a"));
         }
         let want: &[&str] = if all {
-            &["refuse b FAILED tenant_limit"]
+            &["close b FAILED tenant_limit"]
         } else {
             &[]
         };
@@ -156,13 +159,13 @@ fn a_tenant_limit_never_fails_a_job_unless_all_tries_count() {
 
 #[test]
 fn the_policy_s_limit_of_a_tenant_holds_too() {
-    let mut rig = Rig::new();
-    rig.hello("w", 10);
+    let mut fixture = Fixture::new();
+    fixture.register_worker("w", 10);
     let mut put = |id: &str, limit: Option<u32>| {
-        let mut v = verdict(Decision::Allow, rig.now);
+        let mut v = verdict(Decision::Allow, fixture.now);
         v.tenant_concurrency = limit;
         let job = Box::new(job(id));
-        short(&rig.feed(Input::Decided { job, verdict: v }))
+        short(&fixture.feed(Input::Decided { job, verdict: v }))
     };
     assert_eq!(put("a", Some(1)), ["assign a to w"]);
     assert_eq!(put("b", Some(1)), nothing());
@@ -170,23 +173,30 @@ fn the_policy_s_limit_of_a_tenant_holds_too() {
 
 #[test]
 fn a_rule_s_limit_counts_the_jobs_under_it() {
-    let mut rig = Rig::new();
-    rig.hello("w", 10);
-    let now = rig.now;
-    let put = |rig: &mut Rig, id: &str, v: Verdict| {
+    let mut fixture = Fixture::new();
+    fixture.register_worker("w", 10);
+    let now = fixture.now;
+    let put = |fixture: &mut Fixture, id: &str, v: Verdict| {
         let job = Box::new(job(id));
-        rig.feed(Input::Decided { job, verdict: v })
+        fixture.feed(Input::Decided { job, verdict: v })
     };
-    let effects = put(&mut rig, "a", limited(1, "r1", now));
+    let effects = put(&mut fixture, "a", limited(1, "r1", now));
     let Some(Effect::Assign { assignment, .. }) = effects.first() else {
         panic!("{effects:?}")
     };
     let a = assignment.clone();
-    assert_eq!(short(&put(&mut rig, "b", limited(1, "r1", now))), nothing());
-    let c = put(&mut rig, "c", limited(1, "r2", now));
+    assert_eq!(
+        short(&put(&mut fixture, "b", limited(1, "r1", now))),
+        nothing()
+    );
+    let c = put(&mut fixture, "c", limited(1, "r2", now));
     assert_eq!(short(&c), ["assign c to w"], "another rule");
-    assert_eq!(short(&rig.allow(job("d"))), ["assign d to w"], "no limit");
-    let effects = rig.result("a", &a, Outcome::Succeeded);
+    assert_eq!(
+        short(&fixture.allow(job("d"))),
+        ["assign d to w"],
+        "no limit"
+    );
+    let effects = fixture.result("a", &a, Outcome::Succeeded);
     assert!(
         short(&effects).contains(&"assign b to w".to_owned()),
         "{effects:?}"
@@ -195,9 +205,9 @@ fn a_rule_s_limit_counts_the_jobs_under_it() {
 
 #[test]
 fn fewer_retries_by_policy_bound_the_attempts() {
-    let mut rig = Rig::new();
-    rig.hello("w", 1);
-    let mut v = verdict(Decision::AllowWithConstraints, rig.now);
+    let mut fixture = Fixture::new();
+    fixture.register_worker("w", 1);
+    let mut v = verdict(Decision::AllowWithConstraints, fixture.now);
     v.constraints = Some(Arc::new(Constraints {
         budgets: Some(Budgets {
             max_retries: 1,
@@ -205,28 +215,28 @@ fn fewer_retries_by_policy_bound_the_attempts() {
         }),
         ..Constraints::default()
     }));
-    let decided = |job: KnownJob, v: &Verdict| Input::Decided {
+    let decided = |job: QueuedJob, v: &Verdict| Input::Decided {
         job: Box::new(job),
         verdict: v.clone(),
     };
-    let effects = rig.feed(decided(job("a"), &v));
+    let effects = fixture.feed(decided(job("a"), &v));
     let [Effect::Assign { assignment, .. }] = effects.as_slice() else {
         panic!("{effects:?}")
     };
-    assert_eq!(assignment.terms.max_attempts, 2);
+    assert_eq!(assignment.limits.max_attempts, 2);
     let a = assignment.clone();
-    let effects = rig.result("a", &a, Outcome::FailedRetryable);
+    let effects = fixture.result("a", &a, Outcome::FailedRetryable);
     assert!(short(&effects).contains(&"requeue a failed_retryable".to_owned()));
-    rig.live(secs(10));
-    v.decided_at = rig.now;
-    v.confirmed_at = rig.now;
-    rig.beat("w", &[]);
-    let effects = rig.feed(decided(job("a"), &v));
+    fixture.run_for(secs(10));
+    v.decided_at = fixture.now;
+    v.confirmed_at = fixture.now;
+    fixture.heartbeat("w", &[]);
+    let effects = fixture.feed(decided(job("a"), &v));
     let [Effect::Assign { assignment, .. }] = effects.as_slice() else {
         panic!("{effects:?}")
     };
     let second = assignment.clone();
-    let effects = rig.result("a", &second, Outcome::FailedRetryable);
+    let effects = fixture.result("a", &second, Outcome::FailedRetryable);
     assert!(
         short(&effects).contains(&"finish a FAILED attempts_exhausted".to_owned()),
         "{effects:?}"
@@ -235,26 +245,26 @@ fn fewer_retries_by_policy_bound_the_attempts() {
     let mut had = job("b");
     had.attempt = Attempt(2);
     assert_eq!(
-        short(&rig.feed(decided(had, &v))),
-        ["refuse b FAILED attempts_exhausted"]
+        short(&fixture.feed(decided(had, &v))),
+        ["close b FAILED attempts_exhausted"]
     );
 }
 
 #[test]
 fn new_rules_take_hold_of_what_waits() {
-    let mut rig = Rig::new();
+    let mut fixture = Fixture::new();
     let mut w = worker("w", "one", 4);
     w.pool = Some(pool("special"));
-    rig.feed(Input::Hello(Box::new(w)));
+    fixture.feed(Input::Register(Box::new(w)));
     for i in 0..3 {
-        assert_eq!(short(&rig.allow(job(&format!("j{i}")))), nothing());
+        assert_eq!(short(&fixture.allow(job(&format!("j{i}")))), nothing());
     }
     let mut new = Rules::routing(PoolRouting::single(pool("special")));
     new.routing.pools.insert(pool("default"), Pool::default());
-    let effects = rig.feed(Input::Rules(Arc::new(new)));
+    let effects = fixture.feed(Input::Rules(Arc::new(new)));
     assert_eq!(
         short(&effects),
         ["assign j0 to w", "assign j1 to w", "assign j2 to w"]
     );
-    rig.engine.ready.check();
+    fixture.engine.ready.check();
 }

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::world::{Mail, World};
+use super::environment::{Event, Simulation};
 use super::*;
 
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub struct Process {
     pub slots: u32,
     pub alive: bool,
     /// It speaks, but hears nothing.
-    pub deaf: bool,
+    pub unresponsive: bool,
     pub epoch: u64,
     pub seen: BTreeSet<DispatchId>,
     pub running: BTreeMap<DispatchId, JobId>,
@@ -24,7 +24,7 @@ pub struct Process {
 }
 
 impl Process {
-    pub fn hello(&self) -> Worker {
+    pub fn register_worker(&self) -> Worker {
         let mut w = worker(self.id.as_str(), self.incarnation.as_str(), self.slots);
         w.sdk = self.sdk;
         w.pool = Some(self.pool.clone());
@@ -32,14 +32,14 @@ impl Process {
     }
 }
 
-impl World {
+impl Simulation {
     pub fn process(&mut self, worker: &WorkerId) -> Option<&mut Process> {
         let mut all = self.processes.iter_mut();
         all.find(|p| p.id == *worker && p.alive)
     }
 
     /// A new process under the name.
-    pub fn rise(&mut self, i: usize) {
+    pub fn start_process(&mut self, i: usize) {
         self.count += 1;
         let n = self.count;
         let p = &mut self.processes[i];
@@ -47,13 +47,13 @@ impl World {
             return;
         }
         p.alive = true;
-        p.deaf = false;
+        p.unresponsive = false;
         let kind = if p.sdk { "i" } else { "cap" };
         p.incarnation = incarnation(&format!("{kind}-{n}"));
         p.seen.clear();
         p.epoch = 0;
-        let hello = p.hello();
-        self.lossy(Input::Hello(Box::new(hello)));
+        let worker = p.register_worker();
+        self.lossy(Input::Register(Box::new(worker)));
     }
 
     pub fn die(&mut self, i: usize) {
@@ -61,24 +61,24 @@ impl World {
         p.alive = false;
         p.running.clear();
         p.finished.clear();
-        let goodbye = Input::Goodbye {
+        let deregister = Input::Deregister {
             worker: p.id.clone(),
             incarnation: p.sdk.then(|| p.incarnation.clone()),
         };
         if self.unlucky(20) {
-            self.lossy(goodbye);
+            self.lossy(deregister);
         }
         let back = self.between(500, 45_000);
-        self.send(back, Mail::Rise(i));
+        self.send(back, Event::Start(i));
     }
 
-    pub fn beat(&mut self, i: usize) {
+    pub fn heartbeat(&mut self, i: usize) {
         let p = &self.processes[i];
         if !p.alive {
             return;
         }
         let held = p.running.keys().chain(p.finished.keys());
-        let beat = Beat {
+        let heartbeat = Heartbeat {
             worker: p.id.clone(),
             incarnation: p.sdk.then(|| p.incarnation.clone()),
             active_jobs: u32::try_from(p.running.len() + p.finished.len()).unwrap(),
@@ -92,17 +92,17 @@ impl World {
                 Vec::new()
             },
             pool: Some(p.pool.clone()),
-            reach: Reach::Direct,
+            addressing: Addressing::Direct,
         };
-        self.lossy(Input::Beat(beat));
+        self.lossy(Input::Heartbeat(heartbeat));
     }
 
-    pub fn arrive(&mut self, epoch: u64, job: JobId, a: Assignment) {
+    pub fn receive_dispatch(&mut self, epoch: u64, job: JobId, a: Assignment) {
         let now = self.now;
         let Some(i) = self
             .processes
             .iter()
-            .position(|p| p.id == a.worker && p.alive && !p.deaf)
+            .position(|p| p.id == a.worker && p.alive && !p.unresponsive)
         else {
             return;
         };
@@ -145,7 +145,7 @@ impl World {
         }
         let long = if self.unlucky(10) { 60_000 } else { 3_000 };
         let takes = self.between(0, long);
-        self.send(takes, Mail::End(i, incarnation, a.dispatch));
+        self.send(takes, Event::End(i, incarnation, a.dispatch));
     }
 
     pub fn end(
@@ -167,12 +167,12 @@ impl World {
         };
         if p.sdk {
             p.finished.insert(dispatch, (job.clone(), outcome));
-            self.send(3_000, Mail::Resend(i, of.clone(), dispatch));
+            self.send(3_000, Event::Resend(i, of.clone(), dispatch));
         }
-        self.say_result(i, job, dispatch, outcome);
+        self.send_result(i, job, dispatch, outcome);
     }
 
-    pub fn say_result(&mut self, i: usize, job: JobId, dispatch: DispatchId, outcome: Outcome) {
+    pub fn send_result(&mut self, i: usize, job: JobId, dispatch: DispatchId, outcome: Outcome) {
         self.count += 1;
         let report = ResultReport {
             key: self.count,
@@ -190,7 +190,7 @@ impl World {
         for _ in 0..times {
             let late = if self.unlucky(5) { 20_000 } else { 200 };
             let late = self.between(0, late);
-            self.send(late, Mail::Durable(Input::Result(report.clone())));
+            self.send(late, Event::Durable(Input::Result(report.clone())));
         }
     }
 }

@@ -2,17 +2,17 @@
 
 use super::*;
 
-fn one_running() -> (Rig, Assignment) {
-    let mut rig = Rig::new();
-    rig.hello("w", 1);
-    let a = rig.assigned(job("a"));
-    (rig, a)
+fn one_running() -> (Fixture, Assignment) {
+    let mut fixture = Fixture::new();
+    fixture.register_worker("w", 1);
+    let a = fixture.assigned(job("a"));
+    (fixture, a)
 }
 
 #[test]
 fn success_ends_the_job_frees_the_slot_and_is_receipted() {
-    let (mut rig, a) = one_running();
-    let effects = rig.result("a", &a, Outcome::Succeeded);
+    let (mut fixture, a) = one_running();
+    let effects = fixture.result("a", &a, Outcome::Succeeded);
     assert_eq!(short(&effects), ["receipt w", "finish a SUCCEEDED "]);
     let Some(Effect::Finish {
         report, assignment, ..
@@ -22,8 +22,8 @@ fn success_ends_the_job_frees_the_slot_and_is_receipted() {
     };
     assert_eq!(*report, Some(7), "the shell finds the payload by it");
     assert!(assignment.dispatched_at.is_some() && assignment.started_at.is_some());
-    assert_eq!(rig.worker("w").in_flight, 0);
-    assert!(!rig.engine.knows(&job_id("a")));
+    assert_eq!(fixture.worker("w").in_flight, 0);
+    assert!(!fixture.engine.jobs.contains_key(&job_id("a")));
 }
 
 #[test]
@@ -34,18 +34,21 @@ fn plain_fatal_cancelled_and_timed_out_are_final() {
         (Outcome::Cancelled, "finish a CANCELLED cancelled"),
         (Outcome::TimedOut, "finish a TIMEOUT timeout"),
     ] {
-        let (mut rig, a) = one_running();
-        assert_eq!(short(&rig.result("a", &a, outcome)), ["receipt w", want]);
+        let (mut fixture, a) = one_running();
+        assert_eq!(
+            short(&fixture.result("a", &a, outcome)),
+            ["receipt w", want]
+        );
     }
 }
 
 #[test]
 fn the_worker_s_own_code_and_words_are_kept() {
-    let (mut rig, a) = one_running();
+    let (mut fixture, a) = one_running();
     let mut r = report("a", &a, Outcome::Failed);
     r.error_code = "no_money".into();
     r.error_message = "the account is empty".into();
-    let effects = rig.feed(Input::Result(r));
+    let effects = fixture.feed(Input::Result(r));
     let Some(Effect::Finish { code, reason, .. }) = effects.last() else {
         panic!()
     };
@@ -57,10 +60,10 @@ fn the_worker_s_own_code_and_words_are_kept() {
 
 #[test]
 fn a_fatal_failure_stays_fatal_under_the_worker_s_own_code() {
-    let (mut rig, a) = one_running();
+    let (mut fixture, a) = one_running();
     let mut r = report("a", &a, Outcome::FailedFatal);
     r.error_code = "no_money".into();
-    let effects = rig.feed(Input::Result(r));
+    let effects = fixture.feed(Input::Result(r));
     let Some(Effect::Finish { end, to, code, .. }) = effects.last() else {
         panic!()
     };
@@ -72,8 +75,8 @@ fn a_fatal_failure_stays_fatal_under_the_worker_s_own_code() {
 
 #[test]
 fn a_retryable_failure_runs_again_after_its_backoff_and_not_before() {
-    let (mut rig, a) = one_running();
-    let effects = rig.result("a", &a, Outcome::FailedRetryable);
+    let (mut fixture, a) = one_running();
+    let effects = fixture.result("a", &a, Outcome::FailedRetryable);
     assert_eq!(short(&effects), ["receipt w", "requeue a failed_retryable"]);
     let Some(Effect::Requeue {
         not_before: Some(until),
@@ -82,28 +85,34 @@ fn a_retryable_failure_runs_again_after_its_backoff_and_not_before() {
     else {
         panic!()
     };
-    let wait = until.since(rig.now);
+    let wait = until.since(fixture.now);
     assert!(wait >= secs(1) && wait < ms(1_500), "{wait:?}");
-    assert_eq!(short(&rig.pass(wait - Duration::from_micros(1))), nothing());
-    assert_eq!(short(&rig.pass(Duration::from_micros(1))), ["recheck a"]);
-    let mut known = job("a");
-    known.attempt = Attempt(1);
-    assert_eq!(rig.assigned(known).attempt, Attempt(2));
+    assert_eq!(
+        short(&fixture.pass(wait - Duration::from_micros(1))),
+        nothing()
+    );
+    assert_eq!(
+        short(&fixture.pass(Duration::from_micros(1))),
+        ["recheck a"]
+    );
+    let mut queued = job("a");
+    queued.attempt = Attempt(1);
+    assert_eq!(fixture.assigned(queued).attempt, Attempt(2));
 }
 
 #[test]
 fn the_last_attempt_ends_it() {
-    let (mut rig, mut a) = one_running();
+    let (mut fixture, mut a) = one_running();
     for attempt in 1..3 {
-        rig.result("a", &a, Outcome::FailedRetryable);
-        rig.beat("w", &[]);
-        rig.pass(secs(10));
-        let mut known = job("a");
-        known.attempt = Attempt(attempt);
-        a = rig.assigned(known);
+        fixture.result("a", &a, Outcome::FailedRetryable);
+        fixture.heartbeat("w", &[]);
+        fixture.pass(secs(10));
+        let mut queued = job("a");
+        queued.attempt = Attempt(attempt);
+        a = fixture.assigned(queued);
     }
     assert_eq!(a.attempt, Attempt(3));
-    let effects = rig.result("a", &a, Outcome::FailedRetryable);
+    let effects = fixture.result("a", &a, Outcome::FailedRetryable);
     assert_eq!(
         short(&effects),
         ["receipt w", "finish a FAILED attempts_exhausted"]
@@ -112,10 +121,10 @@ fn the_last_attempt_ends_it() {
 
 #[test]
 fn a_job_may_say_how_often_it_wants_to_be_tried() {
-    let mut rig = Rig::new();
-    rig.hello("w", 1);
-    let a = rig.assigned(with_spec("a", |s| s.max_attempts = Some(1)));
-    let effects = rig.result("a", &a, Outcome::FailedRetryable);
+    let mut fixture = Fixture::new();
+    fixture.register_worker("w", 1);
+    let a = fixture.assigned(with_spec("a", |s| s.max_attempts = Some(1)));
+    let effects = fixture.result("a", &a, Outcome::FailedRetryable);
     assert_eq!(
         short(&effects),
         ["receipt w", "finish a FAILED attempts_exhausted"]
@@ -124,15 +133,15 @@ fn a_job_may_say_how_often_it_wants_to_be_tried() {
 
 #[test]
 fn a_run_handed_back_is_not_counted_and_goes_elsewhere() {
-    let (mut rig, a) = one_running();
-    let effects = rig.result("a", &a, Outcome::NotStarted);
+    let (mut fixture, a) = one_running();
+    let effects = fixture.result("a", &a, Outcome::NotStarted);
     assert_eq!(
         short(&effects),
         ["receipt w", "requeue a not_started uncounted", "recheck a"]
     );
-    // The one that handed it back is leaving, even if no beat has said so yet.
-    assert_eq!(short(&rig.allow(job("a"))), nothing());
-    let effects = rig.hello("other", 1);
+    // The one that handed it back is leaving, even if no heartbeat has shown it yet.
+    assert_eq!(short(&fixture.allow(job("a"))), nothing());
+    let effects = fixture.register_worker("other", 1);
     assert_eq!(short(&effects), ["assign a to other"]);
     let Some(Effect::Assign { assignment, .. }) = effects.first() else {
         panic!()
@@ -141,106 +150,106 @@ fn a_run_handed_back_is_not_counted_and_goes_elsewhere() {
 }
 
 #[test]
-fn strays_change_nothing_and_are_recorded() {
-    let (mut rig, a) = one_running();
+fn unmatched_results_change_nothing_and_are_recorded() {
+    let (mut fixture, a) = one_running();
     let mut wrong_worker = report("a", &a, Outcome::Succeeded);
     wrong_worker.worker = worker_id("forger");
     assert_eq!(
-        short(&rig.feed(Input::Result(wrong_worker))),
-        ["receipt forger", "stray a"]
+        short(&fixture.feed(Input::Result(wrong_worker))),
+        ["receipt forger", "unmatched a"]
     );
     let mut wrong_dispatch = report("a", &a, Outcome::Succeeded);
     wrong_dispatch.dispatch = "anything at all".into();
     assert_eq!(
-        short(&rig.feed(Input::Result(wrong_dispatch))),
-        ["receipt w", "stray a"]
+        short(&fixture.feed(Input::Result(wrong_dispatch))),
+        ["receipt w", "unmatched a"]
     );
     let unknown = report("nobody", &a, Outcome::Succeeded);
     assert_eq!(
-        short(&rig.feed(Input::Result(unknown))),
-        ["receipt w", "stray nobody"]
+        short(&fixture.feed(Input::Result(unknown))),
+        ["receipt w", "unmatched nobody"]
     );
-    assert_eq!(rig.worker("w").in_flight, 1);
+    assert_eq!(fixture.worker("w").in_flight, 1);
     assert_eq!(
-        short(&rig.result("a", &a, Outcome::Succeeded)),
+        short(&fixture.result("a", &a, Outcome::Succeeded)),
         ["receipt w", "finish a SUCCEEDED "]
     );
 }
 
 #[test]
 fn a_result_of_an_earlier_attempt_is_a_stray() {
-    let (mut rig, first) = one_running();
-    rig.replaced("w", "two", 1);
-    let mut known = job("a");
-    known.attempt = Attempt(1);
-    let second = rig.assigned(known);
+    let (mut fixture, first) = one_running();
+    fixture.replaced("w", "two", 1);
+    let mut queued = job("a");
+    queued.attempt = Attempt(1);
+    let second = fixture.assigned(queued);
     assert_ne!(first.dispatch, second.dispatch);
     assert_eq!(
-        short(&rig.result("a", &first, Outcome::Succeeded)),
-        ["receipt w", "stray a"]
+        short(&fixture.result("a", &first, Outcome::Succeeded)),
+        ["receipt w", "unmatched a"]
     );
 }
 
 #[test]
 fn a_repeated_result_is_only_receipted_again() {
-    let (mut rig, a) = one_running();
-    rig.result("a", &a, Outcome::Succeeded);
+    let (mut fixture, a) = one_running();
+    fixture.result("a", &a, Outcome::Succeeded);
     for _ in 0..3 {
         assert_eq!(
-            short(&rig.result("a", &a, Outcome::Succeeded)),
+            short(&fixture.result("a", &a, Outcome::Succeeded)),
             ["receipt w"]
         );
     }
-    let (mut rig, a) = one_running();
-    rig.result("a", &a, Outcome::FailedRetryable);
+    let (mut fixture, a) = one_running();
+    fixture.result("a", &a, Outcome::FailedRetryable);
     assert_eq!(
-        short(&rig.result("a", &a, Outcome::FailedRetryable)),
+        short(&fixture.result("a", &a, Outcome::FailedRetryable)),
         ["receipt w"]
     );
 }
 
 #[test]
 fn the_memory_of_results_is_bounded() {
-    let mut rig = Rig::with(Settings {
+    let mut fixture = Fixture::with(Settings {
         remember_results: 2,
         ..Settings::default()
     });
-    rig.hello("w", 1);
+    fixture.register_worker("w", 1);
     let mut all = Vec::new();
     for id in ["a", "b", "c"] {
-        let a = rig.assigned(job(id));
-        rig.result(id, &a, Outcome::Succeeded);
+        let a = fixture.assigned(job(id));
+        fixture.result(id, &a, Outcome::Succeeded);
         all.push((id, a));
     }
     let again: Vec<_> = all
         .iter()
-        .map(|(id, a)| rig.result(id, a, Outcome::Succeeded).len())
+        .map(|(id, a)| fixture.result(id, a, Outcome::Succeeded).len())
         .collect();
     assert_eq!(again, [2, 1, 1], "the oldest is a stray now");
 }
 
 #[test]
 fn a_worker_s_clock_is_kept_within_ours() {
-    let (mut rig, a) = one_running();
-    rig.pass(ms(50));
+    let (mut fixture, a) = one_running();
+    fixture.pass(ms(50));
     let mut r = report("a", &a, Outcome::Succeeded);
-    r.started_at = Some(rig.now + secs(3600));
-    let effects = rig.feed(Input::Result(r));
+    r.started_at = Some(fixture.now + secs(3600));
+    let effects = fixture.feed(Input::Result(r));
     let Some(Effect::Finish { assignment, .. }) = effects.last() else {
         panic!()
     };
-    assert_eq!(assignment.started_at, Some(rig.now));
+    assert_eq!(assignment.started_at, Some(fixture.now));
 }
 
 #[test]
 fn a_result_that_overtakes_its_publication_keeps_its_times() {
-    let (mut rig, a) = one_running();
-    rig.pass(ms(10));
-    let began = rig.now;
-    rig.pass(ms(50));
+    let (mut fixture, a) = one_running();
+    fixture.pass(ms(10));
+    let began = fixture.now;
+    fixture.pass(ms(50));
     let mut r = report("a", &a, Outcome::Succeeded);
     r.started_at = Some(began);
-    let effects = rig.feed(Input::Result(r));
+    let effects = fixture.feed(Input::Result(r));
     let Some(Effect::Finish { assignment, .. }) = effects.last() else {
         panic!()
     };
@@ -250,9 +259,9 @@ fn a_result_that_overtakes_its_publication_keeps_its_times() {
 
 #[test]
 fn an_end_by_another_hand_frees_the_slot_and_stops_the_worker() {
-    let (mut rig, a) = one_running();
-    rig.allow(job("b"));
-    let effects = rig.feed(Input::Ended {
+    let (mut fixture, a) = one_running();
+    fixture.allow(job("b"));
+    let effects = fixture.feed(Input::Ended {
         job: job_id("a"),
         state: JobState::Cancelled,
     });
@@ -261,7 +270,7 @@ fn an_end_by_another_hand_frees_the_slot_and_stops_the_worker() {
         panic!()
     };
     assert_eq!(*run, a.run());
-    let again = rig.feed(Input::Ended {
+    let again = fixture.feed(Input::Ended {
         job: job_id("a"),
         state: JobState::Cancelled,
     });
@@ -280,47 +289,58 @@ fn a_run_that_goes_out_after_its_end_is_cancelled_again() {
         run: a.run(),
         sure,
     };
-    let (mut rig, a) = one_running();
-    rig.feed(Input::Ended {
+    let (mut fixture, a) = one_running();
+    fixture.feed(Input::Ended {
         job: job_id("a"),
         state: JobState::Cancelled,
     });
-    let now = rig.now;
-    let effects = rig.feed(published(&a, now));
+    let now = fixture.now;
+    let effects = fixture.feed(published(&a, now));
     assert_eq!(short(&effects), ["cancel a at w"]);
-    assert_eq!(short(&rig.feed(failed(&a, false))), ["cancel a at w"]);
-    assert_eq!(short(&rig.feed(failed(&a, true))), nothing(), "never left");
+    assert_eq!(short(&fixture.feed(failed(&a, false))), ["cancel a at w"]);
+    assert_eq!(
+        short(&fixture.feed(failed(&a, true))),
+        nothing(),
+        "never left"
+    );
     // Another run of the same job is another matter.
-    let b = rig.assigned(job("a"));
-    assert_eq!(short(&rig.feed(published(&a, now))), ["cancel a at w"]);
-    assert_eq!(short(&rig.feed(published(&b, now))), nothing());
+    let b = fixture.assigned(job("a"));
+    assert_eq!(short(&fixture.feed(published(&a, now))), ["cancel a at w"]);
+    assert_eq!(short(&fixture.feed(published(&b, now))), nothing());
     // Short jobs end before their publication returns.
-    rig.result("a", &b, Outcome::Succeeded);
-    assert_eq!(short(&rig.feed(published(&b, now))), nothing());
+    fixture.result("a", &b, Outcome::Succeeded);
+    assert_eq!(short(&fixture.feed(published(&b, now))), nothing());
 }
 
 #[test]
 fn a_cancel_is_sent_again_while_the_run_is_listed() {
-    let (mut rig, a) = one_running();
+    let (mut fixture, a) = one_running();
     let ended = Input::Ended {
         job: job_id("a"),
         state: JobState::Cancelled,
     };
-    assert_eq!(short(&rig.feed(ended)), ["cancel a at w"]);
+    assert_eq!(short(&fixture.feed(ended)), ["cancel a at w"]);
     // Written before the cancel came.
-    assert_eq!(short(&rig.beat("w", &[a.dispatch])), nothing());
-    rig.pass(secs(2));
-    assert_eq!(short(&rig.beat("w", &[a.dispatch])), ["cancel a at w"]);
+    assert_eq!(short(&fixture.heartbeat("w", &[a.dispatch])), nothing());
+    fixture.pass(secs(2));
     assert_eq!(
-        short(&rig.beat("w", &[a.dispatch])),
+        short(&fixture.heartbeat("w", &[a.dispatch])),
+        ["cancel a at w"]
+    );
+    assert_eq!(
+        short(&fixture.heartbeat("w", &[a.dispatch])),
         nothing(),
         "not at once"
     );
-    rig.pass(secs(2));
-    assert_eq!(short(&rig.beat("w", &[])), nothing(), "it was obeyed");
+    fixture.pass(secs(2));
+    assert_eq!(
+        short(&fixture.heartbeat("w", &[])),
+        nothing(),
+        "it was obeyed"
+    );
     let other = DispatchId(uuid::Uuid::from_u128(7));
     assert_eq!(
-        short(&rig.beat("w", &[other])),
+        short(&fixture.heartbeat("w", &[other])),
         nothing(),
         "not ours to end"
     );
@@ -334,83 +354,89 @@ fn a_run_that_ended_under_another_leader_is_cancelled_once() {
         run: a.run(),
         state: JobState::Cancelled,
     };
-    let mut rig = Rig::new();
-    rig.hello("w", 1);
-    assert_eq!(short(&rig.feed(ended())), ["cancel a at w"]);
-    assert_eq!(short(&rig.feed(ended())), nothing());
-    rig.pass(secs(2));
-    assert_eq!(short(&rig.beat("w", &[a.dispatch])), ["cancel a at w"]);
+    let mut fixture = Fixture::new();
+    fixture.register_worker("w", 1);
+    assert_eq!(short(&fixture.feed(ended())), ["cancel a at w"]);
+    assert_eq!(short(&fixture.feed(ended())), nothing());
+    fixture.pass(secs(2));
+    assert_eq!(
+        short(&fixture.heartbeat("w", &[a.dispatch])),
+        ["cancel a at w"]
+    );
     // What this leader took the result of needs none.
-    let (mut rig, b) = one_running();
-    rig.result("a", &b, Outcome::Failed);
+    let (mut fixture, b) = one_running();
+    fixture.result("a", &b, Outcome::Failed);
     let late = Input::EndedRun {
         job: job_id("a"),
         run: b.run(),
         state: JobState::Failed,
     };
-    assert_eq!(short(&rig.feed(late)), nothing());
+    assert_eq!(short(&fixture.feed(late)), nothing());
 }
 
 #[test]
 fn a_result_that_is_not_expected_is_looked_up_before_its_worker_may_forget_it() {
     let (_, a) = one_running();
-    let mut rig = Rig::new();
-    rig.hello("w", 1);
-    let mut said = report("a", &a, Outcome::Succeeded);
-    said.looked_up = false;
-    let effects = rig.feed(Input::Result(said.clone()));
+    let mut fixture = Fixture::new();
+    fixture.register_worker("w", 1);
+    let mut sent = report("a", &a, Outcome::Succeeded);
+    sent.looked_up = false;
+    let effects = fixture.feed(Input::Result(sent.clone()));
     assert_eq!(short(&effects), ["look up a"], "no receipt");
     // The row is in flight as this very run: it is taken.
-    said.looked_up = true;
-    let row = Input::Reloaded(Box::new(ReloadedJob {
-        known: job("a"),
+    sent.looked_up = true;
+    let row = Input::Recovered(Box::new(RecoveredJob {
+        queued: job("a"),
         state: JobState::Running,
         assignment: Some(a.clone()),
         silent_for: Duration::ZERO,
     }));
-    let effects = rig.feed_all([row, Input::Result(said.clone())]);
+    let effects = fixture.feed_all([row, Input::Result(sent.clone())]);
     assert_eq!(short(&effects), ["receipt w", "finish a SUCCEEDED "]);
     // A repeat of what was taken costs no second look.
-    said.looked_up = false;
-    assert_eq!(short(&rig.feed(Input::Result(said))), ["receipt w"]);
+    sent.looked_up = false;
+    assert_eq!(short(&fixture.feed(Input::Result(sent))), ["receipt w"]);
 }
 
 #[test]
 fn what_is_no_run_of_ours_is_recorded_after_the_look() {
-    let (mut rig, a) = one_running();
+    let (mut fixture, a) = one_running();
     let mut other = a.clone();
     other.dispatch = DispatchId(uuid::Uuid::from_u128(7));
-    let mut said = report("a", &other, Outcome::Succeeded);
-    said.looked_up = false;
-    assert_eq!(short(&rig.feed(Input::Result(said.clone()))), ["look up a"]);
-    said.looked_up = true;
+    let mut sent = report("a", &other, Outcome::Succeeded);
+    sent.looked_up = false;
     assert_eq!(
-        short(&rig.feed(Input::Result(said.clone()))),
-        ["receipt w", "stray a"]
+        short(&fixture.feed(Input::Result(sent.clone()))),
+        ["look up a"]
+    );
+    sent.looked_up = true;
+    assert_eq!(
+        short(&fixture.feed(Input::Result(sent.clone()))),
+        ["receipt w", "unmatched a"]
     );
     // What names no dispatch at all can be no row's.
-    said.looked_up = false;
-    said.dispatch = "rubbish".to_owned();
+    sent.looked_up = false;
+    sent.dispatch = "rubbish".to_owned();
     assert_eq!(
-        short(&rig.feed(Input::Result(said))),
-        ["receipt w", "stray a"]
+        short(&fixture.feed(Input::Result(sent))),
+        ["receipt w", "unmatched a"]
     );
-    assert!(rig.engine.knows(&job_id("a")));
+    assert!(fixture.engine.jobs.contains_key(&job_id("a")));
 }
 
 #[test]
 fn a_job_that_is_let_go_is_cancelled_only_where_it_may_be() {
-    let (mut rig, a) = one_running();
-    assert_eq!(short(&rig.feed(Input::Gone(job_id("a")))), nothing());
-    let b = rig.assigned(job("b"));
-    rig.feed(Input::Published {
+    let (mut fixture, a) = one_running();
+    assert_eq!(short(&fixture.feed(Input::Gone(job_id("a")))), nothing());
+    let b = fixture.assigned(job("b"));
+    fixture.feed(Input::Published {
         job: job_id("b"),
         run: b.run(),
-        at: rig.now,
+        at: fixture.now,
     });
     assert_eq!(
-        short(&rig.feed(Input::Gone(job_id("b")))),
+        short(&fixture.feed(Input::Gone(job_id("b")))),
         ["cancel b at w"]
     );
-    assert_eq!(rig.worker("w").in_flight, 0, "{}", a.worker);
+    assert_eq!(fixture.worker("w").in_flight, 0, "{}", a.worker);
 }

@@ -1,12 +1,12 @@
-//! A run on the wire: published or not, started, watched, marked, reloaded.
+//! A run on the wire: published or not, started, watched, marked, recovered.
 
 use super::*;
 
-pub fn one_running() -> (Rig, Assignment) {
-    let mut rig = Rig::new();
-    rig.hello("w", 1);
-    let a = rig.assigned(job("a"));
-    (rig, a)
+pub fn one_running() -> (Fixture, Assignment) {
+    let mut fixture = Fixture::new();
+    fixture.register_worker("w", 1);
+    let a = fixture.assigned(job("a"));
+    (fixture, a)
 }
 
 fn published(at: Timestamp, a: &Assignment) -> Input {
@@ -35,27 +35,27 @@ pub fn started(a: &Assignment) -> Input {
 }
 
 #[test]
-fn marks_are_written_after_a_while() {
-    let (mut rig, a) = one_running();
-    rig.feed(published(rig.now, &a));
-    let on_wire = rig.now;
-    assert_eq!(short(&rig.pass(ms(99))), nothing());
-    let effects = rig.pass(ms(1));
-    let [Effect::Mark { assignment, .. }] = effects.as_slice() else {
+fn times_are_written_after_a_while() {
+    let (mut fixture, a) = one_running();
+    fixture.feed(published(fixture.now, &a));
+    let on_wire = fixture.now;
+    assert_eq!(short(&fixture.pass(ms(99))), nothing());
+    let effects = fixture.pass(ms(1));
+    let [Effect::RecordTimes { assignment, .. }] = effects.as_slice() else {
         panic!("{effects:?}")
     };
     assert_eq!(assignment.dispatched_at, Some(on_wire));
     assert_eq!(assignment.started_at, None);
-    rig.feed(started(&a));
-    let effects = rig.pass(ms(100));
-    let [Effect::Mark { assignment, .. }] = effects.as_slice() else {
+    fixture.feed(started(&a));
+    let effects = fixture.pass(ms(100));
+    let [Effect::RecordTimes { assignment, .. }] = effects.as_slice() else {
         panic!("{effects:?}")
     };
     assert!(assignment.started_at.is_some());
-    rig.feed(published(rig.now, &a));
-    rig.feed(started(&a));
+    fixture.feed(published(fixture.now, &a));
+    fixture.feed(started(&a));
     assert_eq!(
-        short(&rig.pass(ms(100))),
+        short(&fixture.pass(ms(100))),
         nothing(),
         "told twice, written once"
     );
@@ -63,20 +63,20 @@ fn marks_are_written_after_a_while() {
 
 #[test]
 fn marks_are_not_written_when_the_end_came_first() {
-    let (mut rig, a) = one_running();
-    rig.feed(published(rig.now, &a));
-    rig.feed(started(&a));
-    rig.result("a", &a, Outcome::Succeeded);
-    assert_eq!(short(&rig.pass(ms(100))), nothing());
-    assert!(rig.engine.unmarked.is_empty());
+    let (mut fixture, a) = one_running();
+    fixture.feed(published(fixture.now, &a));
+    fixture.feed(started(&a));
+    fixture.result("a", &a, Outcome::Succeeded);
+    assert_eq!(short(&fixture.pass(ms(100))), nothing());
+    assert!(fixture.engine.unflushed_times.is_empty());
 }
 
 #[test]
 fn a_failed_publish_is_repeated_with_the_same_dispatch() {
-    let (mut rig, a) = one_running();
-    rig.feed(failed(&a));
-    assert_eq!(short(&rig.pass(ms(1_999))), nothing());
-    let effects = rig.pass(ms(1));
+    let (mut fixture, a) = one_running();
+    fixture.feed(failed(&a));
+    assert_eq!(short(&fixture.pass(ms(1_999))), nothing());
+    let effects = fixture.pass(ms(1));
     let [Effect::Republish { assignment, .. }] = effects.as_slice() else {
         panic!("{effects:?}")
     };
@@ -86,37 +86,42 @@ fn a_failed_publish_is_repeated_with_the_same_dispatch() {
     );
     assert_eq!(
         assignment.accept_by,
-        rig.now + secs(10),
+        fixture.now + secs(10),
         "it has its time again"
     );
-    rig.feed(failed(&a));
-    assert_eq!(short(&rig.pass(secs(2))), ["republish a"]);
-    rig.feed(published(rig.now, &a));
-    assert_eq!(rig.worker("w").in_flight, 1);
+    fixture.feed(failed(&a));
+    assert_eq!(short(&fixture.pass(secs(2))), ["republish a"]);
+    fixture.feed(published(fixture.now, &a));
+    assert_eq!(fixture.worker("w").in_flight, 1);
 }
 
 #[test]
 fn a_failed_publish_of_what_has_started_changes_nothing() {
-    let (mut rig, a) = one_running();
-    rig.feed(started(&a));
-    rig.feed(failed(&a));
-    assert_eq!(short(&rig.pass(secs(5))), ["mark a"]);
+    let (mut fixture, a) = one_running();
+    fixture.feed(started(&a));
+    fixture.feed(failed(&a));
+    assert_eq!(short(&fixture.pass(secs(5))), ["record times a"]);
 }
 
 #[test]
 fn a_cap_worker_is_never_sent_anything_twice() {
-    let mut rig = Rig::new();
+    let mut fixture = Fixture::new();
     let mut cap = worker("w", "cap-1", 1);
     cap.sdk = false;
-    rig.feed(Input::Hello(Box::new(cap)));
-    let a = rig.assigned(job("a"));
-    rig.feed(failed(&a));
+    fixture.feed(Input::Register(Box::new(cap)));
+    let a = fixture.assigned(job("a"));
+    fixture.feed(failed(&a));
     let mut seen = Vec::new();
     for _ in 0..40 {
-        let mut b = beat("w", &[]);
+        let mut b = heartbeat("w", &[]);
         b.incarnation = None;
-        seen.extend(short(&rig.feed(Input::Beat(b))));
-        seen.extend(rig.live(secs(10)).into_iter().map(|(_, e)| one_short(&e)));
+        seen.extend(short(&fixture.feed(Input::Heartbeat(b))));
+        seen.extend(
+            fixture
+                .run_for(secs(10))
+                .into_iter()
+                .map(|(_, e)| summary(&e)),
+        );
     }
     // It says again and again that it has nothing: the next run is another dispatch.
     assert_eq!(seen, ["requeue a worker_lost", "recheck a"]);
@@ -124,42 +129,45 @@ fn a_cap_worker_is_never_sent_anything_twice() {
 
 #[test]
 fn a_cap_worker_need_not_say_which_run_it_speaks_of() {
-    for (sdk, believed) in [(false, vec!["mark a".to_owned()]), (true, nothing())] {
-        let mut rig = Rig::new();
+    for (sdk, believed) in [
+        (false, vec!["record times a".to_owned()]),
+        (true, nothing()),
+    ] {
+        let mut fixture = Fixture::new();
         let mut w = worker("w", "cap-1", 1);
         w.sdk = sdk;
-        rig.feed(Input::Hello(Box::new(w)));
-        let a = rig.assigned(job("a"));
+        fixture.feed(Input::Register(Box::new(w)));
+        let a = fixture.assigned(job("a"));
         let vague = |worker: WorkerId| Input::Started {
             job: job_id("a"),
             dispatch: String::new(),
             worker,
             at: None,
         };
-        rig.feed(vague(worker_id("forger")));
-        assert_eq!(short(&rig.pass(ms(300))), nothing(), "a stranger");
-        rig.feed(vague(a.worker.clone()));
-        assert_eq!(short(&rig.pass(ms(300))), believed, "sdk: {sdk}");
+        fixture.feed(vague(worker_id("forger")));
+        assert_eq!(short(&fixture.pass(ms(300))), nothing(), "a stranger");
+        fixture.feed(vague(a.worker.clone()));
+        assert_eq!(short(&fixture.pass(ms(300))), believed, "sdk: {sdk}");
     }
 }
 
 #[test]
 fn the_dispatch_timeout_counts_from_the_assignment() {
-    let mut rig = Rig::with(Settings {
+    let mut fixture = Fixture::with(Settings {
         dispatch_timeout: secs(30),
         ..Settings::default()
     });
-    rig.hello("w", 1);
-    rig.assigned(job("a"));
-    let start = rig.now;
+    fixture.register_worker("w", 1);
+    fixture.assigned(job("a"));
+    let start = fixture.now;
     let mut end = None;
     for _ in 0..40 {
-        rig.beat("w", &[]);
-        for (at, e) in rig.live(secs(1)) {
+        fixture.heartbeat("w", &[]);
+        for (at, e) in fixture.run_for(secs(1)) {
             match e {
-                Effect::AskInventory { .. } => {}
-                Effect::Finish { .. } => end = Some((at.since(start), one_short(&e))),
-                other => assert!(one_short(&other).starts_with("cancel"), "{other:?}"),
+                Effect::RequestInventory { .. } => {}
+                Effect::Finish { .. } => end = Some((at.since(start), summary(&e))),
+                other => assert!(summary(&other).starts_with("cancel"), "{other:?}"),
             }
         }
     }
@@ -168,23 +176,23 @@ fn the_dispatch_timeout_counts_from_the_assignment() {
 }
 
 #[test]
-fn the_running_timeout_counts_from_the_last_sign_of_life() {
-    let (mut rig, a) = one_running();
-    rig.feed(started(&a));
+fn the_running_timeout_counts_from_the_last_heartbeat() {
+    let (mut fixture, a) = one_running();
+    fixture.feed(started(&a));
     // Far beyond 900 s, but it shows life.
     for _ in 0..500 {
-        rig.beat("w", &[a.dispatch]);
-        rig.live(secs(10));
+        fixture.heartbeat("w", &[a.dispatch]);
+        fixture.run_for(secs(10));
     }
-    assert!(rig.engine.knows(&job_id("a")));
-    rig.beat("w", &[a.dispatch]);
-    let last = rig.now;
+    assert!(fixture.engine.jobs.contains_key(&job_id("a")));
+    fixture.heartbeat("w", &[a.dispatch]);
+    let last = fixture.now;
     let mut end = None;
     for _ in 0..100 {
-        rig.beat("w", &[]);
-        for (at, e) in rig.live(secs(10)) {
+        fixture.heartbeat("w", &[]);
+        for (at, e) in fixture.run_for(secs(10)) {
             if let Effect::Finish { .. } = e {
-                end = Some((at.since(last), one_short(&e)));
+                end = Some((at.since(last), summary(&e)));
             }
         }
     }
@@ -196,35 +204,35 @@ fn the_running_timeout_counts_from_the_last_sign_of_life() {
 
 #[test]
 fn the_deadline_stops_a_running_job() {
-    let mut rig = Rig::new();
-    rig.hello("w", 1);
-    let mut known = job("a");
-    known.deadline_at = Some(rig.now + secs(5));
-    let a = rig.assigned(known);
-    rig.feed(started(&a));
-    let effects = rig.live(ms(4_999));
+    let mut fixture = Fixture::new();
+    fixture.register_worker("w", 1);
+    let mut queued = job("a");
+    queued.deadline_at = Some(fixture.now + secs(5));
+    let a = fixture.assigned(queued);
+    fixture.feed(started(&a));
+    let effects = fixture.run_for(ms(4_999));
     assert_eq!(effects.len(), 1, "only the mark");
     assert_eq!(
-        short(&rig.pass(ms(1))),
+        short(&fixture.pass(ms(1))),
         ["cancel a at w", "finish a TIMEOUT deadline_exceeded"]
     );
-    assert_eq!(rig.worker("w").in_flight, 0);
+    assert_eq!(fixture.worker("w").in_flight, 0);
 }
 
 #[test]
 fn a_start_from_the_wrong_worker_is_not_believed() {
-    let (mut rig, a) = one_running();
+    let (mut fixture, a) = one_running();
     let mut wrong = started(&a);
     if let Input::Started { worker, .. } = &mut wrong {
         *worker = worker_id("forger");
     }
-    rig.feed(wrong);
-    assert_eq!(short(&rig.pass(ms(200))), nothing());
+    fixture.feed(wrong);
+    assert_eq!(short(&fixture.pass(ms(200))), nothing());
 }
 
-fn reloaded(known: KnownJob, state: JobState, assignment: Option<Assignment>) -> Input {
-    Input::Reloaded(Box::new(ReloadedJob {
-        known,
+fn recovered(queued: QueuedJob, state: JobState, assignment: Option<Assignment>) -> Input {
+    Input::Recovered(Box::new(RecoveredJob {
+        queued,
         state,
         assignment,
         silent_for: Duration::ZERO,
@@ -233,37 +241,37 @@ fn reloaded(known: KnownJob, state: JobState, assignment: Option<Assignment>) ->
 
 #[test]
 fn the_ledger_s_word_replaces_ours() {
-    let (mut rig, a) = one_running();
+    let (mut fixture, a) = one_running();
     // It never was given away: its slot is free, and the kernel is asked anew.
-    let effects = rig.feed(reloaded(job("a"), JobState::Pending, None));
+    let effects = fixture.feed(recovered(job("a"), JobState::Pending, None));
     assert_eq!(short(&effects), ["recheck a"]);
-    assert_eq!(rig.worker("w").in_flight, 0);
+    assert_eq!(fixture.worker("w").in_flight, 0);
     // It is with the worker after all.
-    rig.feed(reloaded(job("a"), JobState::Scheduled, Some(a.clone())));
-    assert_eq!(rig.worker("w").in_flight, 1);
-    rig.feed(reloaded(job("a"), JobState::Running, Some(a)));
-    assert_eq!(rig.worker("w").in_flight, 1, "not counted twice");
-    rig.feed(reloaded(job("a"), JobState::ApprovalRequired, None));
-    assert_eq!(rig.worker("w").in_flight, 0);
-    assert!(rig.engine.knows(&job_id("a")));
-    rig.feed(reloaded(job("a"), JobState::Succeeded, None));
-    assert!(!rig.engine.knows(&job_id("a")));
+    fixture.feed(recovered(job("a"), JobState::Scheduled, Some(a.clone())));
+    assert_eq!(fixture.worker("w").in_flight, 1);
+    fixture.feed(recovered(job("a"), JobState::Running, Some(a)));
+    assert_eq!(fixture.worker("w").in_flight, 1, "not counted twice");
+    fixture.feed(recovered(job("a"), JobState::ApprovalRequired, None));
+    assert_eq!(fixture.worker("w").in_flight, 0);
+    assert!(fixture.engine.jobs.contains_key(&job_id("a")));
+    fixture.feed(recovered(job("a"), JobState::Succeeded, None));
+    assert!(!fixture.engine.jobs.contains_key(&job_id("a")));
 }
 
 #[test]
 fn a_waiting_job_that_is_reloaded_has_one_place_in_the_queue() {
-    let mut rig = Rig::new();
-    rig.allow(job("a"));
+    let mut fixture = Fixture::new();
+    fixture.allow(job("a"));
     for _ in 0..3 {
         assert_eq!(
-            short(&rig.feed(reloaded(job("a"), JobState::Pending, None))),
+            short(&fixture.feed(recovered(job("a"), JobState::Pending, None))),
             ["recheck a"]
         );
-        assert_eq!(rig.engine.census().waiting, 0);
-        rig.allow(job("a"));
+        assert_eq!(fixture.engine.counts().waiting, 0);
+        fixture.allow(job("a"));
     }
-    assert_eq!(rig.engine.census().waiting, 1);
-    assert_eq!(short(&rig.hello("w", 9)), ["assign a to w"]);
+    assert_eq!(fixture.engine.counts().waiting, 1);
+    assert_eq!(short(&fixture.register_worker("w", 9)), ["assign a to w"]);
 }
 
 #[test]
@@ -278,36 +286,39 @@ fn a_deadline_that_passed_under_an_earlier_leader_is_found_after_the_take_over()
         (
             JobState::ApprovalRequired,
             None,
-            vec!["refuse a TIMEOUT deadline_exceeded"],
+            vec!["close a TIMEOUT deadline_exceeded"],
         ),
     ] {
-        let mut rig = Rig::new();
-        let mut known = job("a");
-        known.deadline_at = Some(rig.now - secs(5));
+        let mut fixture = Fixture::new();
+        let mut queued = job("a");
+        queued.deadline_at = Some(fixture.now - secs(5));
         // Nothing can be committed while the ledger is read.
-        assert_eq!(short(&rig.feed(reloaded(known, state, run))), nothing());
-        assert_eq!(short(&rig.pass(ms(1))), want);
+        assert_eq!(
+            short(&fixture.feed(recovered(queued, state, run))),
+            nothing()
+        );
+        assert_eq!(short(&fixture.pass(ms(1))), want);
     }
-    let mut rig = Rig::new();
-    let mut known = job("a");
-    known.deadline_at = Some(rig.now - secs(5));
-    known.not_before = Some(rig.now + secs(5));
-    let effects = rig.feed(reloaded(known.clone(), JobState::Pending, None));
+    let mut fixture = Fixture::new();
+    let mut queued = job("a");
+    queued.deadline_at = Some(fixture.now - secs(5));
+    queued.not_before = Some(fixture.now + secs(5));
+    let effects = fixture.feed(recovered(queued.clone(), JobState::Pending, None));
     assert_eq!(short(&effects), ["recheck a"]);
     assert_eq!(
-        short(&rig.allow(known)),
-        ["refuse a TIMEOUT deadline_exceeded"]
+        short(&fixture.allow(queued)),
+        ["close a TIMEOUT deadline_exceeded"]
     );
 }
 
 #[test]
 fn a_reloaded_backoff_is_waited_for() {
-    let mut rig = Rig::new();
-    let mut known = job("a");
-    known.not_before = Some(rig.now + secs(9));
+    let mut fixture = Fixture::new();
+    let mut queued = job("a");
+    queued.not_before = Some(fixture.now + secs(9));
     assert_eq!(
-        short(&rig.feed(reloaded(known, JobState::Pending, None))),
+        short(&fixture.feed(recovered(queued, JobState::Pending, None))),
         nothing()
     );
-    assert_eq!(short(&rig.pass(secs(9))), ["recheck a"]);
+    assert_eq!(short(&fixture.pass(secs(9))), ["recheck a"]);
 }

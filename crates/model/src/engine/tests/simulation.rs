@@ -1,11 +1,11 @@
 //! Thousands of short lives of the whole thing, each from one seed.
 //!
-//! Every write is judged by the ledger of the simulation; here the engine's own books are
+//! Every write is checked by the ledger of the simulation; here the engine's own books are
 //! checked after every step, and that after the faults every job comes to its end. A
 //! failing seed is printed; `AIRLOCK_SIM_SEED=<n>` runs it alone, and `AIRLOCK_SIM_SEEDS`
 //! sets how many are run.
 
-use super::world::World;
+use super::environment::Simulation;
 use super::*;
 use crate::state::JobEvent;
 
@@ -61,37 +61,37 @@ fn the_same_seed_gives_the_same_life() {
 
 /// How it ended: each job's state and attempts, and when.
 fn one_life(seed: u64) -> Vec<(JobId, JobState, u32, Timestamp)> {
-    let mut world = World::new(seed);
-    let lasts = world.between(2, 12);
-    let faults_end = world.now + secs(lasts);
+    let mut sim = Simulation::new(seed);
+    let lasts = sim.between(2, 12);
+    let faults_end = sim.now + secs(lasts);
     let mut jobs = 0;
-    let mut next_fault = world.now;
-    while world.now < faults_end {
-        if world.now >= next_fault {
-            fault(&mut world, &mut jobs);
-            let pause = world.between(50, 1_200);
-            next_fault = world.now + ms(pause);
+    let mut next_fault = sim.now;
+    while sim.now < faults_end {
+        if sim.now >= next_fault {
+            fault(&mut sim, &mut jobs);
+            let pause = sim.between(50, 1_200);
+            next_fault = sim.now + ms(pause);
         }
-        world.step();
-        check(&world);
+        sim.step();
+        check(&sim);
     }
-    calm(&mut world);
-    let bound = world.now + secs(45 * 60);
+    calm(&mut sim);
+    let bound = sim.now + secs(45 * 60);
     loop {
-        world.step();
-        check(&world);
-        let open = |w: &World| {
+        sim.step();
+        check(&sim);
+        let open = |w: &Simulation| {
             w.ledger
                 .rows
                 .values()
                 .filter(|r| !r.state.is_final())
                 .count()
         };
-        if open(&world) == 0 {
+        if open(&sim) == 0 {
             break;
         }
-        if world.now > bound {
-            let left: Vec<_> = world
+        if sim.now > bound {
+            let left: Vec<_> = sim
                 .ledger
                 .rows
                 .values()
@@ -100,156 +100,156 @@ fn one_life(seed: u64) -> Vec<(JobId, JobState, u32, Timestamp)> {
             panic!("these never end: {left:#?}");
         }
     }
-    let end = world.now;
+    let end = sim.now;
     // A late answer about a job that has ended may bring it back into the engine's books;
     // the ledger's refusal clears them.
-    while world.now < end + secs(8) {
-        world.step();
-        check(&world);
+    while sim.now < end + secs(8) {
+        sim.step();
+        check(&sim);
     }
-    let census = world.engine.census();
+    let counts = sim.engine.counts();
     assert_eq!(
-        (census.jobs, census.waiting, census.assigned),
+        (counts.jobs, counts.waiting, counts.assigned),
         (0, 0, 0),
-        "{census:?}"
+        "{counts:?}"
     );
-    let rows = world.ledger.rows.values();
-    rows.map(|r| (r.known.id.clone(), r.state, r.attempt, end))
+    let rows = sim.ledger.rows.values();
+    rows.map(|r| (r.queued.id.clone(), r.state, r.attempt, end))
         .collect()
 }
 
 /// One thing that happens from outside.
-fn fault(world: &mut World, jobs: &mut u64) {
-    match world.between(0, 99) {
+fn fault(sim: &mut Simulation, jobs: &mut u64) {
+    match sim.between(0, 99) {
         0..45 => {
-            for _ in 0..world.between(1, 4) {
-                submit(world, jobs);
+            for _ in 0..sim.between(1, 4) {
+                submit(sim, jobs);
             }
         }
         45..60 => {
-            let i = usize::try_from(world.between(0, 3)).unwrap();
-            match world.processes[i].alive {
-                true => world.die(i),
-                false => world.rise(i),
+            let i = usize::try_from(sim.between(0, 3)).unwrap();
+            match sim.processes[i].alive {
+                true => sim.die(i),
+                false => sim.start_process(i),
             }
         }
         60..70 => {
-            world.bus_up = !world.bus_up;
-            let input = if world.bus_up {
+            sim.bus_up = !sim.bus_up;
+            let input = if sim.bus_up {
                 Input::BusUp
             } else {
                 Input::BusDown
             };
-            world.round(vec![input]);
+            sim.round(vec![input]);
         }
         70..78 => {
-            world.kernel_up = !world.kernel_up;
-            world.fail_open = world.between(0, 1) == 0;
+            sim.kernel_up = !sim.kernel_up;
+            sim.fail_open = sim.between(0, 1) == 0;
         }
-        78..86 => world.snapshot += 1,
-        86..91 => cancel(world),
+        78..86 => sim.snapshot += 1,
+        86..91 => cancel(sim),
         91..94 => {
-            let turn = world.between(0, 5);
-            world.rules = super::world::world_rules(turn);
-            let rules = world.rules.clone();
-            world.round(vec![Input::Rules(rules)]);
+            let turn = sim.between(0, 5);
+            sim.rules = super::environment::sim_rules(turn);
+            let rules = sim.rules.clone();
+            sim.round(vec![Input::Rules(rules)]);
         }
         94..96 => {
-            let i = usize::try_from(world.between(0, 3)).unwrap();
-            world.processes[i].deaf ^= world.processes[i].sdk;
+            let i = usize::try_from(sim.between(0, 3)).unwrap();
+            sim.processes[i].unresponsive ^= sim.processes[i].sdk;
         }
-        _ => world.take_over(),
+        _ => sim.take_over(),
     }
 }
 
-fn submit(world: &mut World, jobs: &mut u64) {
+fn submit(sim: &mut Simulation, jobs: &mut u64) {
     *jobs += 1;
     let priority = Priority::ALL[usize::try_from(*jobs % 3).unwrap()];
-    let mut known = with_spec(&format!("j{jobs}"), |s| s.priority = priority);
-    known.tenant = TenantId::new(format!("t{}", world.between(0, 2))).unwrap();
-    known.created_at = world.now;
+    let mut queued = with_spec(&format!("j{jobs}"), |s| s.priority = priority);
+    queued.tenant = TenantId::new(format!("t{}", sim.between(0, 2))).unwrap();
+    queued.created_at = sim.now;
     let topic = ["job.echo", "job.echo", "job.both", "job.extra"];
-    let topic = topic[usize::try_from(world.between(0, 3)).unwrap()];
-    known.spec = {
-        let mut spec = (*known.spec).clone();
+    let topic = topic[usize::try_from(sim.between(0, 3)).unwrap()];
+    queued.spec = {
+        let mut spec = (*queued.spec).clone();
         spec.topic = Topic::new(topic).unwrap();
         Arc::new(spec)
     };
-    if world.unlucky(15) {
-        let limit = world.between(100, 40_000);
-        known.deadline_at = Some(world.now + ms(limit));
+    if sim.unlucky(15) {
+        let limit = sim.between(100, 40_000);
+        queued.deadline_at = Some(sim.now + ms(limit));
     }
-    if world.unlucky(10) {
-        known.spec = {
-            let mut spec = (*known.spec).clone();
+    if sim.unlucky(10) {
+        queued.spec = {
+            let mut spec = (*queued.spec).clone();
             spec.labels
                 .insert("preferred_worker_id".into(), "w1".into());
             spec.max_attempts = Some(1);
             Arc::new(spec)
         };
     }
-    world.submit(known);
+    sim.submit(queued);
 }
 
-fn cancel(world: &mut World) {
-    let open: Vec<JobId> = world
+fn cancel(sim: &mut Simulation) {
+    let open: Vec<JobId> = sim
         .ledger
         .rows
         .values()
         .filter(|r| !r.state.is_final())
-        .map(|r| r.known.id.clone())
+        .map(|r| r.queued.id.clone())
         .collect();
     if open.is_empty() {
         return;
     }
-    let chosen = usize::try_from(world.between(0, open.len() as u64 - 1)).unwrap();
+    let chosen = usize::try_from(sim.between(0, open.len() as u64 - 1)).unwrap();
     let id = open[chosen].clone();
-    if let Some(row) = world.ledger.rows.get_mut(&id) {
+    if let Some(row) = sim.ledger.rows.get_mut(&id) {
         row.go(JobEvent::Cancel, JobState::Cancelled);
     }
-    let late = world.between(0, 900);
-    world.send(
+    let late = sim.between(0, 900);
+    sim.send(
         late,
-        super::world::Mail::Durable(Input::Ended {
+        super::environment::Event::Durable(Input::Ended {
             job: id,
             state: JobState::Cancelled,
         }),
     );
 }
 
-fn calm(world: &mut World) {
-    world.calm = true;
-    world.kernel_up = true;
-    if !world.bus_up {
-        world.bus_up = true;
-        world.round(vec![Input::BusUp]);
+fn calm(sim: &mut Simulation) {
+    sim.calm = true;
+    sim.kernel_up = true;
+    if !sim.bus_up {
+        sim.bus_up = true;
+        sim.round(vec![Input::BusUp]);
     }
-    world.rules = super::world::world_rules(0);
-    let rules = world.rules.clone();
-    world.round(vec![Input::Rules(rules)]);
-    for i in 0..world.processes.len() {
-        world.processes[i].deaf = false;
-        world.rise(i);
+    sim.rules = super::environment::sim_rules(0);
+    let rules = sim.rules.clone();
+    sim.round(vec![Input::Rules(rules)]);
+    for i in 0..sim.processes.len() {
+        sim.processes[i].unresponsive = false;
+        sim.start_process(i);
     }
 }
 
 /// The engine's books agree with themselves and with the ledger.
-fn check(world: &World) {
-    let engine = &world.engine;
+fn check(sim: &Simulation) {
+    let engine = &sim.engine;
     if let Some(next) = engine.next_deadline() {
-        assert!(next > world.now, "the shell would spin");
+        assert!(next > sim.now, "the shell would spin");
     }
     engine.ready.check();
     let mut waiting = 0;
     for (id, job) in &engine.jobs {
-        let row = &world.ledger.rows[id];
+        let row = &sim.ledger.rows[id];
         let armed = job.armed.is_some();
         match &job.phase {
             Phase::Checking => assert!(job.place.is_none()),
             Phase::Held => {
                 assert!(job.place.is_none());
                 assert!(
-                    armed || job.known.deadline_at.is_none(),
+                    armed || job.queued.deadline_at.is_none(),
                     "{id} is held without a timer"
                 );
             }
@@ -277,19 +277,27 @@ fn check(world: &World) {
         "the ready queue has what waits and nothing else"
     );
     for w in engine.workers() {
-        let (held, fragile) = engine.count_held(&w.id, &w.incarnation);
+        let (held, crash_suspect) = engine.count_at_worker(&w.id, &w.incarnation);
         assert_eq!(w.in_flight, held, "{}: its slots are miscounted", w.id);
-        assert_eq!(w.care.fragile, fragile, "{}: its fragile jobs", w.id);
-        assert!(fragile <= 1, "{}: {fragile} fragile jobs together", w.id);
+        assert_eq!(
+            w.health.crash_suspect, crash_suspect,
+            "{}: its crash_suspect jobs",
+            w.id
+        );
+        assert!(
+            crash_suspect <= 1,
+            "{}: {crash_suspect} crash_suspect jobs together",
+            w.id
+        );
         assert!(held <= w.slots(), "{}: {held} in {} slots", w.id, w.slots());
     }
-    for row in world.ledger.rows.values() {
+    for row in sim.ledger.rows.values() {
         if row.state.is_in_flight() {
-            let job = engine.jobs.get(&row.known.id).expect("nobody watches it");
+            let job = engine.jobs.get(&row.queued.id).expect("nobody watches it");
             assert!(
                 job.assignment().is_some(),
                 "{}: nobody watches its run",
-                row.known.id
+                row.queued.id
             );
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use airlock_bus::SecretUrl;
 use airlock_guard::{Guard, GuardConfig};
 use airlock_ledger::{Ledger, LedgerConfig};
-use airlock_model::engine::{Input, KnownJob};
+use airlock_model::engine::{Input, QueuedJob};
 use airlock_model::{
     Attempt, Decision, JobId, JobSpec, Shard, TenantId, Timestamp, Topic, Verdict,
 };
@@ -15,8 +15,8 @@ use airlock_testkit::{PortLease, Service, Stack};
 use anyhow::Context as _;
 
 use super::super::{Kernel, KernelConfig};
-use crate::clock::Clock;
 use crate::metrics::Metrics;
+use crate::term::clock::Clock;
 
 /// No step of a test may take longer, however busy the machine is.
 pub const BOUND: Duration = Duration::from_secs(60);
@@ -129,7 +129,7 @@ impl Told {
 }
 
 impl Replica {
-    pub async fn ask(&self, job: KnownJob) -> anyhow::Result<Told> {
+    pub async fn ask(&self, job: QueuedJob) -> anyhow::Result<Told> {
         let input = self.kernel.decide(vec![job], 0).await.pop();
         Ok(match input.context("an input for the engine")? {
             Input::Decided { verdict, .. } => Told::Verdict(Box::new(verdict)),
@@ -143,8 +143,8 @@ impl Replica {
     }
 }
 
-pub fn job(topic: &str) -> KnownJob {
-    KnownJob {
+pub fn job(topic: &str) -> QueuedJob {
+    QueuedJob {
         id: JobId::new(format!("job-{}", crate::term::random())).expect("a job id"),
         tenant: TenantId::new("acme").expect("a tenant"),
         spec: Arc::new(JobSpec::new(Topic::new(topic).expect("a topic"))),

@@ -18,7 +18,7 @@ rules:
   - {id: others, match: {topics: ['job.*']}, decision: deny}
 ";
 
-fn of_customer(customer: &str) -> airlock_model::engine::KnownJob {
+fn of_customer(customer: &str) -> airlock_model::engine::QueuedJob {
     let mut job = job("job.a");
     let spec = Arc::make_mut(&mut job.spec);
     spec.labels

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use airlock_model::Decision;
 use airlock_model::breaker::Circuit;
-use airlock_model::engine::{Input, KnownJob};
+use airlock_model::engine::{Input, QueuedJob};
 use airlock_proto::own::policy_batch_server::{PolicyBatch, PolicyBatchServer};
 use airlock_proto::{cap, own};
 use tonic::{Request, Response, Status};
@@ -29,7 +29,7 @@ fn in_mode(config: KernelConfig, mode: FailMode) -> KernelConfig {
 }
 
 /// With 64 labels of so many bytes each.
-fn labelled(bytes: usize) -> KnownJob {
+fn labelled(bytes: usize) -> QueuedJob {
     let mut job = job("job.a");
     let spec = Arc::make_mut(&mut job.spec);
     spec.labels = (0..64)
@@ -40,7 +40,7 @@ fn labelled(bytes: usize) -> KnownJob {
 
 async fn verdicts(
     replica: &Replica,
-    jobs: Vec<KnownJob>,
+    jobs: Vec<QueuedJob>,
 ) -> anyhow::Result<Vec<(Decision, String)>> {
     let inputs = replica.kernel.decide(jobs, 0).await;
     inputs
@@ -66,7 +66,7 @@ async fn a_batch_too_large_for_one_call_is_judged_in_several() -> anyhow::Result
     let bed = Bed::new(NO_DESTRUCTION).await?;
     for mode in BOTH {
         let r = bed.replica(&in_mode(bed.config(), mode)).await?;
-        let jobs: Vec<KnownJob> = (0..300)
+        let jobs: Vec<QueuedJob> = (0..300)
             .map(|_| {
                 let mut job = labelled(1_000);
                 Arc::make_mut(&mut job.spec).risk_tags = vec!["destructive".to_owned()];
@@ -137,7 +137,7 @@ async fn a_job_that_cannot_be_judged_is_denied_and_its_neighbours_are_judged() -
     let server = tokio::spawn(server);
     for mode in BOTH {
         let r = bed.replica(&in_mode(config.clone(), mode)).await?;
-        let mut jobs: Vec<KnownJob> = (0..50).map(|_| labelled(10)).collect();
+        let mut jobs: Vec<QueuedJob> = (0..50).map(|_| labelled(10)).collect();
         jobs[7] = labelled(1_000);
         jobs[31] = job("job.odd");
         let told = verdicts(&r, jobs).await?;

@@ -1,0 +1,10 @@
+//! Who is asking, for which tenant, and what they may do.
+
+mod caller;
+mod keys;
+mod permission;
+
+pub(crate) use caller::{ANONYMOUS, Caller};
+pub use keys::is_loopback;
+pub(crate) use keys::{Keys, has_key, problems};
+pub(crate) use permission::Permission;

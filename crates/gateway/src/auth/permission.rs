@@ -1,0 +1,68 @@
+//! What a route needs of its caller. Every route names one permission in the route table
+//! ([`crate::http::routes`]), and a role grants it or does not.
+
+use crate::config::Role;
+
+/// What a caller is allowed to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Permission {
+    SubmitJobs,
+    ReadJobs,
+    CancelJobs,
+    /// Submit a task. Needs no API key where `auth.anonymous_tasks` is set.
+    SubmitTasks,
+    /// Read a task. Needs no API key where `auth.anonymous_tasks` is set, but then only
+    /// for tasks that were submitted without one.
+    ReadTasks,
+    ReadDeadLetters,
+    /// Retry and delete dead letters.
+    ManageDeadLetters,
+    ReadApprovals,
+    /// Approve or reject held jobs. The rule that holds a job may ask for more.
+    Vote,
+    /// Evaluate a request against the policy, and list the kernel's snapshots.
+    EvaluatePolicy,
+    ReadDecisions,
+    /// Read the policy's rules and status, publish bundles and roll them back. Rules name
+    /// tenants, so that reading them is not for users either.
+    ManagePolicy,
+}
+
+impl Permission {
+    pub(crate) const fn granted_to(self, role: Role) -> bool {
+        match role {
+            Role::Admin => true,
+            Role::User => match self {
+                Self::SubmitJobs
+                | Self::ReadJobs
+                | Self::CancelJobs
+                | Self::SubmitTasks
+                | Self::ReadTasks
+                | Self::ReadDeadLetters
+                | Self::ManageDeadLetters
+                | Self::ReadApprovals
+                | Self::Vote
+                | Self::EvaluatePolicy
+                | Self::ReadDecisions => true,
+                Self::ManagePolicy => false,
+            },
+        }
+    }
+
+    /// Whether `auth.anonymous_tasks` grants it to requests without an API key.
+    pub(crate) const fn may_be_anonymous(self) -> bool {
+        match self {
+            Self::SubmitTasks | Self::ReadTasks => true,
+            Self::SubmitJobs
+            | Self::ReadJobs
+            | Self::CancelJobs
+            | Self::ReadDeadLetters
+            | Self::ManageDeadLetters
+            | Self::ReadApprovals
+            | Self::Vote
+            | Self::EvaluatePolicy
+            | Self::ReadDecisions
+            | Self::ManagePolicy => false,
+        }
+    }
+}

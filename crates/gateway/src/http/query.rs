@@ -1,0 +1,180 @@
+//! The query part of a URL. Unknown names are errors, as unknown fields are: a
+//! misspelt filter that is ignored shows everything.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use airlock_ledger::JobFilter;
+use airlock_model::{JobId, TenantId, Timestamp};
+use airlock_service::config::duration;
+use axum::extract::Query;
+use axum::http::Uri;
+
+use crate::http::cursor;
+use crate::http::problem::Problem;
+
+pub(crate) const DEFAULT_LIMIT: u32 = 100;
+const MAX_LIMIT: u32 = 1_000;
+
+pub(crate) fn pairs(uri: &Uri) -> Result<Vec<(String, String)>, Problem> {
+    let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri)
+        .map_err(|e| Problem::field("query", e.body_text()))?;
+    Ok(pairs)
+}
+
+/// Without those that have no value: a form field left blank.
+pub(crate) fn filled(uri: &Uri) -> Result<impl Iterator<Item = (String, String)>, Problem> {
+    let pairs = pairs(uri)?;
+    Ok(pairs.into_iter().filter(|(_, value)| !value.is_empty()))
+}
+
+pub(crate) fn unknown(name: String, known: &str) -> Problem {
+    Problem::field(name, format!("is not a parameter here; there are {known}"))
+}
+
+/// `?wait=30s`, or nothing.
+pub fn wait(uri: &Uri, most: Duration) -> Result<Option<Duration>, Problem> {
+    if uri.query().is_none() {
+        return Ok(None);
+    }
+    let mut wait = None;
+    for (name, value) in pairs(uri)? {
+        match name.as_str() {
+            "wait" => wait = Some(parse_wait(&value, most)?),
+            _ => return Err(unknown(name, "wait")),
+        }
+    }
+    Ok(wait)
+}
+
+/// `30s`, `500ms`, or a bare number of seconds.
+fn parse_wait(text: &str, most: Duration) -> Result<Duration, Problem> {
+    let wait = match text.parse::<u32>() {
+        Ok(seconds) => Duration::from_secs(u64::from(seconds)),
+        Err(_) => duration::parse(text).map_err(|e| Problem::field("wait", e.to_string()))?,
+    };
+    if wait > most {
+        let most = duration::format(most);
+        return Err(Problem::field(
+            "wait",
+            format!("{text} is more than {most}"),
+        ));
+    }
+    Ok(wait)
+}
+
+/// What a list asks for.
+#[derive(Debug)]
+pub struct Listing {
+    pub filter: JobFilter,
+    pub after: Option<(Timestamp, JobId)>,
+    pub limit: u32,
+}
+
+pub fn listing(uri: &Uri, scope: Option<&TenantId>) -> Result<Listing, Problem> {
+    let mut listing = Listing {
+        filter: JobFilter {
+            tenant: scope.cloned(),
+            ..JobFilter::default()
+        },
+        after: None,
+        limit: DEFAULT_LIMIT,
+    };
+    let filter = &mut listing.filter;
+    for (name, value) in filled(uri)? {
+        match name.as_str() {
+            "state" => {
+                for state in value.split(',') {
+                    filter.states.push(parse("state", state.trim())?);
+                }
+            }
+            "topic" => filter.topic = Some(parse("topic", &value)?),
+            "workflow_id" if value.contains('\0') => {
+                return Err(Problem::field("workflow_id", "must not contain NUL"));
+            }
+            "workflow_id" => filter.workflow_id = Some(value),
+            "created_after" => filter.created_after = Some(time("created_after", &value)?),
+            "created_before" => filter.created_before = Some(time("created_before", &value)?),
+            "limit" => listing.limit = limit(&value)?,
+            "cursor" => listing.after = Some(place(cursor::read(&value))?),
+            _ => {
+                let known = "state, topic, workflow_id, created_after, created_before, limit \
+                             and cursor";
+                return Err(unknown(name, known));
+            }
+        }
+    }
+    Ok(listing)
+}
+
+/// How many lines a page may have.
+pub(crate) fn limit(value: &str) -> Result<u32, Problem> {
+    value
+        .parse()
+        .ok()
+        .filter(|n| (1..=MAX_LIMIT).contains(n))
+        .ok_or_else(|| Problem::field("limit", format!("must be between 1 and {MAX_LIMIT}")))
+}
+
+/// Where a page begins, unless its text could not be read.
+pub(crate) fn place<T>(read: Option<T>) -> Result<T, Problem> {
+    read.ok_or_else(|| Problem::field("cursor", "is not a cursor that a list gave out"))
+}
+
+pub(crate) fn parse<T: FromStr<Err: ToString>>(field: &str, value: &str) -> Result<T, Problem> {
+    value
+        .parse()
+        .map_err(|e: T::Err| Problem::field(field, e.to_string()))
+}
+
+pub(crate) fn time(field: &str, value: &str) -> Result<Timestamp, Problem> {
+    Timestamp::parse_rfc3339(value)
+        .map_err(|e| Problem::field(field, format!("is not an RFC 3339 time: {e}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn uri(query: &str) -> Uri {
+        format!("/x?{query}").parse().unwrap()
+    }
+
+    #[test]
+    fn a_wait_is_a_time_of_at_most_a_minute() {
+        let wait = |query: &str| wait(&uri(query), Duration::from_secs(60)).map_err(|_| ());
+        assert_eq!(wait("wait=30s"), Ok(Some(Duration::from_secs(30))));
+        assert_eq!(wait("wait=30"), Ok(Some(Duration::from_secs(30))));
+        assert_eq!(wait("wait=500ms"), Ok(Some(Duration::from_millis(500))));
+        assert_eq!(wait(""), Ok(None));
+        for bad in ["wait=61s", "wait=soon", "wait=-1", "wate=1"] {
+            assert_eq!(wait(bad), Err(()), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_bad_filter_is_named() {
+        let field = |query: &str| {
+            let problem = listing(&uri(query), None).unwrap_err();
+            serde_json::to_value(problem.into_body()).unwrap()["field"]
+                .as_str()
+                .unwrap()
+                .to_owned()
+        };
+        for (query, name) in [
+            ("state=DONE", "state"),
+            ("state=PENDING,NOPE", "state"),
+            ("topic=x", "topic"),
+            ("created_after=now", "created_after"),
+            ("limit=0", "limit"),
+            ("limit=1001", "limit"),
+            ("cursor=zzz", "cursor"),
+            ("workflow_id=%00", "workflow_id"),
+            ("stat=PENDING", "stat"),
+        ] {
+            assert_eq!(field(query), name, "{query}");
+        }
+        let good = listing(&uri("state=pending,RUNNING&limit=7&topic="), None).unwrap();
+        assert_eq!((good.filter.states.len(), good.limit), (2, 7));
+    }
+}

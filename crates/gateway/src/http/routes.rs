@@ -1,0 +1,247 @@
+//! The route table: the method, the path, the permission and the handler of each route.
+//!
+//! What must stay true: there is no way to the handlers but this table, and every entry
+//! names the permission that its callers need. Whether the caller has it is checked before
+//! the handler runs, so that a handler cannot forget to.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::handler::Handler;
+use axum::http::request::Parts;
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodFilter, MethodRouter, on};
+use tower_http::catch_panic::CatchPanicLayer;
+
+use super::problem::Problem;
+use super::{App, approvals, bundles, decisions, dlq, edge, explain, jobs, policy, submit, tasks};
+use crate::auth::{Caller, Permission, has_key};
+use crate::tasks::check_local_request;
+
+struct Route {
+    path: &'static str,
+    permission: Permission,
+    handler: MethodRouter<Arc<App>>,
+    #[cfg(test)]
+    method: MethodFilter,
+}
+
+fn route<H, T>(
+    method: MethodFilter,
+    path: &'static str,
+    permission: Permission,
+    handler: H,
+) -> Route
+where
+    H: Handler<T, Arc<App>>,
+    T: 'static,
+{
+    Route {
+        path,
+        permission,
+        handler: on(method, handler),
+        #[cfg(test)]
+        method,
+    }
+}
+
+#[rustfmt::skip]
+fn routes() -> Vec<Route> {
+    use Permission as P;
+    const GET: MethodFilter = MethodFilter::GET;
+    const POST: MethodFilter = MethodFilter::POST;
+    const DELETE: MethodFilter = MethodFilter::DELETE;
+    vec![
+        route(POST, "/api/v1/jobs", P::SubmitJobs, submit::one),
+        route(GET, "/api/v1/jobs", P::ReadJobs, jobs::list),
+        route(POST, "/api/v1/jobs/batch", P::SubmitJobs, submit::batch),
+        route(GET, "/api/v1/jobs/{id}", P::ReadJobs, jobs::get),
+        route(POST, "/api/v1/jobs/{id}/cancel", P::CancelJobs, jobs::cancel),
+        route(GET, "/api/v1/jobs/{id}/explain", P::ReadJobs, explain::get),
+        route(GET, "/api/v1/dlq", P::ReadDeadLetters, dlq::list),
+        route(POST, "/api/v1/dlq/retry", P::ManageDeadLetters, dlq::retry_many),
+        route(POST, "/api/v1/dlq/delete", P::ManageDeadLetters, dlq::delete_many),
+        route(GET, "/api/v1/dlq/{id}", P::ReadDeadLetters, dlq::get),
+        route(DELETE, "/api/v1/dlq/{id}", P::ManageDeadLetters, dlq::delete),
+        route(POST, "/api/v1/dlq/{id}/retry", P::ManageDeadLetters, dlq::retry),
+        route(POST, "/tasks", P::SubmitTasks, tasks::create),
+        route(GET, "/tasks/{id}", P::ReadTasks, tasks::get),
+        route(GET, "/api/v1/approvals", P::ReadApprovals, approvals::list),
+        route(GET, "/api/v1/approvals/{id}", P::ReadApprovals, approvals::get),
+        route(POST, "/api/v1/approvals/{id}/approve", P::Vote, approvals::approve),
+        route(POST, "/api/v1/approvals/{id}/reject", P::Vote, approvals::reject),
+        route(POST, "/api/v1/policy/evaluate", P::EvaluatePolicy, policy::evaluate),
+        route(POST, "/api/v1/policy/simulate", P::EvaluatePolicy, policy::simulate),
+        route(POST, "/api/v1/policy/explain", P::EvaluatePolicy, policy::explain),
+        route(GET, "/api/v1/policy/snapshots", P::EvaluatePolicy, policy::snapshots),
+        route(GET, "/api/v1/policy/decisions", P::ReadDecisions, decisions::list),
+        route(GET, "/api/v1/policy/rules", P::ManagePolicy, policy::rules),
+        route(GET, "/api/v1/policy/status", P::ManagePolicy, bundles::status),
+        route(POST, "/api/v1/policy/bundles", P::ManagePolicy, bundles::publish),
+        route(GET, "/api/v1/policy/bundles", P::ManagePolicy, bundles::list),
+        route(POST, "/api/v1/policy/bundles/{name}/rollback", P::ManagePolicy, bundles::rollback),
+    ]
+}
+
+pub(crate) fn router(app: Arc<App>) -> Router {
+    let mut router = Router::new();
+    for route in routes() {
+        let guard = from_fn_with_state((Arc::clone(&app), route.permission), authorize);
+        router = router.route(route.path, route.handler.route_layer(guard));
+    }
+    router
+        .method_not_allowed_fallback(method_not_allowed)
+        .fallback(no_such_route)
+        .layer(CatchPanicLayer::custom(edge::panicked))
+        .layer(from_fn_with_state(Arc::clone(&app), edge::edge))
+        .with_state(app)
+}
+
+/// Lets a request through to its handler if the caller has the route's permission.
+async fn authorize(
+    State((app, permission)): State<(Arc<App>, Permission)>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let (mut parts, body) = request.into_parts();
+    match app.caller(permission, &parts) {
+        Ok(caller) => {
+            parts.extensions.insert(caller);
+            next.run(Request::from_parts(parts, body)).await
+        }
+        Err(problem) => problem.into_response(),
+    }
+}
+
+impl App {
+    /// The caller of a request, who has this permission.
+    fn caller(&self, permission: Permission, request: &Parts) -> Result<Caller, Problem> {
+        let anonymous = self.anonymous_tasks && permission.may_be_anonymous();
+        if anonymous && !has_key(&request.headers) {
+            check_local_request(&request.method, &request.uri, &request.headers)?;
+            return Ok(Caller::anonymous(&self.tasks.tenant));
+        }
+        let caller = self.keys.caller(&request.headers)?;
+        caller.check(permission)?;
+        Ok(caller)
+    }
+}
+
+async fn no_such_route(request: Request) -> Problem {
+    Problem::no_such_route(request.uri().path())
+}
+
+async fn method_not_allowed(request: Request) -> Problem {
+    Problem::wrong_method(request.method().as_str(), request.uri().path())
+}
+
+#[cfg(test)]
+mod tests {
+    use airlock_model::TenantId;
+    use airlock_service::{Context, Secret};
+    use axum::body::Body;
+    use axum::http::{Method, StatusCode};
+    use tower::ServiceExt;
+
+    use super::*;
+    use crate::config::{GatewayConfig, KeyConfig, Role};
+    use crate::connections::Links;
+
+    const ADMIN_KEY: &str = "admin-key";
+    const USER_KEY: &str = "user-key";
+
+    /// Without Postgres, NATS and a safety kernel: whoever is let in is answered 4xx or 503.
+    async fn gateway(anonymous_tasks: bool) -> Router {
+        let mut config = GatewayConfig::default();
+        config.auth.development_key = Secret::from(ADMIN_KEY);
+        config.auth.anonymous_tasks = anonymous_tasks;
+        config.auth.keys = vec![KeyConfig {
+            name: "acme".to_owned(),
+            key: Secret::from(USER_KEY),
+            key_sha256: String::new(),
+            tenant: TenantId::new("acme").unwrap(),
+            role: Role::User,
+            principal: None,
+            roles: Vec::new(),
+            act_for: Vec::new(),
+        }];
+        let ctx = Context::for_host("gateway");
+        let app = App::new(config, Links::default(), &ctx).await.unwrap();
+        router(Arc::new(app))
+    }
+
+    async fn status(router: &Router, route: &Route, key: Option<&str>) -> StatusCode {
+        let method = match route.method {
+            MethodFilter::GET => Method::GET,
+            MethodFilter::POST => Method::POST,
+            MethodFilter::DELETE => Method::DELETE,
+            other => panic!("{other:?} of {}", route.path),
+        };
+        let path = route.path.replace("{id}", "1").replace("{name}", "x");
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "localhost")
+            .header("content-type", "application/json");
+        if let Some(key) = key {
+            request = request.header("x-api-key", key);
+        }
+        let request = request.body(Body::empty()).unwrap();
+        router.clone().oneshot(request).await.unwrap().status()
+    }
+
+    #[tokio::test]
+    async fn every_route_needs_a_key_and_its_permission() {
+        let router = gateway(false).await;
+        let refused = [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN];
+        for route in routes() {
+            let path = route.path;
+            for key in [None, Some("wrong"), Some("")] {
+                let status = status(&router, &route, key).await;
+                assert_eq!(status, StatusCode::UNAUTHORIZED, "{path} {key:?}");
+            }
+            let user = status(&router, &route, Some(USER_KEY)).await;
+            if route.permission.granted_to(Role::User) {
+                assert!(!refused.contains(&user), "{path}: {user}");
+            } else {
+                assert_eq!(user, StatusCode::FORBIDDEN, "{path}");
+            }
+            let admin = status(&router, &route, Some(ADMIN_KEY)).await;
+            assert!(!refused.contains(&admin), "{path}: {admin}");
+        }
+    }
+
+    #[tokio::test]
+    async fn only_tasks_are_open_to_anonymous_callers() {
+        let router = gateway(true).await;
+        for route in routes() {
+            let let_in = status(&router, &route, None).await != StatusCode::UNAUTHORIZED;
+            assert_eq!(let_in, route.path.starts_with("/tasks"), "{}", route.path);
+            // A wrong key is not the same as none.
+            let wrong = status(&router, &route, Some("wrong")).await;
+            assert_eq!(wrong, StatusCode::UNAUTHORIZED, "{}", route.path);
+        }
+    }
+
+    /// Written out, so that a route that becomes open to users is seen here.
+    #[test]
+    fn the_policy_is_for_administrators() {
+        let admin_only: Vec<&str> = routes()
+            .iter()
+            .filter(|route| !route.permission.granted_to(Role::User))
+            .map(|route| route.path)
+            .collect();
+        assert_eq!(
+            admin_only,
+            [
+                "/api/v1/policy/rules",
+                "/api/v1/policy/status",
+                "/api/v1/policy/bundles",
+                "/api/v1/policy/bundles",
+                "/api/v1/policy/bundles/{name}/rollback",
+            ]
+        );
+    }
+}

@@ -1,0 +1,6 @@
+//! What the ledger holds, as clients see it.
+
+pub(crate) mod diff;
+pub(crate) mod explanation;
+pub(crate) mod job;
+mod report;

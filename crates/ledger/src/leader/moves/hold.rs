@@ -1,0 +1,78 @@
+//! PENDING → APPROVAL_REQUIRED: a job waits for people.
+
+use std::collections::HashSet;
+use std::sync::LazyLock;
+
+use airlock_model::{JobEvent, JobId, Timestamp, Verdict};
+
+use super::{
+    Close, FencedTx, GiveUp, LeaderMove, Move, clean, col, constraints, picked, rule_hash, sorted,
+};
+use crate::approvals::hold::request_approvals;
+use crate::error::{Doing, LedgerError};
+use crate::states;
+use crate::ts::Ts;
+
+/// The reason code of a job that waits for people.
+const CODE: &str = "approval_required";
+
+#[derive(Debug, Clone)]
+pub struct Hold {
+    pub job_id: JobId,
+    pub verdict: Verdict,
+    pub at: Timestamp,
+}
+
+static HOLD: LazyLock<String> = LazyLock::new(|| {
+    r#"
+WITH done AS (
+UPDATE job_state s SET state = 5, open = true, epoch = $2, decision = u.decision,
+    rule_id = u.rule_id, policy_snapshot = u.snapshot, decision_reason = u.reason,
+    decided_at = u.decided_at, rule_hash = coalesce(u.rule_hash, s.rule_hash),
+    constraints = u.constraints, held_at = u.at, finished_at = NULL,
+    reason_code = $12, reason = u.reason
+FROM unnest($3::text[], $4::smallint[], $5::text[], $6::text[], $7::text[], $8::timestamptz[],
+            $9::text[], $10::bytea[], $11::timestamptz[]) WITH ORDINALITY
+  AS u(job_id, decision, rule_id, snapshot, reason, decided_at, rule_hash, constraints, at,
+       number)
+WHERE s.job_id = u.job_id AND s.shard = $1 AND s.state IN (:from)
+RETURNING u.number
+)
+SELECT coalesce(array_agg(number), '{}') FROM done"#
+        .replace(":from", &states::before(&[JobEvent::Hold]))
+});
+
+impl LeaderMove for Hold {
+    const PUBLISHED: bool = true;
+
+    fn job_id(&self) -> Option<&JobId> {
+        Some(&self.job_id)
+    }
+
+    fn give_up(&self, why: &GiveUp<'_>) -> Option<Move> {
+        Some(Close::given_up(&self.job_id, why).into())
+    }
+
+    async fn write(tx: &mut FencedTx<'_>, moves: &[&Self]) -> Result<HashSet<JobId>, LedgerError> {
+        let v = sorted(moves, |x| &x.job_id);
+        let done: Vec<i64> = sqlx::query_scalar(HOLD.as_str())
+            .bind(tx.shard())
+            .bind(tx.epoch())
+            .bind(col(&v, |x| x.job_id.as_str()))
+            .bind(col(&v, |x| x.verdict.decision.code()))
+            .bind(col(&v, |x| clean(&x.verdict.rule_id)))
+            .bind(col(&v, |x| clean(&x.verdict.snapshot)))
+            .bind(col(&v, |x| clean(&x.verdict.reason)))
+            .bind(col(&v, |x| Ts(x.verdict.decided_at)))
+            .bind(col(&v, |x| rule_hash(&x.verdict)))
+            .bind(col(&v, |x| constraints(&x.verdict)))
+            .bind(col(&v, |x| Ts(x.at)))
+            .bind(CODE)
+            .fetch_one(&mut *tx.conn)
+            .await
+            .doing("holding jobs for approval")?;
+        let held = picked(&done, &v, |x| &x.job_id)?;
+        request_approvals(tx, &v, &held).await?;
+        Ok(held)
+    }
+}

@@ -1,0 +1,273 @@
+//! The leader's writes: one connection, one transaction for many jobs, fenced.
+//!
+//! Every transaction begins by share-locking the leadership row of its epoch. A new
+//! leader raises that epoch with an update, which waits for transactions under way and
+//! makes every later one of the old leader find nothing to lock: a leader that was
+//! paused wakes to refusals, not to a split brain. (A plain SELECT or FOR KEY SHARE
+//! does not conflict with that update; both were tried and let a stale leader commit.)
+//!
+//! Each move is a compare-and-set, so a repeat, a race with a cancel or a late result
+//! changes nothing and is told apart from a stale epoch.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use airlock_model::{Epoch, JobId, Shard};
+use sqlx::PgConnection;
+use sqlx::postgres::PgConnectOptions;
+
+use crate::error::{Doing, LedgerError};
+use crate::leader::commit::{Commit, Written};
+use crate::leader::fence::fence;
+use crate::leader::moves::{
+    FencedTx, Mode, Move, MoveKind, assign, assign_after_function, wait_for_submissions, write_all,
+};
+use crate::ops::hot_pool::open;
+use crate::{ChangePosition, Ledger, dlq::dead_letters};
+
+/// The one connection that writes as the leader of a shard.
+pub struct LeaderWriter {
+    conn: PgConnection,
+    joint: bool,
+    options: PgConnectOptions,
+    shard: Shard,
+    epoch: Epoch,
+    op_timeout: Duration,
+    row_wait: Duration,
+    broken: bool,
+}
+
+/// How long a round waits for a row that somebody else holds, while the others of the round
+/// wait with it.
+const ROW_WAIT: Duration = Duration::from_millis(200);
+
+/// By hand, because the driver's options show their password.
+impl std::fmt::Debug for LeaderWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LeaderWriter")
+            .field("shard", &self.shard)
+            .field("epoch", &self.epoch)
+            .field("broken", &self.broken)
+            .finish_non_exhaustive()
+    }
+}
+
+const CHANGE: &str = "INSERT INTO change_log (shard, job_ids) VALUES ($1, $2) RETURNING xid, seq";
+
+impl Ledger {
+    /// The connection for a leader's writes. Raising the epoch is the election's.
+    pub async fn leader_writer(
+        &self,
+        shard: Shard,
+        epoch: Epoch,
+    ) -> Result<LeaderWriter, LedgerError> {
+        let (conn, joint) = begin(&self.options, self.op_timeout, ROW_WAIT).await?;
+        Ok(LeaderWriter {
+            conn,
+            joint,
+            options: self.options.clone(),
+            shard,
+            epoch,
+            op_timeout: self.op_timeout,
+            row_wait: ROW_WAIT,
+            broken: false,
+        })
+    }
+}
+
+/// A connection, and whether it can wait and assign in one statement: not every role may
+/// make temporary functions.
+async fn begin(
+    options: &PgConnectOptions,
+    limit: Duration,
+    row_wait: Duration,
+) -> Result<(PgConnection, bool), LedgerError> {
+    const DOING: &str = "preparing a leader's connection";
+    let row_wait = format!("{}ms", row_wait.as_millis());
+    let options = options.clone().options([("lock_timeout", row_wait)]);
+    let mut conn = open(&options, limit).await?;
+    let function = sqlx::AssertSqlSafe(assign_after_function());
+    let made = sqlx::raw_sql(function).execute(&mut conn);
+    let joint = match tokio::time::timeout(limit, made).await {
+        Ok(Ok(_)) => true,
+        Ok(Err(sqlx::Error::Database(e))) if e.code().as_deref() == Some("42501") => false,
+        Ok(Err(error)) => return Err(error).doing(DOING),
+        Err(_) => return Err(LedgerError::timeout(DOING, limit)),
+    };
+    Ok((conn, joint))
+}
+
+impl LeaderWriter {
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// The same with another time to wait for rows that somebody else holds.
+    pub async fn with_row_wait(mut self, wait: Duration) -> Result<Self, LedgerError> {
+        (self.conn, self.joint) = begin(&self.options, self.op_timeout, wait).await?;
+        self.row_wait = wait;
+        Ok(self)
+    }
+
+    /// Writes all of `commit` or nothing. After an error the connection is replaced
+    /// before the next attempt, because its transaction may still be open.
+    pub async fn commit(&mut self, commit: &Commit) -> Result<Written, LedgerError> {
+        let done = self.attempt(async |writer| writer.transaction(commit).await);
+        done.await
+    }
+
+    /// Writes what is about jobs whose rows are free, and says which are not: those are
+    /// left out, and nobody is waited for.
+    pub async fn commit_free(
+        &mut self,
+        commit: &Commit,
+    ) -> Result<(Written, HashSet<JobId>), LedgerError> {
+        let done = self.attempt(async |writer| {
+            writer.begin_fenced().await?;
+            let locked = locked(
+                &mut writer.conn,
+                &commit.job_ids().cloned().collect::<Vec<_>>(),
+            )
+            .await?;
+            let mut free = commit.clone();
+            free.take_out(&locked);
+            Ok((writer.write(&free).await?, locked))
+        });
+        done.await
+    }
+
+    /// Which of these jobs' rows somebody else holds.
+    pub async fn locked(&mut self, jobs: &[JobId]) -> Result<HashSet<JobId>, LedgerError> {
+        let done = self.attempt(async |writer| locked(&mut writer.conn, jobs).await);
+        done.await
+    }
+
+    async fn attempt<T>(
+        &mut self,
+        work: impl AsyncFnOnce(&mut Self) -> Result<T, LedgerError>,
+    ) -> Result<T, LedgerError> {
+        if self.broken {
+            (self.conn, self.joint) = begin(&self.options, self.op_timeout, self.row_wait).await?;
+            self.broken = false;
+        }
+        let limit = self.op_timeout;
+        let done = match tokio::time::timeout(limit, work(self)).await {
+            Ok(done) => done,
+            Err(_) => Err(LedgerError::timeout("committing as the leader", limit)),
+        };
+        // One statement waits, so when it has waited for too long, there is nothing to end.
+        if done
+            .as_ref()
+            .is_err_and(|e| !matches!(e, LedgerError::NotOver))
+        {
+            self.broken = true;
+        }
+        done
+    }
+
+    async fn transaction(&mut self, c: &Commit) -> Result<Written, LedgerError> {
+        if let Some(assignments) = c.only_assignments()
+            && (c.after.is_empty() || self.joint)
+        {
+            let mode = match c.after.is_empty() {
+                true => Mode::Alone,
+                false => Mode::After(&c.after),
+            };
+            let done = assign(&mut self.fenced(), mode, &assignments).await?;
+            let mut written = Written::default();
+            written.add(MoveKind::Assign, done.ok_or_else(|| self.stale())?);
+            return Ok(written);
+        }
+        if !c.after.is_empty() {
+            wait_for_submissions(&mut self.conn, &c.after).await?;
+        }
+        self.begin_fenced().await?;
+        self.write(c).await
+    }
+
+    fn fenced(&mut self) -> FencedTx<'_> {
+        FencedTx {
+            conn: &mut self.conn,
+            shard: self.shard,
+            epoch: self.epoch,
+        }
+    }
+
+    fn stale(&self) -> LedgerError {
+        LedgerError::StaleEpoch {
+            shard: self.shard.0,
+            epoch: self.epoch.0,
+        }
+    }
+
+    /// One round trip for all. An error anywhere leaves the transaction to the end of this
+    /// connection, which is never used again then.
+    async fn begin_fenced(&mut self) -> Result<(), LedgerError> {
+        let begin = format!("BEGIN; {}", fence(self.shard, self.epoch));
+        let fence = sqlx::raw_sql(sqlx::AssertSqlSafe(begin))
+            .fetch_optional(&mut self.conn)
+            .await
+            .doing("beginning a leader's transaction")?;
+        match fence {
+            Some(_) => Ok(()),
+            None => Err(self.stale()),
+        }
+    }
+
+    /// Makes the moves in the transaction that was begun, and commits it.
+    async fn write(&mut self, c: &Commit) -> Result<Written, LedgerError> {
+        let mut w = Written::default();
+        let shard = self.shard.0 as i16;
+        write_all(&mut self.fenced(), &c.moves, |kind, jobs| w.add(kind, jobs)).await?;
+        let tx = &mut self.conn;
+        // A job whose end was not written, because somebody else was first, gets none.
+        let made = |m: &&Move| m.job_id().is_some_and(|id| w.has(m.kind(), id));
+        let letters = c.moves.iter().filter(made).filter_map(Move::dead_letter);
+        dead_letters::insert(tx, &letters.collect::<Vec<_>>()).await?;
+        let changed: Vec<&str> = w.published().map(JobId::as_str).collect();
+        if !changed.is_empty() {
+            let (xid, seq): (i64, i64) = sqlx::query_as(CHANGE)
+                .bind(shard)
+                .bind(&changed)
+                .fetch_one(&mut *tx)
+                .await
+                .doing("appending to the change log")?;
+            w.position = Some(ChangePosition { xid, seq });
+        }
+        sqlx::raw_sql("COMMIT")
+            .execute(&mut *tx)
+            .await
+            .doing("committing as the leader")?;
+        Ok(w)
+    }
+}
+
+/// Those whose rows somebody else holds; the others are held by this transaction now.
+async fn locked(tx: &mut PgConnection, jobs: &[JobId]) -> Result<HashSet<JobId>, LedgerError> {
+    const DOING: &str = "looking for rows that somebody holds";
+    let jobs: Vec<&str> = jobs.iter().map(JobId::as_str).collect();
+    let free: Vec<String> = sqlx::query_scalar(
+        "SELECT job_id FROM job_state WHERE job_id = ANY($1)
+         ORDER BY job_id FOR NO KEY UPDATE SKIP LOCKED",
+    )
+    .bind(&jobs)
+    .fetch_all(&mut *tx)
+    .await
+    .doing(DOING)?;
+    let known = sqlx::query_scalar("SELECT job_id FROM job_state WHERE job_id = ANY($1)")
+        .bind(&jobs)
+        .fetch_all(&mut *tx)
+        .await
+        .doing(DOING)?;
+    let free = ids(free)?;
+    Ok(ids(known)?
+        .into_iter()
+        .filter(|id| !free.contains(id))
+        .collect())
+}
+
+pub(super) fn ids(rows: Vec<String>) -> Result<HashSet<JobId>, LedgerError> {
+    rows.into_iter()
+        .map(|id| JobId::new(id).map_err(|e| LedgerError::Corrupt(e.to_string())))
+        .collect()
+}

@@ -1,0 +1,211 @@
+//! The audit trail: who did what, and when. Written in the transaction of the deed, and
+//! read behind its writers by whoever tells it on.
+
+use std::time::Duration;
+
+use airlock_model::{JobId, TenantId, Timestamp};
+use sqlx::postgres::PgRow;
+use sqlx::{PgConnection, Row};
+
+use crate::error::{Doing, LedgerError};
+use crate::log::changes::lag;
+use crate::ts::Ts;
+use crate::{LeaderLedger, Ledger};
+
+/// An entry to write.
+#[derive(Debug, Clone)]
+pub(crate) struct NewAudit<'a> {
+    pub kind: &'static str,
+    pub tenant: Option<&'a str>,
+    pub actor: &'a str,
+    pub job_id: Option<&'a str>,
+    pub detail: serde_json::Value,
+}
+
+/// Who did something: an API key and whose it is.
+#[derive(Debug, Clone, Copy)]
+pub struct Actor<'a> {
+    pub key: &'a str,
+    pub principal: Option<&'a str>,
+}
+
+impl<'a> Actor<'a> {
+    /// The name an entry is written under, as votes are.
+    pub fn name(&self) -> &'a str {
+        self.principal.unwrap_or(self.key)
+    }
+}
+
+/// An entry that was written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AuditEntry {
+    pub id: i64,
+    pub at: Timestamp,
+    /// `approval.approved`, `policy.published`, `job.cancelled`, `dlq.deleted` and so on.
+    pub kind: String,
+    pub tenant: Option<String>,
+    pub actor: String,
+    pub job_id: Option<String>,
+    pub detail: serde_json::Value,
+}
+
+/// A place in the trail; see [`ChangePosition`](crate::ChangePosition) for the order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct AuditPosition {
+    pub xid: i64,
+    pub id: i64,
+}
+
+const COLUMNS: &str = "xid, id, at, kind, tenant, actor, job_id, detail";
+
+fn read(row: &PgRow) -> Result<(AuditPosition, AuditEntry), sqlx::Error> {
+    let at: Ts = row.try_get("at")?;
+    let detail: Vec<u8> = row.try_get("detail")?;
+    let id = row.try_get("id")?;
+    let position = AuditPosition {
+        xid: row.try_get("xid")?,
+        id,
+    };
+    let entry = AuditEntry {
+        id,
+        at: at.0,
+        kind: row.try_get("kind")?,
+        tenant: row.try_get("tenant")?,
+        actor: row.try_get("actor")?,
+        job_id: row.try_get("job_id")?,
+        detail: serde_json::from_slice(&detail).unwrap_or_default(),
+    };
+    Ok((position, entry))
+}
+
+pub(crate) async fn insert(
+    conn: &mut PgConnection,
+    entry: &NewAudit<'_>,
+) -> Result<(), LedgerError> {
+    sqlx::query(
+        "INSERT INTO audit_log (kind, tenant, actor, job_id, detail) VALUES ($1, $2, $3, $4, $5)",
+    )
+    .bind(entry.kind)
+    .bind(entry.tenant)
+    .bind(entry.actor)
+    .bind(entry.job_id)
+    .bind(entry.detail.to_string().into_bytes())
+    .execute(conn)
+    .await
+    .doing("writing to the audit trail")?;
+    Ok(())
+}
+
+impl Ledger {
+    /// What is known about one job, oldest first.
+    pub async fn audit_of(
+        &self,
+        tenant: Option<&TenantId>,
+        job: &JobId,
+        limit: u32,
+    ) -> Result<Vec<AuditEntry>, LedgerError> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM audit_log
+             WHERE job_id = $1 AND ($2::text IS NULL OR tenant = $2) ORDER BY id LIMIT $3"
+        );
+        let rows = self
+            .bounded("reading the audit trail", async {
+                sqlx::query(sqlx::AssertSqlSafe(sql))
+                    .bind(job.as_str())
+                    .bind(tenant.map(TenantId::as_str))
+                    .bind(i64::from(limit))
+                    .fetch_all(&self.pool)
+                    .await
+            })
+            .await?;
+        let entries = rows.iter().map(|row| Ok(read(row)?.1));
+        entries
+            .collect::<Result<_, sqlx::Error>>()
+            .doing("reading the audit trail")
+    }
+
+    /// What was written after `after` and can no longer be preceded by anything.
+    pub async fn audit_after(
+        &self,
+        after: AuditPosition,
+        limit: u32,
+    ) -> Result<Vec<(AuditPosition, AuditEntry)>, LedgerError> {
+        let horizon = self.log_horizon().await?;
+        let sql = format!(
+            "SELECT {COLUMNS} FROM audit_log
+             WHERE (xid, id) > ($1, $2)
+               AND xid < $4
+             ORDER BY xid, id LIMIT $3"
+        );
+        let rows = self
+            .bounded("reading the audit trail", async {
+                sqlx::query(sqlx::AssertSqlSafe(sql))
+                    .bind(after.xid)
+                    .bind(after.id)
+                    .bind(i64::from(limit))
+                    .bind(horizon)
+                    .fetch_all(&self.pool)
+                    .await
+            })
+            .await?;
+        rows.iter()
+            .map(read)
+            .collect::<Result<_, sqlx::Error>>()
+            .doing("reading the audit trail")
+    }
+
+    /// How old the oldest entry after `after` is; zero when there is none.
+    pub async fn audit_lag(&self, after: AuditPosition) -> Result<Duration, LedgerError> {
+        let micros: Option<i64> = self
+            .bounded("asking for the lag of the audit trail", async {
+                sqlx::query_scalar(
+                    "SELECT (extract(epoch FROM clock_timestamp() - at) * 1000000)::bigint
+                     FROM audit_log WHERE (xid, id) > ($1, $2) ORDER BY xid, id LIMIT 1",
+                )
+                .bind(after.xid)
+                .bind(after.id)
+                .fetch_optional(&self.pool)
+                .await
+            })
+            .await?;
+        Ok(lag(micros))
+    }
+
+    /// How far the trail has been told, by any leader before.
+    pub async fn audit_cursor(&self) -> Result<AuditPosition, LedgerError> {
+        let row: Option<(i64, i64)> = self
+            .bounded("reading the audit cursor", async {
+                sqlx::query_as("SELECT xid, id FROM audit_cursor")
+                    .fetch_optional(&self.pool)
+                    .await
+            })
+            .await?;
+        Ok(
+            row.map_or_else(AuditPosition::default, |(xid, id)| AuditPosition {
+                xid,
+                id,
+            }),
+        )
+    }
+}
+
+impl LeaderLedger {
+    /// Moves the cursor forward; never back. The first shard's leader does.
+    pub async fn advance_audit_cursor(&self, to: AuditPosition) -> Result<(), LedgerError> {
+        const DOING: &str = "moving the audit cursor";
+        self.fenced(DOING, async |tx| {
+            sqlx::query(
+                "INSERT INTO audit_cursor (xid, id) VALUES ($1, $2)
+                 ON CONFLICT (one) DO UPDATE SET xid = excluded.xid, id = excluded.id
+                 WHERE (audit_cursor.xid, audit_cursor.id) < (excluded.xid, excluded.id)",
+            )
+            .bind(to.xid)
+            .bind(to.id)
+            .execute(tx)
+            .await
+            .doing(DOING)
+        })
+        .await?;
+        Ok(())
+    }
+}

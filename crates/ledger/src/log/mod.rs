@@ -1,0 +1,5 @@
+//! The change log and the audit trail: what others must hear of, in order.
+
+pub(crate) mod audit;
+pub(crate) mod changes;
+pub(crate) mod restore;

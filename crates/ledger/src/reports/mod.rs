@@ -1,0 +1,226 @@
+//! What workers say of their runs beside the result: how far they are, what they have so
+//! far, what they leave behind, and what became of the constraints.
+//!
+//! What must stay true: only the word of the run that a job is in (or ended with, a moment
+//! ago) is kept, found by its dispatch id and worker; and each job keeps a bounded number
+//! of things. The leader's epoch is not asked: the dispatch id in the row says whose word
+//! counts, and two leaders that heard the same word would write the same.
+
+pub(crate) mod write;
+
+use airlock_model::{DispatchId, JobId, Timestamp, WorkerId};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use sqlx::Row;
+
+use crate::Ledger;
+use crate::error::LedgerError;
+use crate::ts::Ts;
+
+/// Partial results kept of one job: the newest.
+pub const KEPT_PARTIALS: i64 = 16;
+/// Artifacts kept of one job: the first.
+pub const KEPT_ARTIFACTS: i64 = 256;
+
+/// How far a run is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Progress {
+    pub percent: i16,
+    /// Which part of its work it is at.
+    pub step: Option<String>,
+    pub message: Option<String>,
+    pub at: Timestamp,
+}
+
+/// What a run had got at some moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Partial {
+    /// The run it is of; set when it is read.
+    pub attempt: u32,
+    pub percent: i16,
+    /// Where the worker left it.
+    pub pointer: String,
+    pub size: Option<u64>,
+    pub content: Option<Bytes>,
+    pub at: Timestamp,
+}
+
+/// Something a run left behind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Artifact {
+    /// The run it is of; set when it is read.
+    pub attempt: u32,
+    pub name: String,
+    pub pointer: String,
+    pub media_type: String,
+    pub size: Option<u64>,
+    pub sha256: Option<Vec<u8>>,
+    pub at: Timestamp,
+}
+
+/// What a worker did about one constraint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConstraintReport {
+    /// By its path: `toolchain.allowed_tools`, say.
+    pub constraint: String,
+    pub outcome: ConstraintOutcome,
+    /// What was refused.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub detail: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ConstraintOutcome {
+    /// The worker held the handler to it.
+    Enforced,
+    /// The handler wanted something else, and was refused.
+    Refused,
+    /// Nobody asked.
+    Unchecked,
+}
+
+/// One run's word, to be kept.
+#[derive(Debug, Clone)]
+pub struct NewReport {
+    pub job_id: JobId,
+    /// `None`: it does not say which run it means. It is then the one that its worker has.
+    pub dispatch_id: Option<DispatchId>,
+    pub worker: WorkerId,
+    pub progress: Option<Progress>,
+    pub partials: Vec<Partial>,
+    pub artifacts: Vec<Artifact>,
+    pub constraints: Vec<ConstraintReport>,
+}
+
+/// All that is kept of one job.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct JobReport {
+    /// The run that progress and constraints are of.
+    pub attempt: u32,
+    pub progress: Option<Progress>,
+    /// Oldest first.
+    pub partials: Vec<Partial>,
+    /// In the order they were heard of.
+    pub artifacts: Vec<Artifact>,
+    pub constraints: Vec<ConstraintReport>,
+}
+
+impl Ledger {
+    /// Completes a report whose row says that there is more of it.
+    pub(crate) async fn complete_report(
+        &self,
+        job: &JobId,
+        more: More,
+        report: &mut JobReport,
+    ) -> Result<(), LedgerError> {
+        if more.partials {
+            let sql = "SELECT attempt, percent, pointer, size, content, at FROM job_partial \
+                       WHERE job_id = $1 ORDER BY number";
+            let rows = self.bounded("reading partial results", async {
+                sqlx::query(sql)
+                    .bind(job.as_str())
+                    .fetch_all(&self.pool)
+                    .await
+            });
+            for row in rows.await? {
+                let content: Option<Vec<u8>> = row.try_get(4).map_err(corrupt)?;
+                report.partials.push(Partial {
+                    attempt: count(row.try_get(0).map_err(corrupt)?),
+                    percent: row
+                        .try_get::<Option<i16>, _>(1)
+                        .map_err(corrupt)?
+                        .unwrap_or(0),
+                    pointer: row.try_get(2).map_err(corrupt)?,
+                    size: size(row.try_get(3).map_err(corrupt)?),
+                    content: content.map(Bytes::from),
+                    at: row.try_get::<Ts, _>(5).map_err(corrupt)?.0,
+                });
+            }
+        }
+        if more.artifacts {
+            let sql = "SELECT attempt, name, pointer, media_type, size, sha256, at \
+                       FROM job_artifact WHERE job_id = $1 ORDER BY number";
+            let rows = self.bounded("reading artifacts", async {
+                sqlx::query(sql)
+                    .bind(job.as_str())
+                    .fetch_all(&self.pool)
+                    .await
+            });
+            for row in rows.await? {
+                report.artifacts.push(Artifact {
+                    attempt: count(row.try_get(0).map_err(corrupt)?),
+                    name: row.try_get(1).map_err(corrupt)?,
+                    pointer: row.try_get(2).map_err(corrupt)?,
+                    media_type: row.try_get(3).map_err(corrupt)?,
+                    size: size(row.try_get(4).map_err(corrupt)?),
+                    sha256: row.try_get(5).map_err(corrupt)?,
+                    at: row.try_get::<Ts, _>(6).map_err(corrupt)?.0,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What there is of a report beside its row.
+pub(crate) struct More {
+    partials: bool,
+    artifacts: bool,
+}
+
+/// Of a job's own statement: what [`read`] needs, from `e`, the job's report.
+pub(crate) const COLUMNS: &str = "e.attempt, e.percent, e.step, e.message, e.progress_at, \
+    e.constraints, e.partials, e.artifacts";
+pub(crate) const JOIN: &str = "LEFT JOIN job_report e ON e.job_id = r.job_id";
+
+/// The report of a row whose [`COLUMNS`] begin at `first`, and what there is besides.
+pub(crate) fn read(
+    row: &sqlx::postgres::PgRow,
+    first: usize,
+) -> Result<Option<(JobReport, More)>, LedgerError> {
+    let Some(attempt) = row.try_get::<Option<i32>, _>(first).map_err(corrupt)? else {
+        return Ok(None);
+    };
+    let at: Option<Ts> = row.try_get(first + 4).map_err(corrupt)?;
+    let progress = match at {
+        Some(at) => Some(Progress {
+            percent: row
+                .try_get::<Option<i16>, _>(first + 1)
+                .map_err(corrupt)?
+                .unwrap_or(0),
+            step: row.try_get(first + 2).map_err(corrupt)?,
+            message: row.try_get(first + 3).map_err(corrupt)?,
+            at: at.0,
+        }),
+        None => None,
+    };
+    let constraints: Option<Vec<u8>> = row.try_get(first + 5).map_err(corrupt)?;
+    let constraints = match constraints {
+        Some(json) => serde_json::from_slice(&json).map_err(corrupt)?,
+        None => Vec::new(),
+    };
+    let more = More {
+        partials: row.try_get(first + 6).map_err(corrupt)?,
+        artifacts: row.try_get(first + 7).map_err(corrupt)?,
+    };
+    let report = JobReport {
+        attempt: count(attempt),
+        progress,
+        constraints,
+        ..JobReport::default()
+    };
+    Ok(Some((report, more)))
+}
+
+fn size(n: Option<i64>) -> Option<u64> {
+    n.and_then(|n| u64::try_from(n).ok())
+}
+
+fn count(n: i32) -> u32 {
+    u32::try_from(n).unwrap_or(0)
+}
+
+fn corrupt(e: impl std::fmt::Display) -> LedgerError {
+    LedgerError::Corrupt(e.to_string())
+}

@@ -1,0 +1,222 @@
+//! What the leader does without a message: due jobs, the change log, the clock, the
+//! workers' snapshot. Forgotten, stale and old jobs have modules of their own.
+//!
+//! None of these takes input: each reads the ledger and does what is missing, so a
+//! restart is the normal path.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use airlock_ledger::LoadedJob;
+use airlock_model::JobState;
+use airlock_model::engine::{Input, RunId};
+use airlock_settings::Backoff;
+use tokio::sync::Semaphore;
+
+use crate::commit::handle::InputBatch;
+use crate::inbound::submissions;
+use crate::outbound::announce::{self, Announcement};
+use crate::term::Term;
+
+/// Without anything due, the next due time is read this often.
+const DUE_POLL: Duration = Duration::from_millis(500);
+const CHANGES_POLL: Duration = Duration::from_millis(500);
+/// The first pause when the change cursor cannot be read.
+const CHANGES_RETRY: Duration = Duration::from_millis(50);
+const CLOCK_POLL: Duration = Duration::from_secs(10);
+const DUE_BATCH: u32 = 500;
+/// When what is due is in somebody else's hands.
+const DUE_BUSY: Duration = Duration::from_millis(20);
+/// So many in one claim make it worth gathering the next ones, for so long.
+const DUE_MANY: usize = 50;
+/// The longest wait for our own clock to reach the due time of what was claimed.
+const DUE_EARLY: Duration = Duration::from_millis(20);
+const DUE_GATHER: Duration = Duration::from_millis(20);
+/// Batches of due jobs that are being decided at once.
+const DUE_AT_ONCE: usize = 4;
+const CHANGES_BATCH: u32 = 200;
+
+/// Claims delayed jobs when their time comes, never before. While a batch is decided,
+/// the next is claimed.
+pub async fn claim_due_jobs(term: Arc<Term>) -> anyhow::Result<()> {
+    let slots = Arc::new(Semaphore::new(DUE_AT_ONCE));
+    let inline = term.ctx.config.scheduler.inline_bytes;
+    loop {
+        let wait = match term.stores.ledger.next_due(term.ctx.shard).await {
+            Ok((Some(at), now)) if at <= now => {
+                let slot = tokio::select! {
+                    () = term.ctx.over.cancelled() => return Ok(()),
+                    slot = slots.clone().acquire_owned() => slot?,
+                };
+                match term.stores.ledger.claim_due(DUE_BATCH, inline).await {
+                    // Somebody else has them in hand.
+                    Ok(jobs) if jobs.is_empty() => DUE_BUSY,
+                    Ok(jobs) => {
+                        let wait = next_claim_in(jobs.len());
+                        let claimer = term.clone();
+                        term.ctx.tasks.spawn("due jobs", async move {
+                            evaluate_claimed(&claimer, jobs).await;
+                            drop(slot);
+                        });
+                        wait
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "claiming due jobs failed, retrying");
+                        DUE_POLL
+                    }
+                }
+            }
+            // Rounded up to the next millisecond: waking early would find nothing.
+            Ok((Some(at), now)) => (at.since(now) + Duration::from_millis(1)).min(DUE_POLL),
+            Ok((None, _)) => DUE_POLL,
+            Err(error) => {
+                tracing::warn!(%error, "reading the next due time failed, retrying");
+                DUE_POLL
+            }
+        };
+        if !term.ctx.sleep_unless_over(wait).await {
+            return Ok(());
+        }
+    }
+}
+
+/// How long to wait after a claim of so many. Where many come, more follow: a little
+/// patience makes batches of them. A full batch leaves others behind, which are late.
+fn next_claim_in(claimed: usize) -> Duration {
+    if (DUE_MANY..DUE_BATCH as usize).contains(&claimed) {
+        DUE_GATHER
+    } else {
+        Duration::ZERO
+    }
+}
+
+/// Has claimed jobs evaluated. They are in no list any more: if the term ends before, the next
+/// one reads them with all open jobs.
+async fn evaluate_claimed(term: &Term, jobs: Vec<LoadedJob>) {
+    // Due by the database's clock; ours follows it at a small distance. A short wait spares
+    // the engine a timer and the kernel a second question; for more the engine waits.
+    let latest = jobs.iter().filter_map(|j| j.due_at).max();
+    let early = latest.map_or(Duration::ZERO, |at| at.since(term.ctx.clock.now()));
+    if !early.is_zero() && !term.ctx.sleep_unless_over(early.min(DUE_EARLY)).await {
+        return;
+    }
+    submissions::evaluate_and_enqueue(term, jobs).await;
+}
+
+/// Reads the change log behind its writers: publishes what its writer did not, and tells
+/// the engine what others did to its jobs.
+pub async fn follow_change_log(term: Arc<Term>) -> anyhow::Result<()> {
+    let mut backoff = Backoff::new(CHANGES_RETRY, CHANGES_POLL);
+    let mut at = loop {
+        match term.stores.ledger.change_cursor(term.ctx.shard).await {
+            Ok(at) => break at,
+            Err(error) => {
+                tracing::warn!(%error, "reading the change cursor failed, retrying");
+                if !term.ctx.sleep_unless_over(backoff.pause()).await {
+                    return Ok(());
+                }
+            }
+        }
+    };
+    loop {
+        let changes = match term
+            .stores
+            .ledger
+            .changes(term.ctx.shard, at, CHANGES_BATCH)
+            .await
+        {
+            Ok(changes) => changes,
+            Err(error) => {
+                tracing::warn!(%error, "reading the change log failed, retrying");
+                Vec::new()
+            }
+        };
+        let more = changes.len() == CHANGES_BATCH as usize;
+        let mut reached = at;
+        for change in changes {
+            if !term.published.remove(change.position)
+                && let Err(error) = publish_change(&term, &change.job_ids).await
+            {
+                tracing::warn!(%error, "publishing a change failed, retrying");
+                break;
+            }
+            reached = change.position;
+        }
+        if reached != at {
+            match term.stores.ledger.advance_cursor(reached).await {
+                Ok(()) => at = reached,
+                Err(error) => tracing::warn!(%error, "moving the change cursor failed, retrying"),
+            }
+        }
+        match term.stores.ledger.change_lag(term.ctx.shard, at).await {
+            Ok(lag) => term.ctx.metrics.lags("changes", lag),
+            Err(error) => tracing::warn!(%error, "reading the change log lag failed, retrying"),
+        }
+        if !more && !term.ctx.sleep_unless_over(CHANGES_POLL).await {
+            return Ok(());
+        }
+        if term.ctx.over.is_cancelled() {
+            return Ok(());
+        }
+    }
+}
+
+async fn publish_change(term: &Term, ids: &[airlock_model::JobId]) -> anyhow::Result<()> {
+    let jobs = term.stores.ledger.load(ids, 0).await?;
+    let mut inputs = Vec::new();
+    for job in jobs.iter().filter(|j| j.state.is_final()) {
+        inputs.push(Input::Ended {
+            job: job.job_id.clone(),
+            state: job.state,
+        });
+        inputs.extend(ended_run(job));
+    }
+    term.commit.enqueue(InputBatch::of(inputs)).await;
+    // Approved meanwhile: it enters anew, also when its wake-up was lost.
+    let pending: Vec<_> = jobs
+        .iter()
+        .filter(|j| j.state == JobState::Pending)
+        .map(|j| j.job_id.clone())
+        .collect();
+    submissions::load_and_enqueue(term, &pending).await?;
+    let list: Vec<_> = jobs.iter().map(Announcement::of).collect();
+    announce::publish(term, &list).await
+}
+
+/// The run that a job's end left behind at its worker.
+fn ended_run(job: &LoadedJob) -> Option<Input> {
+    if !job.state.aftermath(None).cancel_run {
+        return None;
+    }
+    Some(Input::EndedRun {
+        job: job.job_id.clone(),
+        run: RunId {
+            worker: job.worker.clone()?,
+            dispatch: job.dispatch_id?,
+            attempt: job.attempt,
+        },
+        state: job.state,
+    })
+}
+
+pub async fn sync_clock(term: Arc<Term>) -> anyhow::Result<()> {
+    while term.ctx.sleep_unless_over(CLOCK_POLL).await {
+        if let Err(error) = term.ctx.clock.sync(&term.stores.ledger).await {
+            tracing::warn!(%error, "reading the ledger clock failed, retrying");
+        }
+    }
+    Ok(())
+}
+
+pub async fn write_snapshots(term: Arc<Term>) -> anyhow::Result<()> {
+    while term
+        .ctx
+        .sleep_unless_over(term.ctx.config.scheduler.snapshot_interval)
+        .await
+    {
+        if !term.commit.write_snapshot().await {
+            break;
+        }
+    }
+    Ok(())
+}
