@@ -83,6 +83,17 @@ pub enum Encoding {
     Unicode,
 }
 
+impl fmt::Display for Encoding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Base64 => "base64",
+            Self::Percent => "percent",
+            Self::Json => "json",
+            Self::Unicode => "unicode",
+        })
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Finding {
     pub kind: Kind,
