@@ -20,6 +20,8 @@ pub(crate) enum Check {
     AtlassianCrc(usize),
     /// Its first part is a header in base64 that names an algorithm.
     Jwt,
+    /// It does not stand for a password, as `$PASSWORD` does.
+    Password,
     /// It is an address of the public internet.
     PublicIp,
 }

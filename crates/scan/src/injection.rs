@@ -9,11 +9,11 @@ pub(crate) const SPECS: &[Spec] = &[
         "shell_injection",
         &[
             "rm -", "| sh", "|sh", "| bash", "|bash", "| zsh", "| sudo", "/dev/tcp/", "bash -i", "nc -e", "ncat -e", "nc -c",
-            ":(){", "mkfifo", "; cat /etc", "/etc/shadow", "$(curl", "$(wget", "`curl", "`wget", "invoke-expression",
+            ":(){", "mkfifo", "; cat /etc", "/etc/shadow", "$(curl", "$(wget", "$(bash", "$(cat", "invoke-expression",
             "downloadstring", "-encodedcommand", "; wget ", "; curl ", "&& curl ", "&& wget ", "| python", "| perl",
         ],
         r#"(?ix)
-          \b rm \s+ (?: -[a-z]*r[a-z]* \s+ -?[a-z]*f? | -[a-z]*f[a-z]* \s+ -[a-z]*r | -[a-z]*(?:rf|fr)[a-z]* ) \s* (?: --no-preserve-root \s+ )? (?: /(?:\s|\*|$|etc|usr|home|var|bin|boot|root) | ~ | \$HOME | \* )
+          \b rm \s+ (?: -[a-z]*r[a-z]* \s+ -?[a-z]*f? | -[a-z]*f[a-z]* \s+ -[a-z]*r | -[a-z]*(?:rf|fr)[a-z]* ) \s* (?: --no-preserve-root \s+ )? (?: / (?: \s | \* | $ ) | / (?: etc | usr | home | var | bin | boot | root | lib | opt ) /? (?: \* | \s | ; | $ ) | ~ | \$HOME )
         | \b (?: curl | wget | fetch ) \s [^\n|;&]{1,200} \| \s* (?: sudo \s+ )? (?: ba|z|da|k )? sh \b
         | \b (?: curl | wget ) \s [^\n|;&]{1,200} \| \s* (?: sudo \s+ )? (?: python[0-9.]* | perl | ruby ) \b
         | \b base64 \s+ (?: -d | --decode | -D ) [^\n]{0,40} \| \s* (?: ba|z )? sh \b
@@ -23,7 +23,7 @@ pub(crate) const SPECS: &[Spec] = &[
         | :\(\)\s*\{\s*:\s*\|\s*:\s*&\s*\}\s*;
         | \b mkfifo \s+ \S+ \s* ; [^\n]{0,100} \b (?: nc | sh ) \b
         | [;&|`] \s* (?: cat | less | head | tail ) \s+ /etc/(?: passwd | shadow )
-        | (?: \$\( | ` ) \s* (?: curl | wget | nc | bash | sh | cat \s+ /etc/ | id | whoami ) \b [^\n)`]{0,200} [)`]
+        | \$\( \s* (?: (?: curl | wget | nc | bash | sh ) \s [^\n)]{0,200} (?: https?:// | \| | -c \b ) | cat \s+ /etc/ )
         | [;&|] \s* (?: curl | wget ) \s+ (?: -\S+ \s+ )* ["']? https?:// \S+ \s* (?: \| | -O | > | && )
         | \b (?: iex | invoke-expression ) \s* \(? \s* \(? \s* (?: new-object | \[ | iwr | invoke-webrequest )
         | \b powershell (?: \.exe )? \s [^\n]{0,80} -e (?: nc | ncodedcommand )? \s+ [a-z0-9+/=]{20,}
@@ -38,8 +38,8 @@ pub(crate) const SPECS: &[Spec] = &[
         r#"(?ix)
           ['"] \s* \)* \s* (?: or | and | \|\| ) \s* \(* ['"]? (?: 1 | 0 | 2 | true | a | x | 'a | 'x ) ['"]? \s* (?: = | like ) \s* ['"]? (?: 1 | 0 | 2 | true | a | x ) \b
         | \b or \s+ 1 \s* = \s* 1 \s* (?: -- | \# | /\* | ; | $ )
-        | ['")0-9] \s+ union \s+ (?: all \s+ | distinct \s+ )? select \b
-        | ['"] \s* \)* \s* ; \s* (?: drop | delete | truncate | alter | update | insert | exec | shutdown ) \b
+        | (?: ['"] [\t\x20]* \)* | = [\t\x20]* -? [0-9]+ [\t\x20]* \)* ) [\t\x20]+ union [\t\x20]+ (?: all [\t\x20]+ | distinct [\t\x20]+ )? select \b
+        | ['"] [\t\x20]* \)* [\t\x20]* ; [\t\x20]* (?: (?: drop | truncate | alter ) [\t\x20]+ (?: table | database | schema | view | index | user ) | delete [\t\x20]+ from | update [\t\x20]+ \w+ [\t\x20]+ set | insert [\t\x20]+ into | exec | shutdown ) \b [^\n]{0,200} (?: -- | /\* | \# )
         | ; \s* (?: drop | truncate ) \s+ (?: table | database | schema ) \s+ \S+ \s* ;? \s* --
         | \b xp_cmdshell \b
         | ['"] \s* \)* \s* (?: ; | and | or | \|\| ) \s* (?: select \s+ )? (?: sleep | benchmark | pg_sleep | waitfor \s+ delay ) \b

@@ -286,6 +286,7 @@ fn passes(check: Check, value: &[u8]) -> bool {
         Check::Base62Crc(prefix) => checks::base62_crc(body(prefix)),
         Check::AtlassianCrc(prefix) => checks::atlassian_crc(value, prefix),
         Check::Jwt => is_jwt(value),
+        Check::Password => secret::is_own_password(value),
         Check::PublicIp => is_public_ip(value),
     }
 }

@@ -77,8 +77,11 @@ fn international(
         start -= 1;
     } else {
         // `00` stands for the plus, and needs groups to be told from other numbers.
-        let zeros =
-            text.bytes.get(first.clone())?.starts_with(b"00") && (3..=5).contains(&first.len());
+        let zeros = matches!(
+            text.bytes.get(first.clone())?,
+            [b'0', b'0', b'1'..=b'9', ..]
+        ) && first.len() <= 5
+            && !matches!(text.before(first.start), b'-' | b'.' | b'/');
         let (used, digits) = take(text, groups, i, 16);
         if !(zeros && used > 2 && digits >= 11 && i == 0) {
             return None;

@@ -61,10 +61,15 @@ pub(crate) fn dsn(text: &Text<'_>, hit: &Range<usize>, found: &mut Found<'_>) {
 
 fn password(text: &Text<'_>, range: Range<usize>, found: &mut Found<'_>) {
     let value = text.bytes.get(range.clone()).unwrap_or_default();
-    let lower = value.to_ascii_lowercase();
-    if value.len() >= 3 && !TUTORIAL.contains(&&*lower) && !is_placeholder(value) {
+    if is_own_password(value) {
         found.add(URL_PASSWORD, range);
     }
+}
+
+/// Whether it can be somebody's password, and not the word for one.
+pub(crate) fn is_own_password(value: &[u8]) -> bool {
+    let lower = value.to_ascii_lowercase();
+    value.len() >= 3 && !TUTORIAL.contains(&&*lower) && !is_placeholder(value)
 }
 
 /// `Authorization: <scheme> <credentials>`, or a scheme alone.

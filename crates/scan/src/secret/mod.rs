@@ -10,7 +10,7 @@ mod private_key;
 mod services;
 mod values;
 
-pub(crate) use credentials::{authorization, discord, dsn, url};
+pub(crate) use credentials::{authorization, discord, dsn, is_own_password, url};
 pub(crate) use named::{of_name, of_value};
 pub(crate) use names::{NameClass, secret_name};
 pub(crate) use private_key::private_key;
@@ -41,6 +41,19 @@ const GENERIC: &[Spec] = &[
         &["PuTTY-User-Key-File-"],
         r"PuTTY-User-Key-File-[0-9]: (?s-u:.{40,6000}?)Private-MAC: [0-9a-f]{40,64}",
     ),
+    Spec::token(
+        "command_password",
+        &["curl ", "wget ", "sshpass ", "machine "],
+        r#"(?x)
+          (?: curl \x20 [^\n]{0,200}? (?: -u | --user ) [=\x20] ["']? [^\s:"'$]{1,64} :
+            | wget \x20 [^\n]{0,200}? --password=
+            | sshpass \x20+ -p \x20*
+            | machine \s+ \S{1,200} \s+ login \s+ \S{1,200} \s+ password \s+ )
+          ["']? ( [^\s"'$<{*]{4,128} )"#,
+    )
+    .checked(Check::Password)
+    .rated(Severity::High, 85)
+    .ranked(3),
     Spec::code(PRIVATE_KEY, Kind::SecretLeak)
         .rated(Severity::Critical, 98)
         .ranked(1),

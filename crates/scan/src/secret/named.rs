@@ -34,6 +34,12 @@ pub(crate) fn of_name(text: &Text<'_>, hit: &Range<usize>, found: &mut Found<'_>
     let Some(class) = secret_name(name) else {
         return;
     };
+    // `${PASSWORD:?message}` is the name of a variable.
+    if matches!(text.before(start), b'$' | b'%')
+        || (text.before(start) == b'{' && text.before(start - 1) == b'$')
+    {
+        return;
+    }
     let tagged = text.before(start) == b'<';
     if let Some((value, form)) = value(text, end, flag, tagged) {
         report(text, class, value, form, found);
@@ -120,7 +126,9 @@ fn value(text: &Text<'_>, end: usize, flag: bool, tagged: bool) -> Option<(Range
         .get(at..text.bytes.len().min(at + VALUE))
         .unwrap_or_default();
     let ends = |b: &u8| {
-        if quoted {
+        if in_tag {
+            matches!(b, b'<' | b'\n' | b'\r')
+        } else if quoted {
             *b == quote || matches!(b, b'\n' | b'\r') || (escaped && *b == b'\\')
         } else {
             b.is_ascii_whitespace()

@@ -33,16 +33,17 @@ pub(crate) fn private_key(text: &Text<'_>, hit: &Range<usize>, found: &mut Found
     }
     let body = header + 5;
     let after = rest.get(body..).unwrap_or_default();
-    let end = match memchr::memmem::find(after, b"-----END ") {
+    // What is not part of a key ends it: the first line may be quoted in a sentence.
+    let part = |b: &u8| b.is_ascii_alphanumeric() || b"+/=\\ \r\n\t:,-.()".contains(b);
+    let run = after.iter().take_while(|b| part(b)).count();
+    let run = after.get(..run).unwrap_or_default();
+    let end = match memchr::memmem::find(run, b"-----END ") {
         Some(footer) => {
             let footer = body + footer + 9;
             let tail = rest.get(footer..).unwrap_or_default();
             memchr::memmem::find(tail, b"-----").map_or(rest.len(), |i| footer + i + 5)
         }
-        None => {
-            let part = |b: &u8| b.is_ascii_alphanumeric() || b"+/=\\ \r\n\t:,-".contains(b);
-            body + after.iter().take_while(|b| part(b)).count()
-        }
+        None => body + run.len(),
     };
     let key = rest.get(body..end).unwrap_or_default();
     let material = key.iter().filter(|b| b.is_ascii_alphanumeric()).count();

@@ -149,7 +149,7 @@ pub(crate) fn is_placeholder(value: &[u8]) -> bool {
     }
     let starts = |prefix: &str| text.starts_with(prefix);
     let reference = starts("$")
-        || starts("{{")
+        || starts("{")
         || starts("{%")
         || starts("<")
         || starts("%(")
@@ -189,6 +189,14 @@ pub(crate) fn is_placeholder(value: &[u8]) -> bool {
         || STAND_INS.iter().any(|word| text.contains(word))
         || WORDS.contains(&text)
         || distinct(value) < 3
+}
+
+/// Whether what stands there without quotes is code that makes the value, as in
+/// `Some(Secret::new(password`.
+fn is_code(value: &[u8]) -> bool {
+    let part = |b: &u8| b.is_ascii_alphabetic() || matches!(b, b'_' | b'.' | b':');
+    let name = value.iter().take_while(|b| part(b)).count();
+    name >= 3 && value.get(name) == Some(&b'(')
 }
 
 /// Whether it is the call of a function, which may be cut off at its bracket.
@@ -239,7 +247,8 @@ pub(crate) fn is_placeholder_token(token: &[u8]) -> bool {
 
 /// Whether a value is the secret that a name of this class promises.
 pub(crate) fn is_secret(class: NameClass, value: &[u8], form: Form) -> bool {
-    if value.len() > 1024 || is_placeholder(value) {
+    let code = matches!(form, Form::Assigned | Form::Said) && is_code(value);
+    if value.len() > 1024 || is_placeholder(value) || code {
         return false;
     }
     match class {

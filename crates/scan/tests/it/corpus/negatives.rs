@@ -721,6 +721,54 @@ const KINDS: &[(&str, Make)] = &[
         ])
         .to_owned()
     }),
+    ("a key that is talked about", |r| {
+        format!(
+            "Reads `{0}BEGIN PRIVATE KEY{0}` (PKCS#8) of {1}.\nWrites `{0}END PRIVATE KEY{0}`.",
+            "-----",
+            word(r)
+        )
+    }),
+    ("code about passwords", |r| {
+        r.pick(&[
+            "bus.password = Some(Secret::new(password));",
+            "panic!(\"wrong password: {error:?}\")",
+            "url: postgres://airlock:${POSTGRES_PASSWORD:?set it}@db/airlock",
+            "curl -u user:$TOKEN https://api.corp.io",
+            "curl -u user:password https://api.corp.io",
+            "sshpass -p \"$PASS\" ssh host",
+            "password: {password}",
+        ])
+        .to_owned()
+    }),
+    ("scripts", |r| {
+        r.pick(&[
+            "if [ \"$(id -u)\" -eq 0 ]; then echo root; fi",
+            "RUN apt-get update && rm -rf /var/lib/apt/lists/*",
+            "see `id`, `bash` and `curl` in the manual | more",
+            "redis.call('PEXPIRE', KEYS[2], 86400000)",
+            "dir=$(cd \"$(dirname \"$0\")\" && pwd)",
+            "rm -rf ./target && mkdir -p out",
+            "nc -z localhost 5432 || exit 1",
+        ])
+        .to_owned()
+    }),
+    ("statements", |r| {
+        r.pick(&[
+            "DELETE FROM a WHERE id = 'x';\nDELETE FROM b WHERE id = 'x';",
+            "SELECT min(a) FROM t WHERE id = ANY($1)\n UNION ALL\n SELECT b FROM u",
+            "ALTER TABLE a ADD COLUMN t text COLLATE \"C\";\n\nALTER TABLE b ADD x int;",
+            "UPDATE a SET state = 'done'; -- next\nSELECT 1;",
+            "-- drop table a is not run here",
+        ])
+        .to_owned()
+    }),
+    ("uuid of digits", |r| {
+        format!(
+            "0192{}-0000-7000-8000-{}",
+            r.text(DIGITS, 4),
+            r.text(DIGITS, 12)
+        )
+    }),
 ];
 
 pub fn all(r: &mut Random) -> Vec<String> {

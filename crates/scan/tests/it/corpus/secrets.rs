@@ -376,6 +376,21 @@ const SURROUNDED: &[(&str, Make)] = &[
     ("password flag", |r| {
         format!("mysql --user=app --password=«{}» shop", password(r))
     }),
+    ("curl user", |r| {
+        format!(
+            "curl -s -u deploy:«{}» https://api.corp.net/",
+            r.text(BASE62, 14)
+        )
+    }),
+    ("netrc", |r| {
+        format!(
+            "machine git.corp.net login ci password «{}»\n",
+            r.text(BASE62, 20)
+        )
+    }),
+    ("sshpass", |r| {
+        format!("sshpass -p «{}» ssh root@10.0.0.2", r.text(BASE62, 12))
+    }),
     ("api key", |r| {
         format!("api_key = \"«{}»\"\n", r.text(HEX, 32))
     }),
