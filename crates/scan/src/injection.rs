@@ -42,7 +42,7 @@ pub(crate) const SPECS: &[Spec] = &[
         | ['"] [\t\x20]* \)* [\t\x20]* ; [\t\x20]* (?: (?: drop | truncate | alter ) [\t\x20]+ (?: table | database | schema | view | index | user ) | delete [\t\x20]+ from | update [\t\x20]+ \w+ [\t\x20]+ set | insert [\t\x20]+ into | exec | shutdown ) \b [^\n]{0,200} (?: -- | /\* | \# )
         | ; \s* (?: drop | truncate ) \s+ (?: table | database | schema ) \s+ \S+ \s* ;? \s* --
         | \b xp_cmdshell \b
-        | ['"] \s* \)* \s* (?: ; | and | or | \|\| ) \s* (?: select \s+ )? (?: sleep | benchmark | pg_sleep | waitfor \s+ delay ) \b
+        | ['"] [\t\x20]* \)* [\t\x20]* (?: ; | and | or | \|\| ) [\t\x20]* (?: select \s+ )? (?: sleep | benchmark | pg_sleep | waitfor \s+ delay ) \b
         | \b union \s+ (?: all \s+ )? select \s+ [^\n]{0,120} \b information_schema \b
         | \b into \s+ (?: out | dump ) file \s+ ['"]
         | ' \s* \)* \s* -- \s* $

@@ -437,9 +437,8 @@ impl Walk<'_> {
                     d.detector == m.detector && text.bytes.get(d.range.clone()) == value
                 };
                 // A name and its value: the value is whatever the run says it is.
-                if !direct.iter().any(again)
-                    && !(whole && outer.class.is_some() && m.range == (0..run.bytes.len()))
-                {
+                let named = whole && outer.class.is_some() && m.range == (0..run.bytes.len());
+                if !named && !direct.iter().any(again) {
                     self.add(
                         &m,
                         &run.bytes,

@@ -136,9 +136,9 @@ fn is_public(domain: &[u8]) -> bool {
                 && domain.as_bytes().get(domain.len() - r.len() - 1) == Some(&b'.'))
     };
     !rest.is_empty()
-        && labels.iter().all(|l| fits(&l))
+        && labels.iter().all(|l| fits(l))
         && top
-        && !RESERVED.iter().any(|r| reserved(&r))
+        && !RESERVED.iter().any(|r| reserved(r))
 }
 
 fn is_machine(name: &[u8]) -> bool {

@@ -16,7 +16,7 @@ const CODES: &[&str] = &[
     "36", "37", "38", "39", "40", "41", "42", "43", "44", "45", "46", "47", "48", "49", "50", "51",
     "52", "53", "54", "55", "56", "57", "58", "59", "60", "61", "62", "63", "64", "65", "66", "67",
     "68", "69", "7", "80", "81", "82", "84", "85", "86", "87", "88", "90", "91", "92", "93", "94",
-    "95", "96", "97", "98", "99",
+    "95", "96", "97", "98", "992", "993", "994", "995", "996", "998",
 ];
 
 /// A phone number that begins with the group `i`; returns how many groups it has.
@@ -170,9 +170,8 @@ fn beside_word(
     let last = groups.get(i + used.checked_sub(1)?)?;
     let start = first.start - usize::from(text.before(first.start) == b'(');
     let range = start..last.end;
-    if !(8..=15).contains(&digits) && !(digits == 7 && used == 2)
-        || (topics | text.topics_near(&range, NEAR)) & topics::PHONE == 0
-    {
+    let long_enough = (8..=15).contains(&digits) || (digits == 7 && used == 2);
+    if !long_enough || (topics | text.topics_near(&range, NEAR)) & topics::PHONE == 0 {
         return None;
     }
     let lens: Vec<usize> = groups.get(i..i + used)?.iter().map(Range::len).collect();

@@ -86,11 +86,10 @@ pub(super) fn find(text: &Text<'_>, topics: u64, found: &mut Found<'_>) {
 
 /// Whether what stands between two groups of digits may join them to one number.
 fn joins(bytes: &[u8], between: Range<usize>) -> bool {
-    match bytes.get(between).unwrap_or_default() {
-        [b' ' | b'-' | b'.' | b'/' | b'(' | b')' | b'+'] => true,
-        [b')', b' ' | b'-'] | [b' ', b'('] => true,
-        _ => false,
-    }
+    matches!(
+        bytes.get(between).unwrap_or_default(),
+        [b' ' | b'-' | b'.' | b'/' | b'(' | b')' | b'+'] | [b')', b' ' | b'-'] | [b' ', b'(']
+    )
 }
 
 /// Words of letters and digits.
@@ -199,7 +198,7 @@ fn from_group(
         *lens.get_mut(used)? = bytes.len();
         let after = gap_after(i + used);
         let last = i + used + 1 == groups.len();
-        if count >= FEWEST + 1 && (last || after == b" ") {
+        if count > FEWEST && (last || after == b" ") {
             let candidate = Candidate {
                 digits: number.get(..count)?,
                 lens: lens.get(..=used)?,

@@ -196,7 +196,34 @@ pub(crate) fn is_placeholder(value: &[u8]) -> bool {
 fn is_code(value: &[u8]) -> bool {
     let part = |b: &u8| b.is_ascii_alphabetic() || matches!(b, b'_' | b'.' | b':');
     let name = value.iter().take_while(|b| part(b)).count();
-    name >= 3 && value.get(name) == Some(&b'(')
+    let called = name >= 3 && value.get(name) == Some(&b'(');
+    let path = memchr::memmem::find(value, b"::").is_some();
+    let pointer = matches!(value, [b'*' | b'&', b'a'..=b'z', ..]) && name == 0;
+    called || path || pointer || is_number_type(value)
+}
+
+/// `u32`, `__u64`, `int16_t`.
+fn is_number_type(value: &[u8]) -> bool {
+    let value = value.strip_suffix(b"_t").unwrap_or(value);
+    let name: &[u8] = match value {
+        [name @ .., b'8'] => name,
+        [name @ .., b'1', b'6'] | [name @ .., b'3', b'2'] | [name @ .., b'6', b'4'] => name,
+        _ => return false,
+    };
+    let name = name.trim_ascii();
+    let start = name.iter().take_while(|b| **b == b'_').count();
+    let name = name.get(start..).unwrap_or_default();
+    [
+        &b"u"[..],
+        b"i",
+        b"f",
+        b"s",
+        b"int",
+        b"uint",
+        b"float",
+        b"char",
+    ]
+    .contains(&name)
 }
 
 /// Whether it is the call of a function, which may be cut off at its bracket.

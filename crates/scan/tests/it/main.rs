@@ -3,6 +3,7 @@
 mod bounds;
 mod configuration;
 mod corpus;
+mod docs;
 mod findings;
 mod properties;
 mod redaction;

@@ -732,6 +732,10 @@ const KINDS: &[(&str, Make)] = &[
         r.pick(&[
             "bus.password = Some(Secret::new(password));",
             "panic!(\"wrong password: {error:?}\")",
+            "pub pw_passwd: *mut c_char,",
+            "pub log_passwd: __u32,",
+            "fn from(private_key: pkcs8::PrivateKeyInfo<'_>)",
+            "const USER_PASSWORD: crate::ObjectIdentifier =",
             "url: postgres://airlock:${POSTGRES_PASSWORD:?set it}@db/airlock",
             "curl -u user:$TOKEN https://api.corp.io",
             "curl -u user:password https://api.corp.io",
@@ -759,6 +763,8 @@ const KINDS: &[(&str, Make)] = &[
             "ALTER TABLE a ADD COLUMN t text COLLATE \"C\";\n\nALTER TABLE b ADD x int;",
             "UPDATE a SET state = 'done'; -- next\nSELECT 1;",
             "-- drop table a is not run here",
+            "warn!(\"attempting connection\");\n\n    sleep(duration).await;",
+            "datetime!(+999999-12-31 23:59:59.999)",
         ])
         .to_owned()
     }),
