@@ -10,6 +10,8 @@ mod checks;
 mod config;
 mod detector;
 mod encoded;
+#[doc(hidden)]
+pub mod fuzz;
 mod injection;
 mod inspect;
 mod json;

@@ -220,7 +220,8 @@ mod tests {
     /// Codes that the issuers, or the articles about them, give as examples.
     #[test]
     fn published_examples_pass_and_neighbours_fail() {
-        let examples: &[(&[u8], fn(&[u8]) -> bool)] = &[
+        type Example = (&'static [u8], fn(&[u8]) -> bool);
+        let examples: &[Example] = &[
             (b"12345678Z", is_es),
             (b"X1234567L", is_es),
             (b"AB123456C", is_nino),

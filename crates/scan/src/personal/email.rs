@@ -135,10 +135,7 @@ fn is_public(domain: &[u8]) -> bool {
             || (domain.ends_with(*r)
                 && domain.as_bytes().get(domain.len() - r.len() - 1) == Some(&b'.'))
     };
-    !rest.is_empty()
-        && labels.iter().all(|l| fits(l))
-        && top
-        && !RESERVED.iter().any(|r| reserved(r))
+    !rest.is_empty() && labels.iter().all(fits) && top && !RESERVED.iter().any(reserved)
 }
 
 fn is_machine(name: &[u8]) -> bool {

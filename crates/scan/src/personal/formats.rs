@@ -331,7 +331,8 @@ mod tests {
     /// Numbers that the issuers themselves publish as examples.
     #[test]
     fn published_examples_pass_and_neighbours_fail() {
-        let examples: &[(&str, fn(&[u8]) -> bool)] = &[
+        type Example = (&'static str, fn(&[u8]) -> bool);
+        let examples: &[Example] = &[
             ("943 476 5919", is_nhs),
             ("046 454 286", is_luhn_only),
             ("11010519491231002", |d| cn_check(d) == Some(10)),

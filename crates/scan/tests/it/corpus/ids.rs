@@ -308,7 +308,8 @@ fn resident_id(r: &mut Random) -> String {
 fn tfn(r: &mut Random) -> Vec<u32> {
     loop {
         let mut d = start(r, &[1], 8);
-        let last = (0..10).find(|x| (sum(&d, &[1, 4, 3, 7, 5, 8, 6, 9]) + x * 10) % 11 == 0);
+        let last =
+            (0..10).find(|x| (sum(&d, &[1, 4, 3, 7, 5, 8, 6, 9]) + x * 10).is_multiple_of(11));
         if let Some(last) = last {
             d.push(last);
             return d;

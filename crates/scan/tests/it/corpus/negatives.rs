@@ -33,7 +33,7 @@ fn bad_luhn(r: &mut Random, prefix: &str, len: usize) -> String {
                 }
             })
             .sum();
-        if sum % 10 != 0 {
+        if !sum.is_multiple_of(10) {
             return text;
         }
     }
