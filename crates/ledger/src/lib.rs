@@ -51,8 +51,9 @@ pub use leader::moves::{
 };
 pub use leader::stale::StaleAfter;
 pub use leader::writer::LeaderWriter;
-pub use log::audit::{Actor, AuditEntry, AuditPosition};
-pub use log::changes::{Change, ChangePosition};
+pub use log::audit::{Actor, AuditEntry};
+pub use log::changes::{Change, LogPosition};
+pub use log::readers::{AUDIT, EVENTS, Log, LogEntry, LogReader, Page, Tail};
 pub use ops::lease::{LeaderHealth, LeaderInfo, LeaseConnection};
 pub use ops::retention::{Sweep, Swept, id_floor};
 pub use ops::settings::Fact;

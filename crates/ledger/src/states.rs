@@ -30,6 +30,12 @@ pub(crate) fn all(holds: impl Fn(JobState) -> bool) -> String {
     list(states.map(JobState::code))
 }
 
+/// The names of all states, as `WHEN 1 THEN 'PENDING' …`.
+pub(crate) fn names() -> String {
+    let names = JobState::ALL.map(|s| format!("WHEN {} THEN '{s}'", s.code()));
+    names.join(" ")
+}
+
 fn moves(events: &[JobEvent]) -> impl Iterator<Item = (JobState, JobState)> {
     let all = TRANSITIONS.iter();
     all.filter(|(_, on, _)| events.contains(on))

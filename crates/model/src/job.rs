@@ -262,6 +262,12 @@ impl JobSpec {
         }
     }
 
+    /// Whether readers of the change log see it SCHEDULED and RUNNING too, as live views of a
+    /// workflow do. Others see the end of a job, which is all that plain jobs pay for.
+    pub fn is_followed(&self) -> bool {
+        self.workflow_id.is_some()
+    }
+
     /// The bytes of its texts by part, names and values alike. The input of a compensation
     /// is a payload and does not count.
     fn text_parts(&self) -> [(&'static str, usize); 6] {

@@ -80,7 +80,7 @@ pub struct SchedulerConfig {
     pub count_all_tries: bool,
     /// A worker that leaves this many dispatches in a row untaken gets no more for a
     /// while; 0: never.
-    #[serde(alias = "unresponsive_after")]
+    #[serde(alias = "deaf_after")]
     pub unresponsive_after: u32,
     #[serde(with = "duration")]
     pub backoff_base: Duration,
@@ -309,6 +309,12 @@ mod tests {
             ..Sources::default()
         };
         load::<Scheduler>(&sources).map(|Loaded { config, .. }| config)
+    }
+
+    #[test]
+    fn a_setting_that_was_renamed_is_read_by_its_old_name() {
+        let config = with(&["scheduler.deaf_after=7"]).expect("the old name");
+        assert_eq!(config.scheduler.unresponsive_after, 7);
     }
 
     #[test]

@@ -36,7 +36,7 @@ rules:
 const BOOKS: &str = "SELECT concat((SELECT json_agg(t ORDER BY job_id) FROM job_state t),
     (SELECT json_agg(t ORDER BY job_id) FROM job_due t), (SELECT json_agg(t) FROM job_attempt t),
     (SELECT json_agg(t) FROM approval t), (SELECT json_agg(t) FROM change_log t),
-    (SELECT json_agg(t) FROM change_cursor t), (SELECT json_agg(t) FROM dead_letter t),
+    (SELECT json_agg(t) FROM log_reader t), (SELECT json_agg(t) FROM dead_letter t),
     (SELECT json_agg(t) FROM job_stray_result t))";
 
 /// What a transaction of several statements locks before it looks whether its term leads.
@@ -283,8 +283,8 @@ async fn a_leader_frozen_before_it_moves_its_cursor_changes_nothing() -> Result<
         Ok(())
     };
     let after = async |stack: &Stack, id: &String| {
-        let behind = "SELECT count(*)::text FROM change_log l JOIN change_cursor c USING (shard)
-                      WHERE (l.xid, l.seq) > (c.xid, c.seq)";
+        let behind = "SELECT count(*)::text FROM change_log l JOIN log_reader c USING (shard)
+                      WHERE c.reader = 'events' AND (l.xid, l.seq) > (c.xid, c.seq)";
         until(stack, behind, "0").await?;
         ends(stack, id, JobState::Cancelled, 0).await
     };

@@ -15,7 +15,7 @@ use airlock_testkit::{JournalLine, Node, Seen, Service, Stack, StackBuilder, eve
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 
-use crate::support::{client, count, states};
+use crate::support::{ask_scheduler, client, count, states};
 
 /// Short jobs in a load.
 const SHORT: usize = 1000;
@@ -143,6 +143,7 @@ impl Load {
 
     /// The long and the endless jobs, one request each; the others are the caller's.
     pub async fn without_short_jobs(stack: &Stack) -> Result<Self> {
+        workers_known(stack).await?;
         let gate = stack.dir().path().join("gate");
         let long = SubmitRequest::new("job.sleep").payload(&json!({"until_file": gate}))?;
         let mut once = long.clone();
@@ -319,6 +320,22 @@ impl Load {
 fn sleeping(time: Duration) -> Result<SubmitRequest> {
     let input = json!({"ms": u64::try_from(time.as_millis())?});
     Ok(SubmitRequest::new("job.sleep").payload(&input)?)
+}
+
+/// Waits until the leader knows every worker: each shall have some of the long jobs.
+async fn workers_known(stack: &Stack) -> Result<()> {
+    let workers = stack.all(Service::Worker).count();
+    let line = format!("cordum_scheduler_workers {workers}");
+    eventually(Duration::from_secs(60), &line, || async {
+        for i in 0..stack.all(Service::Scheduler).count() {
+            let scrape = ask_scheduler(stack, i, "/metrics").await?;
+            if scrape.lines().any(|l| l == line) {
+                return Ok(Seen::Done(()));
+            }
+        }
+        Ok(Seen::NotYet("another number".to_owned()))
+    })
+    .await
 }
 
 async fn submit_each(stack: &Stack, request: &SubmitRequest, n: usize) -> Result<Vec<String>> {

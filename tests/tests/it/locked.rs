@@ -196,7 +196,7 @@ async fn a_replaced_leader_wakes_to_open_jobs_and_changes_none() -> Result<()> {
     stack.postgres().query(expire).await?;
     let books = "SELECT concat((SELECT json_agg(t ORDER BY job_id) FROM job_state t),
         (SELECT json_agg(t) FROM job_due t), (SELECT json_agg(t) FROM approval t),
-        (SELECT json_agg(t) FROM change_log t), (SELECT json_agg(t) FROM change_cursor t),
+        (SELECT json_agg(t) FROM change_log t), (SELECT json_agg(t) FROM log_reader t),
         (SELECT json_agg(t) FROM dead_letter t))";
     let before = cell(&stack, books).await?;
     old.cont()?;

@@ -107,7 +107,7 @@ async fn a_dump_is_restored_into_another_cluster() -> Result<()> {
     let mut later = SubmitRequest::new("job.echo");
     later.delay_ms = Some(3_600_000);
     let delayed = client(&stack)?.submit(&later).await?.job_id;
-    let xid = "SELECT xid::text FROM change_cursor WHERE shard = 0";
+    let xid = "SELECT xid::text FROM log_reader WHERE reader = 'events' AND shard = 0";
     eventually(WAIT, "a cursor of many transactions", || async {
         let at = number(&stack, xid).await.unwrap_or(0);
         Ok(Seen::when(at > 3000, at))
@@ -141,8 +141,8 @@ async fn a_dump_is_restored_into_another_cluster() -> Result<()> {
     client.cancel(&delayed, Some("restored")).await?;
     eventually(WAIT, "the cancel to be published", || async {
         let sql = format!(
-            "SELECT count(*) FROM change_log l, change_cursor c
-             WHERE l.job_ids = ARRAY['{delayed}'] AND l.xid > 1
+            "SELECT count(*) FROM change_log l, log_reader c
+             WHERE c.reader = 'events' AND l.job_ids = ARRAY['{delayed}'] AND l.xid > 1
                AND (l.xid, l.seq) <= (c.xid, c.seq)"
         );
         let published = number(&stack, &sql).await?;

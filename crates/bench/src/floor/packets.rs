@@ -120,6 +120,7 @@ pub fn assign(line: &Line, job: &Placed) -> anyhow::Result<Assign> {
         incarnation: line.incarnation.clone(),
         verdict: Allowed::of(verdict).map_err(|v| anyhow::anyhow!("{v:?} does not allow"))?,
         at,
+        followed: false,
     })
 }
 

@@ -3,11 +3,14 @@
 //! It needs no epoch: the compare-and-set makes the leader's own next write of that job
 //! miss, and the change-log entry tells the leader to stop the worker and free the slot.
 
-use airlock_model::{JobId, JobState, TenantId};
+use std::sync::LazyLock;
+
+use airlock_model::{JobEvent, JobId, JobState, RunEnd, TenantId};
 
 use crate::Ledger;
 use crate::error::LedgerError;
 use crate::log::audit::Actor;
+use crate::states;
 
 #[derive(Debug, Clone)]
 pub struct CancelRequest<'a> {
@@ -28,7 +31,8 @@ pub enum CancelOutcome {
     NotFound,
 }
 
-const CANCEL: &str = r#"
+static CANCEL: LazyLock<String> = LazyLock::new(|| {
+    r#"
 WITH target AS (
     SELECT s.job_id, s.shard, s.state, r.tenant FROM job_state s JOIN job_request r USING (job_id)
     WHERE s.job_id = $1 AND ($2::text IS NULL OR r.tenant = $2)
@@ -36,8 +40,8 @@ WITH target AS (
 ), done AS (
     UPDATE job_state s SET state = 13, open = false, finished_at = clock_timestamp(),
         reason_code = 'cancelled', reason = $3,
-        run_end = CASE WHEN t.state IN (2, 3, 4) THEN 5 ELSE s.run_end END
-    FROM target t WHERE s.job_id = t.job_id AND t.state < 10
+        run_end = CASE WHEN t.state IN (:in_flight) THEN :cancelled ELSE s.run_end END
+    FROM target t WHERE s.job_id = t.job_id AND t.state IN (:from)
     RETURNING s.job_id, s.shard
 ), gone AS (
     DELETE FROM job_due d USING done WHERE d.job_id = done.job_id
@@ -50,7 +54,11 @@ WITH target AS (
                'UTF8')
     FROM done d JOIN target t USING (job_id)
 )
-SELECT state FROM target"#;
+SELECT state FROM target"#
+        .replace(":in_flight", &states::all(JobState::is_in_flight))
+        .replace(":from", &states::before(&[JobEvent::Cancel]))
+        .replace(":cancelled", &RunEnd::Cancelled.code().to_string())
+});
 
 /// Postgres holds no NUL.
 fn clean(text: &str) -> String {
@@ -66,7 +74,7 @@ impl Ledger {
         };
         let was: Option<i16> = self
             .bounded("cancelling a job", async {
-                sqlx::query_scalar(CANCEL)
+                sqlx::query_scalar(CANCEL.as_str())
                     .bind(request.job_id.as_str())
                     .bind(request.tenant.map(TenantId::as_str))
                     .bind(clean(&reason))

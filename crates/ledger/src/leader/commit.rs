@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use airlock_model::JobId;
 
-use crate::ChangePosition;
+use crate::LogPosition;
 use crate::leader::moves::{Assign, GiveUp, Move, MoveKind};
 
 /// Everything one transaction writes.
@@ -89,12 +89,15 @@ impl Commit {
         missed.filter_map(Move::job_id).cloned().collect()
     }
 
-    /// Its assignments, when it holds nothing else and no approval is used up by them.
+    /// Its assignments, when it holds nothing else, no approval is used up by them and nobody
+    /// follows them.
     pub(crate) fn only_assignments(&self) -> Option<Vec<&Assign>> {
-        let plain = |m| match m {
-            Move::Assign(x) if x.verdict.approved.is_none() => Some(x),
-            _ => None,
-        };
+        fn plain(one: &Move) -> Option<&Assign> {
+            match one {
+                Move::Assign(x) if x.verdict.approved.is_none() && !x.followed => Some(x),
+                _ => None,
+            }
+        }
         self.moves.iter().map(plain).collect()
     }
 }
@@ -105,7 +108,7 @@ impl Commit {
 pub struct Written {
     moved: HashMap<MoveKind, HashSet<JobId>>,
     /// Where the change-log entry of this transaction stands, if it has one.
-    pub position: Option<ChangePosition>,
+    pub position: Option<LogPosition>,
 }
 
 impl Written {

@@ -1,9 +1,12 @@
 //! What the reconciler looks for: open jobs that should have moved on, and rows that
 //! cannot be read and must not stop the others.
 
-use airlock_model::{JobId, JobState, RunEnd, Shard};
+use std::sync::LazyLock;
+
+use airlock_model::{JobEvent, JobId, JobState, RunEnd, Shard};
 
 use crate::error::{Doing, LedgerError};
+use crate::states;
 use crate::{LeaderLedger, Ledger};
 
 /// After how long without a word in the ledger a run is looked at, in milliseconds.
@@ -25,15 +28,16 @@ WHERE s.open AND s.shard = $1 AND s.job_id > $2 AND (
 ORDER BY s.job_id LIMIT $5"#;
 
 // With the letter and the change-log entry, as any end.
-const FORCE_FAIL: &str = r#"
+static FORCE_FAIL: LazyLock<String> = LazyLock::new(|| {
+    r#"
 WITH target AS MATERIALIZED (
     SELECT s.job_id, s.state, s.attempt FROM job_state s
-    WHERE s.job_id = ANY($3) AND s.shard = $1 AND s.open
+    WHERE s.job_id = ANY($3) AND s.shard = $1 AND s.open AND (s.state, $4::smallint) IN (:moves)
     ORDER BY s.job_id FOR UPDATE OF s
 ), done AS (
     UPDATE job_state s SET state = $4, open = false, epoch = $2,
         finished_at = clock_timestamp(), reason_code = $5, reason = $6,
-        run_end = CASE WHEN t.state IN (2, 3, 4) THEN $7 ELSE s.run_end END
+        run_end = CASE WHEN t.state IN (:in_flight) THEN $7 ELSE s.run_end END
     FROM target t WHERE s.job_id = t.job_id
     RETURNING s.job_id, t.state AS was, t.attempt
 ), due AS (
@@ -42,8 +46,7 @@ WITH target AS MATERIALIZED (
     INSERT INTO dead_letter (job_id, tenant, topic, reason_code, reason, last_state, attempts,
                              spec, payload, trace_id, submitted_principal, authors)
     SELECT d.job_id, r.tenant, r.topic, $5, $6,
-           CASE d.was WHEN 1 THEN 'PENDING' WHEN 2 THEN 'SCHEDULED' WHEN 3 THEN 'DISPATCHED'
-                      WHEN 4 THEN 'RUNNING' WHEN 5 THEN 'APPROVAL_REQUIRED' END,
+           CASE d.was :names END,
            d.attempt, r.spec, r.payload, r.trace_id, r.submitted_principal,
            array_remove(coalesce(r.authors, '{}')
                         || ARRAY[r.submitted_by, r.submitted_principal], NULL)
@@ -52,7 +55,14 @@ WITH target AS MATERIALIZED (
     INSERT INTO change_log (shard, job_ids)
     SELECT $1, array_agg(job_id ORDER BY job_id) FROM done HAVING count(*) > 0
 )
-SELECT count(*) FROM done"#;
+SELECT count(*) FROM done"#
+        .replace(":in_flight", &states::all(JobState::is_in_flight))
+        .replace(
+            ":moves",
+            &states::pairs(&[JobEvent::GiveUp, JobEvent::Fail, JobEvent::Expire]),
+        )
+        .replace(":names", &states::names())
+});
 
 impl Ledger {
     /// Open jobs past their deadline, and runs of which the ledger has heard nothing for
@@ -113,7 +123,7 @@ impl LeaderLedger {
         let ids: Vec<&str> = ids.iter().map(JobId::as_str).collect();
         let n: i64 = self
             .fenced(DOING, async |tx| {
-                sqlx::query_scalar(FORCE_FAIL)
+                sqlx::query_scalar(FORCE_FAIL.as_str())
                     .bind(self.shard.0 as i16)
                     .bind(self.epoch.0 as i64)
                     .bind(&ids)

@@ -23,7 +23,7 @@ use crate::leader::moves::{
     FencedTx, Mode, Move, MoveKind, assign, assign_after_function, wait_for_submissions, write_all,
 };
 use crate::ops::hot_pool::open;
-use crate::{ChangePosition, Ledger, dlq::dead_letters};
+use crate::{Ledger, LogPosition, dlq::dead_letters};
 
 /// The one connection that writes as the leader of a shard.
 pub struct LeaderWriter {
@@ -155,12 +155,17 @@ impl LeaderWriter {
             Ok(done) => done,
             Err(_) => Err(LedgerError::timeout("committing as the leader", limit)),
         };
-        // One statement waits, so when it has waited for too long, there is nothing to end.
-        if done
-            .as_ref()
-            .is_err_and(|e| !matches!(e, LedgerError::NotOver))
-        {
-            self.broken = true;
+        match &done {
+            // One statement waits, so when it has waited for too long, there is nothing to end.
+            Ok(_) | Err(LedgerError::NotOver) => {}
+            // The server is there. Without a word it would hold the other rows until it finds
+            // that this connection is gone.
+            Err(error) if error.is_lock_timeout() => {
+                let rollback = sqlx::raw_sql("ROLLBACK").execute(&mut self.conn);
+                let ended = tokio::time::timeout(limit, rollback).await;
+                self.broken = !matches!(ended, Ok(Ok(_)));
+            }
+            Err(_) => self.broken = true,
         }
         done
     }
@@ -224,22 +229,40 @@ impl LeaderWriter {
         let made = |m: &&Move| m.job_id().is_some_and(|id| w.has(m.kind(), id));
         let letters = c.moves.iter().filter(made).filter_map(Move::dead_letter);
         dead_letters::insert(tx, &letters.collect::<Vec<_>>()).await?;
-        let changed: Vec<&str> = w.published().map(JobId::as_str).collect();
-        if !changed.is_empty() {
-            let (xid, seq): (i64, i64) = sqlx::query_as(CHANGE)
-                .bind(shard)
-                .bind(&changed)
-                .fetch_one(&mut *tx)
-                .await
-                .doing("appending to the change log")?;
-            w.position = Some(ChangePosition { xid, seq });
-        }
+        let progress = |m: &&Move| {
+            let (kind, id) = (m.kind(), m.job_id());
+            m.is_followed() && (!kind.is_reported() || id.is_some_and(|id| w.has(kind, id)))
+        };
+        let progress = c.moves.iter().filter(progress).filter_map(Move::job_id);
+        // Apart, because the writer itself announces the other entry.
+        log_change(tx, shard, progress).await?;
+        let position = log_change(tx, shard, w.published()).await?;
+        w.position = position;
         sqlx::raw_sql("COMMIT")
             .execute(&mut *tx)
             .await
             .doing("committing as the leader")?;
         Ok(w)
     }
+}
+
+/// Appends one entry of these jobs, if there are any.
+async fn log_change(
+    tx: &mut PgConnection,
+    shard: i16,
+    jobs: impl Iterator<Item = &JobId>,
+) -> Result<Option<LogPosition>, LedgerError> {
+    let jobs: Vec<&str> = jobs.map(JobId::as_str).collect();
+    if jobs.is_empty() {
+        return Ok(None);
+    }
+    let (xid, seq): (i64, i64) = sqlx::query_as(CHANGE)
+        .bind(shard)
+        .bind(&jobs)
+        .fetch_one(tx)
+        .await
+        .doing("appending to the change log")?;
+    Ok(Some(LogPosition { xid, seq }))
 }
 
 /// Those whose rows somebody else holds; the others are held by this transaction now.

@@ -3,14 +3,15 @@
 
 use std::time::Duration;
 
-use airlock_model::{JobId, TenantId, Timestamp};
+use airlock_model::{JobId, Shard, TenantId, Timestamp};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
+use crate::Ledger;
 use crate::error::{Doing, LedgerError};
-use crate::log::changes::lag;
+use crate::log::changes::{LogPosition, lag};
+use crate::log::readers::{Log, LogEntry};
 use crate::ts::Ts;
-use crate::{LeaderLedger, Ledger};
 
 /// An entry to write.
 #[derive(Debug, Clone)]
@@ -49,22 +50,15 @@ pub struct AuditEntry {
     pub detail: serde_json::Value,
 }
 
-/// A place in the trail; see [`ChangePosition`](crate::ChangePosition) for the order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct AuditPosition {
-    pub xid: i64,
-    pub id: i64,
-}
-
 const COLUMNS: &str = "xid, id, at, kind, tenant, actor, job_id, detail";
 
-fn read(row: &PgRow) -> Result<(AuditPosition, AuditEntry), sqlx::Error> {
+fn read(row: &PgRow) -> Result<(LogPosition, AuditEntry), sqlx::Error> {
     let at: Ts = row.try_get("at")?;
     let detail: Vec<u8> = row.try_get("detail")?;
     let id = row.try_get("id")?;
-    let position = AuditPosition {
+    let position = LogPosition {
         xid: row.try_get("xid")?,
-        id,
+        seq: id,
     };
     let entry = AuditEntry {
         id,
@@ -123,28 +117,33 @@ impl Ledger {
             .collect::<Result<_, sqlx::Error>>()
             .doing("reading the audit trail")
     }
+}
 
-    /// What was written after `after` and can no longer be preceded by anything.
-    pub async fn audit_after(
-        &self,
-        after: AuditPosition,
+impl LogEntry for AuditEntry {
+    const LOG: Log = Log::Audit;
+
+    /// One trail for all shards.
+    async fn read(
+        ledger: &Ledger,
+        _: Shard,
+        after: LogPosition,
         limit: u32,
-    ) -> Result<Vec<(AuditPosition, AuditEntry)>, LedgerError> {
-        let horizon = self.log_horizon().await?;
+    ) -> Result<Vec<(LogPosition, Self)>, LedgerError> {
+        let horizon = ledger.log_horizon().await?;
         let sql = format!(
             "SELECT {COLUMNS} FROM audit_log
              WHERE (xid, id) > ($1, $2)
                AND xid < $4
              ORDER BY xid, id LIMIT $3"
         );
-        let rows = self
+        let rows = ledger
             .bounded("reading the audit trail", async {
                 sqlx::query(sqlx::AssertSqlSafe(sql))
                     .bind(after.xid)
-                    .bind(after.id)
+                    .bind(after.seq)
                     .bind(i64::from(limit))
                     .bind(horizon)
-                    .fetch_all(&self.pool)
+                    .fetch_all(&ledger.pool)
                     .await
             })
             .await?;
@@ -154,58 +153,19 @@ impl Ledger {
             .doing("reading the audit trail")
     }
 
-    /// How old the oldest entry after `after` is; zero when there is none.
-    pub async fn audit_lag(&self, after: AuditPosition) -> Result<Duration, LedgerError> {
-        let micros: Option<i64> = self
-            .bounded("asking for the lag of the audit trail", async {
+    async fn lag(ledger: &Ledger, _: Shard, after: LogPosition) -> Result<Duration, LedgerError> {
+        let micros: Option<i64> = ledger
+            .bounded("reading the lag of the audit trail", async {
                 sqlx::query_scalar(
                     "SELECT (extract(epoch FROM clock_timestamp() - at) * 1000000)::bigint
                      FROM audit_log WHERE (xid, id) > ($1, $2) ORDER BY xid, id LIMIT 1",
                 )
                 .bind(after.xid)
-                .bind(after.id)
-                .fetch_optional(&self.pool)
+                .bind(after.seq)
+                .fetch_optional(&ledger.pool)
                 .await
             })
             .await?;
         Ok(lag(micros))
-    }
-
-    /// How far the trail has been told, by any leader before.
-    pub async fn audit_cursor(&self) -> Result<AuditPosition, LedgerError> {
-        let row: Option<(i64, i64)> = self
-            .bounded("reading the audit cursor", async {
-                sqlx::query_as("SELECT xid, id FROM audit_cursor")
-                    .fetch_optional(&self.pool)
-                    .await
-            })
-            .await?;
-        Ok(
-            row.map_or_else(AuditPosition::default, |(xid, id)| AuditPosition {
-                xid,
-                id,
-            }),
-        )
-    }
-}
-
-impl LeaderLedger {
-    /// Moves the cursor forward; never back. The first shard's leader does.
-    pub async fn advance_audit_cursor(&self, to: AuditPosition) -> Result<(), LedgerError> {
-        const DOING: &str = "moving the audit cursor";
-        self.fenced(DOING, async |tx| {
-            sqlx::query(
-                "INSERT INTO audit_cursor (xid, id) VALUES ($1, $2)
-                 ON CONFLICT (one) DO UPDATE SET xid = excluded.xid, id = excluded.id
-                 WHERE (audit_cursor.xid, audit_cursor.id) < (excluded.xid, excluded.id)",
-            )
-            .bind(to.xid)
-            .bind(to.id)
-            .execute(tx)
-            .await
-            .doing(DOING)
-        })
-        .await?;
-        Ok(())
     }
 }

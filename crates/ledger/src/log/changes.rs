@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use airlock_model::{JobId, Shard};
 
+use crate::Ledger;
 use crate::error::{Doing, LedgerError};
-use crate::{LeaderLedger, Ledger};
+use crate::log::readers::{Log, LogEntry};
 
 /// The first statement of every transaction of several that writes to the change log or the
 /// audit trail. The lock excludes nobody.
@@ -39,10 +40,10 @@ SELECT least(next, (SELECT min(next - (((next - xid + 2147483648) & 4294967295) 
                     FROM numbers))
 FROM limits"#;
 
-/// A place in the log. Ordered by transaction, then by sequence: a transaction that
+/// A place in a log. Ordered by transaction, then by sequence: a transaction that
 /// committed late has a high sequence of an old transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct ChangePosition {
+pub struct LogPosition {
     pub xid: i64,
     pub seq: i64,
 }
@@ -50,7 +51,6 @@ pub struct ChangePosition {
 /// One transaction's changes.
 #[derive(Debug, Clone)]
 pub struct Change {
-    pub position: ChangePosition,
     pub job_ids: Vec<JobId>,
 }
 
@@ -76,40 +76,19 @@ impl Ledger {
         })
         .await
     }
+}
 
-    /// How old the oldest entry after `after` is, whether it can be read yet or not; zero
-    /// when there is none.
-    pub async fn change_lag(
-        &self,
-        shard: Shard,
-        after: ChangePosition,
-    ) -> Result<Duration, LedgerError> {
-        let micros: Option<i64> = self
-            .bounded("asking for the lag of the change log", async {
-                sqlx::query_scalar(
-                    "SELECT (extract(epoch FROM clock_timestamp() - at) * 1000000)::bigint
-                     FROM change_log WHERE (xid, seq) > ($2, $3) AND shard = $1
-                     ORDER BY xid, seq LIMIT 1",
-                )
-                .bind(shard.0 as i16)
-                .bind(after.xid)
-                .bind(after.seq)
-                .fetch_optional(&self.pool)
-                .await
-            })
-            .await?;
-        Ok(lag(micros))
-    }
+impl LogEntry for Change {
+    const LOG: Log = Log::Changes;
 
-    /// What was logged after `after` and can no longer be preceded by anything.
-    pub async fn changes(
-        &self,
+    async fn read(
+        ledger: &Ledger,
         shard: Shard,
-        after: ChangePosition,
+        after: LogPosition,
         limit: u32,
-    ) -> Result<Vec<Change>, LedgerError> {
-        let horizon = self.log_horizon().await?;
-        let rows: Vec<(i64, i64, Vec<String>)> = self
+    ) -> Result<Vec<(LogPosition, Self)>, LedgerError> {
+        let horizon = ledger.log_horizon().await?;
+        let rows: Vec<(i64, i64, Vec<String>)> = ledger
             .bounded("reading the change log", async {
                 sqlx::query_as(
                     "SELECT xid, seq, job_ids FROM change_log
@@ -122,61 +101,41 @@ impl Ledger {
                 .bind(after.seq)
                 .bind(i64::from(limit))
                 .bind(horizon)
-                .fetch_all(&self.pool)
+                .fetch_all(&ledger.pool)
                 .await
             })
             .await?;
         rows.into_iter()
             .map(|(xid, seq, ids)| {
-                Ok(Change {
-                    position: ChangePosition { xid, seq },
-                    job_ids: ids
-                        .into_iter()
-                        .map(|id| JobId::new(id).map_err(|e| LedgerError::Corrupt(e.to_string())))
-                        .collect::<Result<_, _>>()?,
-                })
+                let job_ids = ids
+                    .into_iter()
+                    .map(|id| JobId::new(id).map_err(|e| LedgerError::Corrupt(e.to_string())))
+                    .collect::<Result<_, _>>()?;
+                Ok((LogPosition { xid, seq }, Change { job_ids }))
             })
             .collect()
     }
 
-    /// How far the log has been published, by any leader before.
-    pub async fn change_cursor(&self, shard: Shard) -> Result<ChangePosition, LedgerError> {
-        let row: Option<(i64, i64)> = self
-            .bounded("reading the change cursor", async {
-                sqlx::query_as("SELECT xid, seq FROM change_cursor WHERE shard = $1")
-                    .bind(shard.0 as i16)
-                    .fetch_optional(&self.pool)
-                    .await
+    async fn lag(
+        ledger: &Ledger,
+        shard: Shard,
+        after: LogPosition,
+    ) -> Result<Duration, LedgerError> {
+        let micros: Option<i64> = ledger
+            .bounded("reading the lag of the change log", async {
+                sqlx::query_scalar(
+                    "SELECT (extract(epoch FROM clock_timestamp() - at) * 1000000)::bigint
+                     FROM change_log WHERE (xid, seq) > ($2, $3) AND shard = $1
+                     ORDER BY xid, seq LIMIT 1",
+                )
+                .bind(shard.0 as i16)
+                .bind(after.xid)
+                .bind(after.seq)
+                .fetch_optional(&ledger.pool)
+                .await
             })
             .await?;
-        Ok(
-            row.map_or_else(ChangePosition::default, |(xid, seq)| ChangePosition {
-                xid,
-                seq,
-            }),
-        )
-    }
-}
-
-impl LeaderLedger {
-    /// Moves the cursor forward; never back.
-    pub async fn advance_cursor(&self, to: ChangePosition) -> Result<(), LedgerError> {
-        const DOING: &str = "moving the change cursor";
-        self.fenced(DOING, async |tx| {
-            sqlx::query(
-                "INSERT INTO change_cursor (shard, xid, seq) VALUES ($1, $2, $3)
-                 ON CONFLICT (shard) DO UPDATE SET xid = excluded.xid, seq = excluded.seq
-                 WHERE (change_cursor.xid, change_cursor.seq) < (excluded.xid, excluded.seq)",
-            )
-            .bind(self.shard.0 as i16)
-            .bind(to.xid)
-            .bind(to.seq)
-            .execute(tx)
-            .await
-            .doing(DOING)
-        })
-        .await?;
-        Ok(())
+        Ok(lag(micros))
     }
 }
 

@@ -2,4 +2,5 @@
 
 pub(crate) mod audit;
 pub(crate) mod changes;
+pub(crate) mod readers;
 pub(crate) mod restore;

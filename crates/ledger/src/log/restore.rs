@@ -1,4 +1,4 @@
-//! The cursors of change log and audit trail after a logical restore.
+//! The readers of change log and audit trail after a logical restore.
 //!
 //! A cursor names a transaction by its number, and so do the entries behind it. A dump
 //! that is restored into another cluster takes those numbers along, while the cluster
@@ -15,48 +15,52 @@ use airlock_model::Shard;
 
 use crate::LeaderLedger;
 use crate::error::{Doing, LedgerError};
+use crate::log::readers::Log;
 
 /// Entries renumbered in one statement.
 const PAGE: i64 = 5_000;
 
-/// A log and its cursor.
-struct Log {
+/// A log and its readers.
+struct LogTable {
+    log: Log,
     table: &'static str,
     id: &'static str,
-    cursor: &'static str,
     /// Which of its rows are this shard's; `$1` is the shard.
     of_shard: &'static str,
 }
 
-const CHANGES: Log = Log {
+const CHANGES: LogTable = LogTable {
+    log: Log::Changes,
     table: "change_log",
     id: "seq",
-    cursor: "change_cursor",
     of_shard: "shard = $1",
 };
 
 /// One for all shards, published by the first shard's leader.
-const AUDIT: Log = Log {
+const AUDIT: LogTable = LogTable {
+    log: Log::Audit,
     table: "audit_log",
     id: "id",
-    cursor: "audit_cursor",
     of_shard: "$1 = 0",
 };
 
 /// Every transaction that can be seen has a lower number than this.
 const NEXT: &str = "pg_snapshot_xmax(pg_current_snapshot())::text::bigint";
 
-impl Log {
+impl LogTable {
+    /// Which readers are this shard's and this log's.
+    fn readers(&self) -> String {
+        format!("log = '{}' AND {}", self.log.name(), self.of_shard)
+    }
+
     fn is_foreign(&self) -> String {
         let Self {
-            table,
-            cursor,
-            of_shard,
-            ..
+            table, of_shard, ..
         } = self;
+        let readers = self.readers();
         format!(
             "SELECT coalesce((SELECT max(xid) FROM {table} WHERE {of_shard}) >= {NEXT}, false)
-                 OR EXISTS (SELECT 1 FROM {cursor} WHERE {of_shard} AND xid >= {NEXT})"
+                 OR EXISTS (SELECT 1 FROM log_reader WHERE {readers} AND xid >= {NEXT})"
         )
     }
 
@@ -66,13 +70,14 @@ impl Log {
         let Self {
             table,
             id,
-            cursor,
             of_shard,
+            ..
         } = self;
+        let readers = self.readers();
         format!(
             "WITH at AS MATERIALIZED (
-                SELECT coalesce(max(xid), 0) AS xid, coalesce(max({id}), 0) AS id, {NEXT} AS next
-                FROM {cursor} WHERE {of_shard}
+                SELECT coalesce(max(xid), 0) AS xid, coalesce(max(seq), 0) AS id, {NEXT} AS next
+                FROM log_reader WHERE {readers} AND required
              ), judged AS (
                 SELECT l.xid, l.{id} AS id, at.next,
                        (l.xid, l.{id}) <= (at.xid, at.id)
@@ -87,16 +92,12 @@ impl Log {
         )
     }
 
+    // What the others have read, the numbers do not tell: they rescan.
     fn set_back(&self) -> String {
-        let Self {
-            id,
-            cursor,
-            of_shard,
-            ..
-        } = self;
         format!(
-            "UPDATE {cursor} SET xid = 0, {id} = {} WHERE {of_shard}",
-            i64::MAX
+            "UPDATE log_reader SET xid = 0, seq = {}, rescan = NOT required WHERE {}",
+            i64::MAX,
+            self.readers()
         )
     }
 }
@@ -107,7 +108,7 @@ impl LeaderLedger {
     pub async fn recover_cursors(&self) -> Result<u64, LedgerError> {
         let mut renumbered = 0;
         for log in [CHANGES, AUDIT] {
-            if self.shard != Shard(0) && log.cursor == AUDIT.cursor {
+            if self.shard != Shard(0) && log.log == Log::Audit {
                 continue;
             }
             let foreign: bool = self

@@ -21,6 +21,7 @@ const MIGRATIONS: &[(i32, &str)] = &[
     (9, include_str!("../../migrations/0009_strict_velocity.sql")),
     (10, include_str!("../../migrations/0010_kernel_status.sql")),
     (11, include_str!("../../migrations/0011_run_ends.sql")),
+    (12, include_str!("../../migrations/0012_log_readers.sql")),
     (13, include_str!("../../migrations/0013_leader_rounds.sql")),
 ];
 

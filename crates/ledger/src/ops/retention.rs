@@ -10,7 +10,7 @@
 use airlock_model::Timestamp;
 
 use crate::error::{Doing, LedgerError};
-use crate::{ChangePosition, LeaderLedger};
+use crate::{LeaderLedger, LogPosition};
 
 /// A stretch of ids, and how old what is removed there must be.
 #[derive(Debug, Clone)]
@@ -135,22 +135,34 @@ WITH page AS MATERIALIZED (
 )
 SELECT count(*) FROM gone"#;
 
-// Never past the cursor: what has not been told is never old enough. The log's rows are
-// never updated while a leader trims it, so that their place in the table names them.
+// Never past a required reader. Past the others only what is older than the bound ($6), and
+// then they are told to rescan. The log's rows are never updated while a leader trims it, so
+// that their place in the table names them.
 const CHANGES: &str = r#"
-WITH page AS MATERIALIZED (
-    SELECT l.ctid AS place, l.xid, l.seq, l.at FROM change_log l, change_cursor c
-    WHERE c.shard = $1 AND l.shard = $1 AND (l.xid, l.seq) > ($2, $3)
-      AND (l.xid, l.seq) <= (c.xid, c.seq)
+WITH readers AS MATERIALIZED (
+    SELECT xid, seq, required FROM log_reader WHERE log = 'changes' AND shard = $1
+), required AS MATERIALIZED (
+    SELECT xid, seq FROM readers WHERE required ORDER BY xid, seq LIMIT 1
+), slowest AS MATERIALIZED (
+    SELECT xid, seq FROM readers ORDER BY xid, seq LIMIT 1
+), page AS MATERIALIZED (
+    SELECT l.ctid AS place, l.xid, l.seq, l.at FROM change_log l, required r
+    WHERE l.shard = $1 AND (l.xid, l.seq) > ($2, $3) AND (l.xid, l.seq) <= (r.xid, r.seq)
     ORDER BY l.xid, l.seq LIMIT $5
 ), old AS MATERIALIZED (
-    SELECT place, xid, seq FROM page
-    WHERE at < clock_timestamp() - $4 * interval '1 millisecond'
+    SELECT p.place, p.xid, p.seq FROM page p, slowest s
+    WHERE p.at < clock_timestamp() - $4 * interval '1 millisecond'
+      AND ((p.xid, p.seq) <= (s.xid, s.seq)
+           OR p.at < clock_timestamp() - $6 * interval '1 millisecond')
 ), gone AS (
     DELETE FROM change_log WHERE ctid = ANY(ARRAY(SELECT place FROM old)) RETURNING 1
+), last AS MATERIALIZED (
+    SELECT xid, seq FROM old ORDER BY xid DESC, seq DESC LIMIT 1
+), behind AS (
+    UPDATE log_reader r SET xid = last.xid, seq = last.seq, rescan = true FROM last
+    WHERE r.log = 'changes' AND r.shard = $1 AND (r.xid, r.seq) < (last.xid, last.seq)
 )
-SELECT (SELECT count(*) FROM gone), o.xid, o.seq
-FROM (SELECT xid, seq FROM old ORDER BY xid DESC, seq DESC LIMIT 1) AS o"#;
+SELECT (SELECT count(*) FROM gone), last.xid, last.seq FROM last"#;
 
 fn ms(ms: u64) -> i64 {
     // A hundred years: longer than that is for ever, and more than an interval holds.
@@ -232,14 +244,15 @@ impl LeaderLedger {
         Ok(u64::try_from(n).unwrap_or(0))
     }
 
-    /// Removes entries of the change log that were told long ago; how many, and where
-    /// to go on.
+    /// Removes old entries of the change log that every reader has, or that are older than
+    /// the bound for readers that can rescan; how many, and where to go on.
     pub async fn sweep_changes(
         &self,
         older_than_ms: u64,
-        after: ChangePosition,
+        bound_ms: u64,
+        after: LogPosition,
         limit: u32,
-    ) -> Result<(u64, ChangePosition), LedgerError> {
+    ) -> Result<(u64, LogPosition), LedgerError> {
         const DOING: &str = "trimming the change log";
         let row: Option<(i64, i64, i64)> = self
             .fenced(DOING, async |tx| {
@@ -249,13 +262,14 @@ impl LeaderLedger {
                     .bind(after.seq)
                     .bind(ms(older_than_ms))
                     .bind(i64::from(limit))
+                    .bind(ms(bound_ms.max(older_than_ms)))
                     .fetch_optional(tx)
                     .await
                     .doing(DOING)
             })
             .await?;
         Ok(row.map_or((0, after), |(n, xid, seq)| {
-            (u64::try_from(n).unwrap_or(0), ChangePosition { xid, seq })
+            (u64::try_from(n).unwrap_or(0), LogPosition { xid, seq })
         }))
     }
 }

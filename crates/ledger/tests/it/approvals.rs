@@ -2,8 +2,8 @@
 //! does to it.
 
 use airlock_ledger::{
-    Approval, ApprovalFilter, ApprovalStatus, Assign, CancelRequest, Commit, HeldJob, MoveKind,
-    NewVote, Reevaluated, VoteOutcome, Voter,
+    AUDIT, Approval, ApprovalFilter, ApprovalStatus, Assign, AuditEntry, CancelRequest, Commit,
+    HeldJob, LogEntry, LogPosition, MoveKind, NewVote, Reevaluated, VoteOutcome, Voter,
 };
 use airlock_model::{ApprovalTerms, Decision, JobEvent, JobState, Timestamp, Verdict};
 use airlock_testkit::{Seen, eventually};
@@ -504,8 +504,12 @@ async fn lists_are_paged_and_leave_out_what_waits_for_nobody() -> anyhow::Result
 #[tokio::test]
 async fn the_trail_is_read_behind_its_writers() -> anyhow::Result<()> {
     let bed = Bed::start().await?;
-    let from = bed.ledger.audit_cursor().await?;
-    assert!(bed.ledger.audit_after(from, 10).await?.is_empty());
+    let from = bed.ledger.tail(SHARD, AUDIT).position().await?;
+    assert!(
+        AuditEntry::read(&bed.ledger, SHARD, from, 10)
+            .await?
+            .is_empty()
+    );
     // A writer that began first and is slow to commit.
     let mut slow = bed.session().await?;
     sqlx::raw_sql(
@@ -515,10 +519,14 @@ async fn the_trail_is_read_behind_its_writers() -> anyhow::Result<()> {
     .await?;
     hold(&bed, "j", asks("pay", "hash-1", terms(1))).await?;
     say(&bed, "j", &voter("bob"), true).await?;
-    assert!(bed.ledger.audit_after(from, 10).await?.is_empty());
+    assert!(
+        AuditEntry::read(&bed.ledger, SHARD, from, 10)
+            .await?
+            .is_empty()
+    );
     sqlx::raw_sql("COMMIT").execute(&mut slow).await?;
     let told = eventually(BOUND, "all three entries", || async {
-        let told = bed.ledger.audit_after(from, 10).await?;
+        let told = AuditEntry::read(&bed.ledger, SHARD, from, 10).await?;
         if told.len() == 3 {
             return Ok(Seen::Done(told));
         }
@@ -533,18 +541,18 @@ async fn the_trail_is_read_behind_its_writers() -> anyhow::Result<()> {
     assert_eq!(told[2].1.actor, "bob");
     let (first, last) = (told[0].0, told[2].0);
     let leader = bed.leader().await?;
-    leader.advance_audit_cursor(last).await?;
-    assert_eq!(bed.ledger.audit_cursor().await?, last);
+    leader.leader_tail(AUDIT).advance(last).await?;
+    assert_eq!(bed.ledger.tail(SHARD, AUDIT).position().await?, last);
     // Never back, and not by an older term.
-    leader.advance_audit_cursor(first).await?;
-    assert_eq!(bed.ledger.audit_cursor().await?, last);
+    leader.leader_tail(AUDIT).advance(first).await?;
+    assert_eq!(bed.ledger.tail(SHARD, AUDIT).position().await?, last);
     bed.raise().await?;
-    let beyond = airlock_ledger::AuditPosition {
+    let beyond = LogPosition {
         xid: last.xid + 1,
-        id: last.id + 1,
+        seq: last.seq + 1,
     };
-    assert!(leader.advance_audit_cursor(beyond).await.is_err());
-    assert_eq!(bed.ledger.audit_cursor().await?, last);
+    assert!(leader.leader_tail(AUDIT).advance(beyond).await.is_err());
+    assert_eq!(bed.ledger.tail(SHARD, AUDIT).position().await?, last);
     Ok(())
 }
 

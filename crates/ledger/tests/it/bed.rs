@@ -219,6 +219,7 @@ pub fn assign(name: &str, attempt: u32, n: u128) -> Assign {
         incarnation: Incarnation::new("i1").expect("an incarnation"),
         verdict: allowed(verdict(Decision::Allow)),
         at: t(10),
+        followed: false,
     }
 }
 
@@ -305,6 +306,7 @@ pub fn record_times(
         dispatch_id: dispatch(n),
         dispatched_at: dispatched.map(t),
         running_at: running.map(t),
+        followed: false,
     }
 }
 

@@ -1,24 +1,24 @@
 //! The change log: nothing is jumped over, and the cursor only goes forward.
 
-use airlock_ledger::{CancelRequest, Change, ChangePosition, Commit};
-use airlock_model::{JobState, Shard};
+use airlock_ledger::{
+    AUDIT, Assign, AuditEntry, CancelRequest, Change, Commit, EVENTS, LogEntry, LogPosition,
+    LogReader, Page, RecordTimes, Tail,
+};
+use airlock_model::{JobId, JobState, Shard};
 use sqlx::Connection;
 
-use crate::bed::{BOUND, Bed, SHARD, by, finish, id, letter};
+use crate::bed::{BOUND, Bed, SHARD, assign, by, finish, id, letter, record_times};
 
-fn names(changes: &[Change]) -> Vec<&str> {
-    changes
-        .iter()
-        .flat_map(|c| &c.job_ids)
-        .map(|id| id.as_str())
-        .collect()
+fn names(changes: &[(LogPosition, Change)]) -> Vec<&str> {
+    let ids = changes.iter().flat_map(|(_, c)| &c.job_ids);
+    ids.map(JobId::as_str).collect()
 }
 
 #[tokio::test]
 async fn a_slow_transaction_is_waited_for_not_jumped_over() -> anyhow::Result<()> {
     let bed = Bed::start().await?;
     let mut writer = bed.scheduled(&["j1", "j2"]).await?;
-    let start = ChangePosition::default();
+    let start = LogPosition::default();
     // An older transaction that has written and not committed.
     let mut session = bed.session().await?;
     let mut slow = session.begin().await?;
@@ -27,19 +27,23 @@ async fn a_slow_transaction_is_waited_for_not_jumped_over() -> anyhow::Result<()
         .await?;
     let end = Commit::one(finish("j1", 1, JobState::Succeeded));
     let written = writer.commit(&end).await?;
-    let seen = bed.ledger.changes(SHARD, start, 10).await?;
+    let seen = Change::read(&bed.ledger, SHARD, start, 10).await?;
     assert!(seen.is_empty(), "something older may still come: {seen:?}");
     slow.commit().await?;
-    let seen = bed.ledger.changes(SHARD, start, 10).await?;
+    let seen = Change::read(&bed.ledger, SHARD, start, 10).await?;
     assert_eq!(names(&seen), ["slow", "j1"]);
-    assert_eq!(Some(seen[1].position), written.position);
-    assert!(seen[0].position < seen[1].position);
+    assert_eq!(Some(seen[1].0), written.position);
+    assert!(seen[0].0 < seen[1].0);
     // From a position on, only what follows; and in pages.
-    let page = bed.ledger.changes(SHARD, start, 1).await?;
+    let page = Change::read(&bed.ledger, SHARD, start, 1).await?;
     assert_eq!(names(&page), ["slow"]);
-    let rest = bed.ledger.changes(SHARD, page[0].position, 10).await?;
+    let rest = Change::read(&bed.ledger, SHARD, page[0].0, 10).await?;
     assert_eq!(names(&rest), ["j1"]);
-    assert!(bed.ledger.changes(Shard(1), start, 10).await?.is_empty());
+    assert!(
+        Change::read(&bed.ledger, Shard(1), start, 10)
+            .await?
+            .is_empty()
+    );
     Ok(())
 }
 
@@ -61,10 +65,7 @@ async fn one_entry_tells_of_all_that_ended_together() -> anyhow::Result<()> {
         reason: "",
     };
     bed.ledger.cancel(cancel).await?;
-    let seen = bed
-        .ledger
-        .changes(SHARD, ChangePosition::default(), 10)
-        .await?;
+    let seen = Change::read(&bed.ledger, SHARD, LogPosition::default(), 10).await?;
     assert_eq!(seen.len(), 2, "{seen:?}");
     let mut first = names(&seen[..1]);
     first.sort_unstable();
@@ -77,25 +78,32 @@ async fn one_entry_tells_of_all_that_ended_together() -> anyhow::Result<()> {
 async fn the_cursor_never_goes_back_and_obeys_the_epoch() -> anyhow::Result<()> {
     let bed = Bed::start().await?;
     let leader = bed.leader().await?;
-    let at = |xid, seq| ChangePosition { xid, seq };
-    assert_eq!(bed.ledger.change_cursor(SHARD).await?, at(0, 0));
+    let at = |xid, seq| LogPosition { xid, seq };
+    assert_eq!(bed.ledger.tail(SHARD, EVENTS).position().await?, at(0, 0));
     for (to, then) in [
         (at(10, 5), at(10, 5)),
         (at(10, 4), at(10, 5)),
         (at(9, 99), at(10, 5)),
         (at(11, 1), at(11, 1)),
     ] {
-        leader.advance_cursor(to).await?;
-        assert_eq!(bed.ledger.change_cursor(SHARD).await?, then, "after {to:?}");
+        leader.leader_tail(EVENTS).advance(to).await?;
+        assert_eq!(
+            bed.ledger.tail(SHARD, EVENTS).position().await?,
+            then,
+            "after {to:?}"
+        );
     }
     bed.raise().await?;
-    assert!(leader.advance_cursor(at(50, 1)).await.is_err());
+    assert!(leader.leader_tail(EVENTS).advance(at(50, 1)).await.is_err());
     assert_eq!(
-        bed.ledger.change_cursor(SHARD).await?,
+        bed.ledger.tail(SHARD, EVENTS).position().await?,
         at(11, 1),
         "a stale leader"
     );
-    assert_eq!(bed.ledger.change_cursor(Shard(1)).await?, at(0, 0));
+    assert_eq!(
+        bed.ledger.tail(Shard(1), EVENTS).position().await?,
+        at(0, 0)
+    );
     Ok(())
 }
 
@@ -106,11 +114,12 @@ async fn brought_from_elsewhere(bed: &Bed) -> anyhow::Result<()> {
          (500, 1, 0, '{published-early}'), (5000000, 2, 0, '{published}'),
          (5000001, 4, 0, '{slow}'), (5000009, 3, 0, '{quick}')",
         "SELECT setval(pg_get_serial_sequence('change_log', 'seq'), 4)",
-        "INSERT INTO change_cursor (shard, xid, seq) VALUES (0, 5000000, 2)",
+        "INSERT INTO log_reader (reader, shard, log, xid, seq, required) VALUES
+         ('events', 0, 'changes', 5000000, 2, true), ('view', 0, 'changes', 500, 1, false)",
         "INSERT INTO audit_log (xid, id, kind, actor, detail) OVERRIDING SYSTEM VALUE VALUES
          (5000000, 1, 'policy.published', 'x', '{}'), (5000002, 2, 'policy.waiting', 'x', '{}')",
         "SELECT setval(pg_get_serial_sequence('audit_log', 'id'), 2)",
-        "UPDATE audit_cursor SET xid = 5000000, id = 1",
+        "UPDATE log_reader SET xid = 5000000, seq = 1 WHERE reader = 'audit'",
         // Written here before anybody led.
         "INSERT INTO change_log (shard, job_ids) VALUES (0, '{here}')",
         "INSERT INTO audit_log (kind, actor, detail) VALUES ('policy.here', 'x', '{}')",
@@ -129,23 +138,31 @@ async fn after_a_logical_restore_what_was_not_published_is_and_nothing_else() ->
     let epoch = bed.raise().await?;
     let refused = bed.ledger.as_leader(SHARD, stale).recover_cursors().await;
     assert!(refused.is_err(), "{refused:?}");
-    let cursor = bed.ledger.change_cursor(SHARD).await?;
+    let cursor = bed.ledger.tail(SHARD, EVENTS).position().await?;
     assert_eq!(cursor.xid, 5_000_000, "a leader that was replaced");
 
     let leader = bed.ledger.as_leader(SHARD, epoch);
     assert_eq!(leader.recover_cursors().await?, 6);
-    let from = bed.ledger.change_cursor(SHARD).await?;
-    let seen = bed.ledger.changes(SHARD, from, 10).await?;
+    let from = bed.ledger.tail(SHARD, EVENTS).position().await?;
+    let seen = Change::read(&bed.ledger, SHARD, from, 10).await?;
     assert_eq!(names(&seen), ["quick", "slow", "here"]);
-    let from = bed.ledger.audit_cursor().await?;
-    let trail = bed.ledger.audit_after(from, 10).await?;
+    let from = bed.ledger.tail(SHARD, AUDIT).position().await?;
+    assert!(matches!(
+        bed.ledger
+            .tail(SHARD, LogReader::<Change>::new("view"))
+            .next(10)
+            .await?,
+        Page::Rescan
+    ));
+    let trail = AuditEntry::read(&bed.ledger, SHARD, from, 10).await?;
     let kinds: Vec<_> = trail.iter().map(|(_, e)| e.kind.as_str()).collect();
     assert_eq!(kinds, ["policy.waiting", "policy.here"]);
 
     // From here on it is a ledger like any other.
     bed.ledger
         .as_leader(SHARD, epoch)
-        .advance_cursor(seen[0].position)
+        .leader_tail(EVENTS)
+        .advance(seen[0].0)
         .await?;
     bed.postgres
         .query("UPDATE change_log SET at = now() - interval '2 h'")
@@ -153,11 +170,11 @@ async fn after_a_logical_restore_what_was_not_published_is_and_nothing_else() ->
     let removed = bed
         .ledger
         .as_leader(SHARD, epoch)
-        .sweep_changes(1, ChangePosition::default(), 10)
+        .sweep_changes(1, 1, LogPosition::default(), 10)
         .await?;
     assert_eq!(removed.0, 3, "published: two before, one now");
-    let from = bed.ledger.change_cursor(SHARD).await?;
-    let seen = bed.ledger.changes(SHARD, from, 10).await?;
+    let from = bed.ledger.tail(SHARD, EVENTS).position().await?;
+    let seen = Change::read(&bed.ledger, SHARD, from, 10).await?;
     assert_eq!(names(&seen), ["slow", "here"]);
     assert_eq!(leader.recover_cursors().await?, 0);
     Ok(())
@@ -172,11 +189,12 @@ async fn a_cursor_of_this_cluster_stays_where_it_is() -> anyhow::Result<()> {
     let epoch = writer.epoch();
     bed.ledger
         .as_leader(SHARD, epoch)
-        .advance_cursor(at)
+        .leader_tail(EVENTS)
+        .advance(at)
         .await?;
     let leader = bed.ledger.as_leader(SHARD, epoch);
     assert_eq!(leader.recover_cursors().await?, 0);
-    assert_eq!(bed.ledger.change_cursor(SHARD).await?, at);
+    assert_eq!(bed.ledger.tail(SHARD, EVENTS).position().await?, at);
     Ok(())
 }
 
@@ -186,7 +204,7 @@ async fn a_cursor_of_this_cluster_stays_where_it_is() -> anyhow::Result<()> {
 async fn an_open_transaction_that_writes_elsewhere_holds_nothing_up() -> anyhow::Result<()> {
     let bed = Bed::start().await?;
     let mut writer = bed.scheduled(&["j1", "j2"]).await?;
-    let start = ChangePosition::default();
+    let start = LogPosition::default();
     let mut elsewhere =
         sqlx::PgConnection::connect(&bed.postgres.url().replace("/airlock", "/postgres")).await?;
     let database: String = sqlx::query_scalar("SELECT current_database()::text")
@@ -205,19 +223,22 @@ async fn an_open_transaction_that_writes_elsewhere_holds_nothing_up() -> anyhow:
     writer
         .commit(&Commit::one(finish("j1", 1, JobState::Succeeded)))
         .await?;
-    let seen = bed.ledger.changes(SHARD, start, 10).await?;
+    let seen = Change::read(&bed.ledger, SHARD, start, 10).await?;
     assert_eq!(names(&seen), ["j1"]);
     // The lag is what is not published, whether it can be read yet or not.
-    let behind = bed.ledger.change_lag(SHARD, start).await?;
+    let behind = Change::lag(&bed.ledger, SHARD, start).await?;
     assert!(!behind.is_zero());
-    let published = bed.ledger.change_lag(SHARD, seen[0].position).await?;
+    let published = Change::lag(&bed.ledger, SHARD, seen[0].0).await?;
     assert!(published.is_zero());
-    let audit = bed.ledger.audit_cursor().await?;
+    let audit = bed.ledger.tail(SHARD, AUDIT).position().await?;
     sqlx::raw_sql("INSERT INTO audit_log (kind, actor, detail) VALUES ('x', 'y', '{}')")
         .execute(&mut bed.session().await?)
         .await?;
-    assert_eq!(bed.ledger.audit_after(audit, 10).await?.len(), 1);
-    assert!(!bed.ledger.audit_lag(audit).await?.is_zero());
+    assert_eq!(
+        AuditEntry::read(&bed.ledger, SHARD, audit, 10).await?.len(),
+        1
+    );
+    assert!(!AuditEntry::lag(&bed.ledger, SHARD, audit).await?.is_zero());
     Ok(())
 }
 
@@ -251,12 +272,92 @@ async fn a_writer_that_has_not_logged_yet_is_waited_for() -> anyhow::Result<()> 
         reason: "",
     };
     bed.ledger.cancel(cancel).await?;
-    let start = ChangePosition::default();
-    let seen = bed.ledger.changes(SHARD, start, 10).await?;
+    let start = LogPosition::default();
+    let seen = Change::read(&bed.ledger, SHARD, start, 10).await?;
     assert!(seen.is_empty(), "j1 has the smaller number: {seen:?}");
     hold.rollback().await?;
     slow.await??;
-    let seen = bed.ledger.changes(SHARD, start, 10).await?;
+    let seen = Change::read(&bed.ledger, SHARD, start, 10).await?;
     assert_eq!(names(&seen), ["j1", "j2"]);
+    Ok(())
+}
+
+/// What is the next page of a reader that is not to rescan.
+async fn entries(tail: &mut Tail<Change>) -> anyhow::Result<Vec<(LogPosition, Change)>> {
+    match tail.next(10).await? {
+        Page::Entries(entries) => Ok(entries),
+        Page::Rescan => anyhow::bail!("to rescan"),
+    }
+}
+
+/// Each reader has its own position; the slowest keeps old entries, within the bound, and
+/// one that stayed away for longer is told to rescan. Nothing passes a required reader.
+#[tokio::test]
+async fn old_entries_wait_for_the_slowest_reader_within_the_bound() -> anyhow::Result<()> {
+    const HOUR: u64 = 3_600_000;
+    const VIEW: LogReader<Change> = LogReader::new("view");
+    let bed = Bed::start().await?;
+    let mut writer = bed.scheduled(&["j1", "j2", "j3"]).await?;
+    let leader = bed.ledger.as_leader(SHARD, writer.epoch());
+    let mut events = leader.leader_tail(EVENTS);
+    let mut view = bed.ledger.tail(SHARD, VIEW);
+    assert!(entries(&mut events).await?.is_empty());
+    let first = view.next(10).await?;
+    assert!(matches!(first, Page::Rescan), "a new reader knows nothing");
+    view.rescanned().await?;
+    for (name, n) in [("j1", 1), ("j2", 2), ("j3", 3)] {
+        let end = Commit::one(finish(name, n, JobState::Succeeded));
+        writer.commit(&end).await?;
+    }
+    let all = entries(&mut events).await?;
+    assert_eq!(names(&all), ["j1", "j2", "j3"]);
+    assert_eq!(names(&entries(&mut view).await?), ["j1", "j2", "j3"]);
+    view.advance(all[0].0).await?;
+    events.advance(all[1].0).await?;
+    bed.postgres
+        .query("UPDATE change_log SET at = now() - interval '2 h'")
+        .await?;
+    let start = LogPosition::default();
+    let (removed, _) = leader.sweep_changes(HOUR, 24 * HOUR, start, 10).await?;
+    assert_eq!(removed, 1, "the view has not read the second");
+    assert_eq!(names(&entries(&mut view).await?), ["j2", "j3"]);
+    let (removed, _) = leader.sweep_changes(HOUR, HOUR, start, 10).await?;
+    assert_eq!(removed, 1, "beyond the bound, but never past the publisher");
+    assert!(matches!(view.next(10).await?, Page::Rescan));
+    // Also for another process of that name, until it has rescanned.
+    let mut view = bed.ledger.tail(SHARD, VIEW);
+    assert!(matches!(view.next(10).await?, Page::Rescan));
+    view.rescanned().await?;
+    assert_eq!(names(&entries(&mut view).await?), ["j3"]);
+    assert_eq!(names(&entries(&mut events).await?), ["j3"]);
+    Ok(())
+}
+
+/// SCHEDULED and RUNNING of a followed job are in the log; of plain jobs nothing is.
+#[tokio::test]
+async fn the_progress_of_followed_jobs_is_in_the_log() -> anyhow::Result<()> {
+    let bed = Bed::start().await?;
+    bed.accept(&["plain", "followed"]).await?;
+    let mut writer = bed.lead().await?;
+    let followed = Assign {
+        followed: true,
+        ..assign("followed", 1, 2)
+    };
+    writer
+        .commit(&Commit::from_iter([assign("plain", 1, 1), followed]))
+        .await?;
+    let start = LogPosition::default();
+    let seen = Change::read(&bed.ledger, SHARD, start, 10).await?;
+    assert_eq!(names(&seen), ["followed"]);
+    let mut runs = Commit::one(record_times("plain", 1, Some(11), Some(12)));
+    runs.push(RecordTimes {
+        followed: true,
+        ..record_times("followed", 2, Some(11), Some(12))
+    });
+    runs.push(finish("plain", 1, JobState::Succeeded));
+    let written = writer.commit(&runs).await?;
+    let seen = Change::read(&bed.ledger, SHARD, seen[0].0, 10).await?;
+    assert_eq!(names(&seen), ["followed", "plain"]);
+    assert_eq!(written.position, Some(seen[1].0), "the entry of the end");
     Ok(())
 }

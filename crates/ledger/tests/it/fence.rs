@@ -1,8 +1,8 @@
 //! The epoch: whose writes count.
 
 use airlock_ledger::{
-    ChangePosition, Commit, Fact, Failure, HeldJob, LeaderLedger, LedgerError, NewDeadLetter,
-    NewReport, Progress, Sweep,
+    AUDIT, Commit, EVENTS, Fact, Failure, HeldJob, LeaderLedger, LedgerError, LogPosition,
+    NewDeadLetter, NewReport, Progress, Sweep,
 };
 use airlock_model::{Decision, Due, Epoch, JobState, Shard, WorkerId};
 use sqlx::Connection;
@@ -170,10 +170,10 @@ async fn each_write(
         artifacts: Vec::new(),
         constraints: Vec::new(),
     };
-    let change = ChangePosition { xid: 1, seq: 1 };
-    let audit = airlock_ledger::AuditPosition {
+    let change = LogPosition { xid: 1, seq: 1 };
+    let audit = LogPosition {
         xid: i64::MAX,
-        id: i64::MAX,
+        seq: i64::MAX,
     };
     let deny = verdict(Decision::Deny);
     vec![
@@ -220,17 +220,17 @@ async fn each_write(
         (
             "sweep_changes",
             leader
-                .sweep_changes(0, ChangePosition::default(), 9)
+                .sweep_changes(0, 0, LogPosition::default(), 9)
                 .await
                 .map(|_| 1),
         ),
         (
             "advance_cursor",
-            leader.advance_cursor(change).await.map(|()| 1),
+            leader.leader_tail(EVENTS).advance(change).await.map(|()| 1),
         ),
         (
             "advance_audit_cursor",
-            leader.advance_audit_cursor(audit).await.map(|()| 1),
+            leader.leader_tail(AUDIT).advance(audit).await.map(|()| 1),
         ),
         (
             "remember",
@@ -252,7 +252,7 @@ const CONTENTS: &str = "SELECT concat(
     (SELECT json_agg(t ORDER BY id) FROM job_stray_result t),
     (SELECT json_agg(t ORDER BY job_id) FROM job_report t),
     (SELECT json_agg(t ORDER BY xid, seq) FROM change_log t),
-    (SELECT json_agg(t) FROM change_cursor t), (SELECT json_agg(t) FROM audit_cursor t),
+    (SELECT json_agg(t ORDER BY reader) FROM log_reader t),
     (SELECT json_agg(t ORDER BY id) FROM audit_log t),
     (SELECT json_agg(t ORDER BY name) FROM setting t))";
 

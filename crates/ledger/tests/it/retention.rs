@@ -1,6 +1,8 @@
 //! What is old goes, with all that belongs to it; what is open, young or untold stays.
 
-use airlock_ledger::{ChangePosition, Commit, NewDeadLetter, Sweep, Swept, id_floor};
+use airlock_ledger::{
+    Change, Commit, EVENTS, LogEntry, LogPosition, NewDeadLetter, Sweep, Swept, id_floor,
+};
 use airlock_model::{Epoch, JobState, Released, Timestamp};
 
 use crate::bed::{Bed, SHARD, finish, requeue};
@@ -139,18 +141,18 @@ async fn the_change_log_is_trimmed_behind_its_cursor_only() -> anyhow::Result<()
     bed.postgres
         .query("UPDATE change_log SET at = now() - interval '2 h'")
         .await?;
-    let start = ChangePosition::default();
-    let trim = async |after| leader.sweep_changes(HOUR, after, 10).await;
+    let start = LogPosition::default();
+    let trim = async |after| leader.sweep_changes(HOUR, 24 * HOUR, after, 10).await;
     // Nothing was told yet.
     assert_eq!(trim(start).await?, (0, start));
-    let changes = bed.ledger.changes(SHARD, start, 10).await?;
+    let changes = Change::read(&bed.ledger, SHARD, start, 10).await?;
     assert_eq!(changes.len(), 2);
-    let told = changes[0].position;
-    leader.advance_cursor(told).await?;
+    let told = changes[0].0;
+    leader.leader_tail(EVENTS).advance(told).await?;
     assert_eq!(trim(start).await?, (1, told));
     assert_eq!(bed.number("SELECT count(*) FROM change_log").await?, 1);
-    let last = changes[1].position;
-    leader.advance_cursor(last).await?;
+    let last = changes[1].0;
+    leader.leader_tail(EVENTS).advance(last).await?;
     bed.postgres
         .query("UPDATE change_log SET at = now()")
         .await?;

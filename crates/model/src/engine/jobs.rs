@@ -71,6 +71,8 @@ pub struct Assignment {
     pub constraints: Option<Arc<Constraints>>,
     pub addressing: Addressing,
     pub limits: RunLimits,
+    /// Somebody follows its progress: see [`JobSpec::is_followed`](crate::JobSpec::is_followed).
+    pub followed: bool,
 }
 
 /// What a run is watched by, on the clock that runs while workers can be heard; the engine

@@ -306,6 +306,7 @@ impl Engine {
             constraints: verdict.constraints.clone(),
             addressing: w.addressing,
             limits,
+            followed: queued.spec.is_followed(),
         };
         let heard = self.listening.now();
         assignment.liveness.last_heartbeat = heard;

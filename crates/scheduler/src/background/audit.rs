@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use airlock_bus::Outgoing;
 use airlock_bus::subjects::Subject;
-use airlock_ledger::{AuditEntry, AuditPosition};
+use airlock_ledger::{AUDIT, AuditEntry, Page, Tail};
 use airlock_model::Shard;
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::cap::{AlertSeverity, SystemAlert};
@@ -30,15 +30,13 @@ pub async fn run(ctx: Arc<TermContext>, stores: Arc<Stores>) -> anyhow::Result<(
         ctx.over.cancelled().await;
         return Ok(());
     }
-    let mut at = None;
+    let mut tail = stores.ledger.leader_tail(AUDIT);
     loop {
-        if let Some(at) = at {
-            match stores.ledger.audit_lag(at).await {
-                Ok(lag) => ctx.metrics.lags("audit", lag),
-                Err(error) => tracing::warn!(%error, "reading the audit lag failed, retrying"),
-            }
+        match tail.lag().await {
+            Ok(lag) => ctx.metrics.lags("audit", lag),
+            Err(error) => tracing::warn!(%error, "reading the audit lag failed, retrying"),
         }
-        let more = match publish_page(&ctx, &stores, &mut at).await {
+        let more = match publish_page(&ctx, &stores, &mut tail).await {
             Ok(more) => more,
             Err(error) => {
                 tracing::warn!(%error, "publishing the audit trail failed, retrying");
@@ -55,13 +53,13 @@ pub async fn run(ctx: Arc<TermContext>, stores: Arc<Stores>) -> anyhow::Result<(
 async fn publish_page(
     ctx: &TermContext,
     stores: &Stores,
-    at: &mut Option<AuditPosition>,
+    tail: &mut Tail<AuditEntry>,
 ) -> anyhow::Result<bool> {
-    let from = match *at {
-        Some(from) => from,
-        None => *at.insert(stores.ledger.audit_cursor().await?),
+    let Page::Entries(entries) = tail.next(PAGE).await? else {
+        // The trail is never trimmed: there is nothing that it has missed.
+        tail.rescanned().await?;
+        return Ok(true);
     };
-    let entries = stores.ledger.audit_after(from, PAGE).await?;
     let Some((last, _)) = entries.last() else {
         return Ok(false);
     };
@@ -70,8 +68,7 @@ async fn publish_page(
     for sent in stores.bus.publish_all(messages).await {
         sent?;
     }
-    stores.ledger.advance_audit_cursor(last).await?;
-    *at = Some(last);
+    tail.advance(last).await?;
     Ok(more)
 }
 

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use airlock_ledger::{ChangePosition, LeaderLedger, LedgerError, Sweep, Swept, id_floor};
+use airlock_ledger::{LeaderLedger, LedgerError, LogPosition, Sweep, Swept, id_floor};
 use airlock_model::Timestamp;
 use airlock_service::config::duration;
 use serde::{Deserialize, Serialize};
@@ -41,6 +41,9 @@ pub struct RetentionConfig {
     /// Entries of the change log that were published.
     #[serde(with = "duration")]
     pub changes: Duration,
+    /// The longest that entries of the change log wait for a reader that can rescan.
+    #[serde(with = "duration")]
+    pub log_readers: Duration,
     /// How often it begins.
     #[serde(with = "duration")]
     pub interval: Duration,
@@ -60,6 +63,7 @@ impl Default for RetentionConfig {
             history: days(30),
             dead_letters: days(90),
             changes: days(1),
+            log_readers: days(7),
             interval: Duration::from_secs(60),
             batch: 500,
             pause: Duration::from_millis(50),
@@ -110,7 +114,7 @@ struct Cursors {
     jobs: Cursor,
     payloads: Cursor,
     history: Cursor,
-    changes: ChangePosition,
+    changes: LogPosition,
 }
 
 /// Runs until the term is over.
@@ -158,16 +162,20 @@ async fn remove_old(
     ctx: &TermContext,
     ledger: &LeaderLedger,
     (records, keep): (Records, Duration),
-    changes: &mut ChangePosition,
+    changes: &mut LogPosition,
 ) -> Result<(), LedgerError> {
     let (keep, batch) = (millis(keep), ctx.config.retention.batch);
+    let bound = match ctx.config.retention.log_readers {
+        Duration::ZERO => u64::MAX,
+        bound => millis(bound),
+    };
     loop {
         let began = Instant::now();
         let (name, removed) = match records {
             Records::DeadLetters => ("dead_letters", ledger.sweep_letters(keep, batch).await?),
             Records::UnmatchedResults => ("history", ledger.sweep_strays(keep, batch).await?),
             Records::Changes => {
-                let (removed, at) = ledger.sweep_changes(keep, *changes, batch).await?;
+                let (removed, at) = ledger.sweep_changes(keep, bound, *changes, batch).await?;
                 *changes = at;
                 ("changes", removed)
             }

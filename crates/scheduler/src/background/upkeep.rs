@@ -7,10 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use airlock_ledger::LoadedJob;
+use airlock_ledger::{Change, EVENTS, LoadedJob, Page, Tail};
 use airlock_model::JobState;
 use airlock_model::engine::{Input, RunId};
-use airlock_settings::Backoff;
 use tokio::sync::Semaphore;
 
 use crate::commit::handle::InputBatch;
@@ -21,8 +20,6 @@ use crate::term::Term;
 /// Without anything due, the next due time is read this often.
 const DUE_POLL: Duration = Duration::from_millis(500);
 const CHANGES_POLL: Duration = Duration::from_millis(500);
-/// The first pause when the change cursor cannot be read.
-const CHANGES_RETRY: Duration = Duration::from_millis(50);
 const CLOCK_POLL: Duration = Duration::from_secs(10);
 const DUE_BATCH: u32 = 500;
 /// When what is due is in somebody else's hands.
@@ -106,59 +103,50 @@ async fn evaluate_claimed(term: &Term, jobs: Vec<LoadedJob>) {
 /// Reads the change log behind its writers: publishes what its writer did not, and tells
 /// the engine what others did to its jobs.
 pub async fn follow_change_log(term: Arc<Term>) -> anyhow::Result<()> {
-    let mut backoff = Backoff::new(CHANGES_RETRY, CHANGES_POLL);
-    let mut at = loop {
-        match term.stores.ledger.change_cursor(term.ctx.shard).await {
-            Ok(at) => break at,
-            Err(error) => {
-                tracing::warn!(%error, "reading the change cursor failed, retrying");
-                if !term.ctx.sleep_unless_over(backoff.pause()).await {
-                    return Ok(());
-                }
-            }
-        }
-    };
+    let mut tail = term.stores.ledger.leader_tail(EVENTS);
     loop {
-        let changes = match term
-            .stores
-            .ledger
-            .changes(term.ctx.shard, at, CHANGES_BATCH)
-            .await
-        {
-            Ok(changes) => changes,
+        let more = match publish_changes(&term, &mut tail).await {
+            Ok(more) => more,
             Err(error) => {
-                tracing::warn!(%error, "reading the change log failed, retrying");
-                Vec::new()
+                tracing::warn!(%error, "publishing the change log failed, retrying");
+                false
             }
         };
-        let more = changes.len() == CHANGES_BATCH as usize;
-        let mut reached = at;
-        for change in changes {
-            if !term.published.remove(change.position)
-                && let Err(error) = publish_change(&term, &change.job_ids).await
-            {
-                tracing::warn!(%error, "publishing a change failed, retrying");
-                break;
-            }
-            reached = change.position;
-        }
-        if reached != at {
-            match term.stores.ledger.advance_cursor(reached).await {
-                Ok(()) => at = reached,
-                Err(error) => tracing::warn!(%error, "moving the change cursor failed, retrying"),
-            }
-        }
-        match term.stores.ledger.change_lag(term.ctx.shard, at).await {
+        match tail.lag().await {
             Ok(lag) => term.ctx.metrics.lags("changes", lag),
             Err(error) => tracing::warn!(%error, "reading the change log lag failed, retrying"),
         }
-        if !more && !term.ctx.sleep_unless_over(CHANGES_POLL).await {
-            return Ok(());
-        }
-        if term.ctx.over.is_cancelled() {
+        if term.ctx.over.is_cancelled()
+            || (!more && !term.ctx.sleep_unless_over(CHANGES_POLL).await)
+        {
             return Ok(());
         }
     }
+}
+
+/// Publishes a page of changes; whether there is more.
+async fn publish_changes(term: &Term, tail: &mut Tail<Change>) -> anyhow::Result<bool> {
+    let Page::Entries(changes) = tail.next(CHANGES_BATCH).await? else {
+        // Entries wait for this reader; there is nothing that it has missed.
+        tail.rescanned().await?;
+        return Ok(true);
+    };
+    let more = changes.len() == CHANGES_BATCH as usize;
+    let mut reached = None;
+    let mut published = Ok(());
+    for (position, change) in changes {
+        if !term.published.remove(position) {
+            published = publish_change(term, &change.job_ids).await;
+            if published.is_err() {
+                break;
+            }
+        }
+        reached = Some(position);
+    }
+    if let Some(reached) = reached {
+        tail.advance(reached).await?;
+    }
+    published.map(|()| more)
 }
 
 async fn publish_change(term: &Term, ids: &[airlock_model::JobId]) -> anyhow::Result<()> {

@@ -474,8 +474,9 @@ impl Core {
                         None => return Ok(Single::Refused),
                     }
                 }
-                Next::Around => return Ok(Single::Locked),
-                Next::Unwait | Next::Again => {
+                Next::Around if single.job_ids().next().is_some() => return Ok(Single::Locked),
+                // A record of no job has nothing to wait behind: it is written again.
+                Next::Unwait | Next::Around | Next::Again => {
                     *doubtful = true;
                     let wait = backoff.pause();
                     tracing::warn!(%error, retry_ms = wait.as_millis() as u64, "commit failed, retrying");
@@ -613,7 +614,7 @@ impl Core {
             }
         }
         for e in &plan.ended {
-            if !written.is_published(&e.job.id) {
+            if !written.has(e.kind, &e.job.id) {
                 continue;
             }
             let topic = e.job.spec.topic.as_str();
@@ -698,7 +699,7 @@ async fn announce_written(term: &Term, plan: &Plan, written: &Written) {
     let now = term.ctx.clock.now();
     let ended = plan.ended.iter();
     let list: Vec<_> = ended
-        .filter(|e| written.is_published(&e.job.id))
+        .filter(|e| written.has(e.kind, &e.job.id))
         .map(|e| e.announcement(now))
         .collect();
     if list.is_empty() {

@@ -27,13 +27,13 @@ pub struct Kept {
     pub undone: bool,
 }
 
-/// See the module's page.
 /// When the rows are looked at first, and how long to wait after that.
 fn begin() -> (Instant, Backoff) {
     let mut backoff = RETRY;
     (Instant::now() + backoff.pause(), backoff)
 }
 
+/// See the module's page.
 #[derive(Default)]
 pub struct Aside {
     jobs: HashMap<JobId, Kept>,

@@ -58,6 +58,8 @@ pub struct Ended {
     pub attempt: u32,
     pub code: String,
     pub reason: String,
+    /// The move that ends or holds it.
+    pub kind: MoveKind,
     /// Whose result it is, when a worker's word ends it.
     pub by: Option<WorkerId>,
 }
@@ -130,6 +132,7 @@ impl Plan {
                     incarnation: assignment.incarnation.clone(),
                     verdict,
                     at: assignment.scheduled_at,
+                    followed: assignment.followed,
                 });
                 self.assigned.insert(job.id.clone(), (job, assignment));
             }
@@ -140,6 +143,7 @@ impl Plan {
                     to: JobState::ApprovalRequired,
                     code: "approval_required".to_owned(),
                     reason: verdict.reason.clone(),
+                    kind: MoveKind::Hold,
                     by: None,
                 });
                 self.commit.push(Hold {
@@ -161,6 +165,7 @@ impl Plan {
                     to,
                     code: code.to_owned(),
                     reason,
+                    kind: MoveKind::Close,
                     by: None,
                 };
                 self.commit.push(Close {
@@ -192,6 +197,7 @@ impl Plan {
                     attempt: assignment.attempt.0,
                     code,
                     reason,
+                    kind: MoveKind::Finish,
                     by: report.map(|_| assignment.worker.clone()),
                 };
                 let last = match assignment.started_at {
@@ -239,6 +245,7 @@ impl Plan {
                 self.run(&assignment, false);
                 self.commit.push(RecordTimes {
                     job_id: job,
+                    followed: assignment.followed,
                     dispatch_id: assignment.dispatch,
                     dispatched_at: assignment.dispatched_at,
                     running_at: assignment.started_at,

@@ -31,6 +31,7 @@ pub fn reloaded(row: LoadedJob, now: airlock_model::Timestamp, recovered: bool) 
             accepted: row.running_at.is_some(),
             recovered,
             accept_by: now,
+            followed: row.spec.is_followed(),
             liveness: RunLiveness::default(),
             constraints: row.constraints.clone(),
             addressing: incarnation.addressing(),

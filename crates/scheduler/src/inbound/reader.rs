@@ -21,6 +21,7 @@ pub fn store_delay(base: Duration, deliveries: u64) -> Duration {
 /// Hands every batch to `take` until the term is over. A message that came too often is
 /// poison and goes no further.
 pub async fn each_batch<F, Fut>(
+    name: &'static str,
     term: Arc<Term>,
     mut consumer: Consumer,
     take: F,
@@ -49,7 +50,7 @@ where
             term.acks.settle(&settler, poison.collect()).await;
         }
         let taken = take(term.clone(), settler.clone(), fresh);
-        term.ctx.tasks.spawn("follow-up", async move {
+        term.ctx.tasks.spawn_contained(name, async move {
             taken.await;
             drop(permit);
         });

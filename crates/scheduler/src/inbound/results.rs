@@ -30,9 +30,14 @@ static NEXT_KEY: AtomicU64 = AtomicU64::new(1);
 
 /// Reads results until the term is over.
 pub async fn run(term: Arc<Term>, consumer: Consumer) -> anyhow::Result<()> {
-    each_batch(term, consumer, |term, settler, deliveries| async move {
-        process_batch(&term, settler, deliveries).await;
-    })
+    each_batch(
+        "results",
+        term,
+        consumer,
+        |term, settler, deliveries| async move {
+            process_batch(&term, settler, deliveries).await;
+        },
+    )
     .await
 }
 

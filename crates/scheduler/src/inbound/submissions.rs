@@ -26,9 +26,14 @@ use crate::term::{Term, random};
 
 /// Reads submissions until the term is over.
 pub async fn run(term: Arc<Term>, consumer: Consumer) -> anyhow::Result<()> {
-    each_batch(term, consumer, |term, settler, deliveries| async move {
-        process_batch(&term, settler, deliveries).await;
-    })
+    each_batch(
+        "submissions",
+        term,
+        consumer,
+        |term, settler, deliveries| async move {
+            process_batch(&term, settler, deliveries).await;
+        },
+    )
     .await
 }
 

@@ -16,7 +16,7 @@ const MAX_STARTED: usize = 200_000;
 pub struct StartLatency(HashSet<DispatchId>);
 
 impl StartLatency {
-    /// A run is on its way, and has perhaps starts.
+    /// A run is on its way, and has perhaps started.
     pub fn started(
         &mut self,
         metrics: &Metrics,

@@ -188,6 +188,7 @@ impl LaneMetrics {
 pub async fn count(term: Arc<Term>, metrics: LaneMetrics) -> anyhow::Result<()> {
     loop {
         let Some(lanes) = term.commit.lanes().await else {
+            metrics.show(Vec::new(), term.ctx.clock.now());
             return Ok(());
         };
         metrics.show(lanes, term.ctx.clock.now());

@@ -3,15 +3,15 @@
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
-use airlock_ledger::ChangePosition;
+use airlock_ledger::LogPosition;
 
 /// The commit loop notes what it has published, and the change log's reader, which comes
 /// behind, leaves that out.
 #[derive(Debug, Default)]
-pub struct PublishedChanges(Mutex<HashSet<ChangePosition>>);
+pub struct PublishedChanges(Mutex<HashSet<LogPosition>>);
 
 impl PublishedChanges {
-    pub fn insert(&self, position: ChangePosition) {
+    pub fn insert(&self, position: LogPosition) {
         self.0
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -19,7 +19,7 @@ impl PublishedChanges {
     }
 
     /// Whether it was published. It is asked for once, so it is forgotten with that.
-    pub fn remove(&self, position: ChangePosition) -> bool {
+    pub fn remove(&self, position: LogPosition) -> bool {
         self.0
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -2,7 +2,8 @@
 //!
 //! A [`LeaderTask`](LeaderTasks) runs as long as the term: one that ends before, by an error
 //! or a panic or by itself, ends the term. A [`FollowUp`](FollowUps) is short and many run at
-//! once: it may end, and only a panic ends the term. What must stay true: no task fails
+//! once: it may end, and only a panic ends the term, unless it
+//! handles what others sent. What must stay true: no task fails
 //! without a log line and an error that name it.
 
 use std::panic::AssertUnwindSafe;
@@ -87,6 +88,21 @@ impl FollowUps {
         });
     }
 
+    /// The same for what others sent: a panic is logged and costs nothing but its task, or one
+    /// message could end every term before it is counted as bad.
+    pub fn spawn_contained(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
+        self.tracker.spawn(async move {
+            if let Err(panic) = AssertUnwindSafe(task).catch_unwind().await {
+                let error = panicked(&*panic);
+                tracing::error!(task = name, %error, "task failed, its messages come again");
+            }
+        });
+    }
+
     fn note(&self, name: &'static str, error: &anyhow::Error) {
         tracing::error!(task = name, %error, "leader task ended");
         // Later ones change nothing: the term ends by the first.
@@ -162,6 +178,13 @@ mod tests {
             let _ = done.send(());
         });
         ended.await.expect("it ran");
+        assert!(!tasks.failed.is_cancelled());
+        let (begun, ran) = tokio::sync::oneshot::channel::<()>();
+        tasks.spawn_contained("input", async move {
+            let _held = begun;
+            panic!("bad message");
+        });
+        assert!(ran.await.is_err(), "it panicked");
         assert!(!tasks.failed.is_cancelled());
         tasks.spawn("bad", async { panic!("oh") });
         let error = tasks.failure().await;

@@ -26,6 +26,8 @@ pub struct Assign {
     pub incarnation: Incarnation,
     pub verdict: Allowed,
     pub at: Timestamp,
+    /// Readers of the change log follow its progress.
+    pub followed: bool,
 }
 
 // `:fence` names the fence where the statement locks it itself.
@@ -169,6 +171,10 @@ impl LeaderMove for Assign {
 
     fn job_id(&self) -> Option<&JobId> {
         Some(&self.job_id)
+    }
+
+    fn is_followed(&self) -> bool {
+        self.followed
     }
 
     fn give_up(&self, why: &GiveUp<'_>) -> Option<Move> {

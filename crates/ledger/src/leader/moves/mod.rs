@@ -77,6 +77,12 @@ trait LeaderMove: Sized {
     /// The job it moves; none for a record that moves nothing.
     fn job_id(&self) -> Option<&JobId>;
 
+    /// Whether readers of the change log follow this very job's progress: it is in an entry
+    /// of its own then. Plain jobs pay nothing for it.
+    fn is_followed(&self) -> bool {
+        false
+    }
+
     /// The dead letter that is written with it.
     fn dead_letter(&self) -> Option<&NewDeadLetter> {
         None
@@ -120,6 +126,12 @@ macro_rules! moves {
             pub fn job_id(&self) -> Option<&JobId> {
                 match self {
                     $(Self::$kind(x) => x.job_id(),)*
+                }
+            }
+
+            pub(crate) fn is_followed(&self) -> bool {
+                match self {
+                    $(Self::$kind(x) => x.is_followed(),)*
                 }
             }
 

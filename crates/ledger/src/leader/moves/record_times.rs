@@ -17,6 +17,8 @@ pub struct RecordTimes {
     pub dispatch_id: DispatchId,
     pub dispatched_at: Option<Timestamp>,
     pub running_at: Option<Timestamp>,
+    /// Readers of the change log follow its progress.
+    pub followed: bool,
 }
 
 static RECORD_TIMES: LazyLock<String> = LazyLock::new(|| {
@@ -41,6 +43,10 @@ impl LeaderMove for RecordTimes {
 
     fn job_id(&self) -> Option<&JobId> {
         Some(&self.job_id)
+    }
+
+    fn is_followed(&self) -> bool {
+        self.followed
     }
 
     fn give_up(&self, why: &GiveUp<'_>) -> Option<Move> {
