@@ -14,7 +14,7 @@ use regex_automata::{Anchored, Input};
 
 use crate::detector::{Check, Detector, Run};
 use crate::secret::{self, NameClass};
-use crate::words::{Text, Use, Words, is_word};
+use crate::words::{Text, Traits, Use, Words, is_word};
 use crate::{checks, encoded, limits, personal};
 
 /// The longest token that a pattern is tried on.
@@ -127,7 +127,13 @@ impl<'s> Found<'s> {
 }
 
 /// Runs all detectors over a text.
-pub(crate) fn inspect(text: &Text<'_>, context: &Context<'_>, part: Part, found: &mut Found<'_>) {
+pub(crate) fn inspect(
+    text: &Text<'_>,
+    traits: Traits,
+    context: &Context<'_>,
+    part: Part,
+    found: &mut Found<'_>,
+) {
     let first = found.matches.len();
     for index in &found.detectors.always {
         search(text, *index, found);
@@ -138,6 +144,11 @@ pub(crate) fn inspect(text: &Text<'_>, context: &Context<'_>, part: Part, found:
     }
     if part != Part::Number {
         at_keywords(text, found);
+        if traits.encoded {
+            for run in encoded::long_runs(text.bytes) {
+                secret::discord(text, &run, found);
+            }
+        }
     }
     if let Some(class) = context.class
         && match part {
@@ -148,7 +159,7 @@ pub(crate) fn inspect(text: &Text<'_>, context: &Context<'_>, part: Part, found:
     {
         secret::of_value(text, class, found);
     }
-    personal::find(text, context.topics, found);
+    personal::find(text, traits, context.topics, found);
     drop_allowed(text, context, first, found);
 }
 
@@ -175,9 +186,6 @@ fn at_keywords(text: &Text<'_>, found: &mut Found<'_>) {
     }
     for index in searches {
         search(text, index, found);
-    }
-    for run in encoded::long_runs(text.bytes) {
-        secret::discord(text, &run, found);
     }
 }
 

@@ -15,7 +15,7 @@ use crate::personal;
 use crate::report::{Encoding, excerpt};
 use crate::secret::secret_name;
 use crate::text::Mapped;
-use crate::words::{Text, Use};
+use crate::words::{Text, Traits, Use};
 
 /// Keys whose sibling says what the value is.
 const VALUE_KEYS: &[&str] = &[
@@ -414,15 +414,15 @@ impl Walk<'_> {
         part: Part,
         decode: bool,
     ) {
-        let named = context.class.is_some() || context.topics != 0;
-        if !named && self.detectors.always.is_empty() && text.is_dull() {
+        let traits = text.traits();
+        if !traits.any() && context.class.is_none() && self.detectors.always.is_empty() {
             return;
         }
-        let direct = self.matches(text, context, part);
+        let direct = self.matches(text, traits, context, part);
         for m in &direct {
             self.add(m, text.bytes, source.back(m.range.clone()), None, part);
         }
-        if !decode {
+        if !decode || !traits.encoded {
             return;
         }
         let words = &self.detectors.words;
@@ -431,7 +431,7 @@ impl Walk<'_> {
             let inner = Text::new(&run.bytes, &hits, words);
             let whole = run.range == (0..text.bytes.len());
             let outer = if whole { *context } else { Context::default() };
-            for m in self.matches(&inner, &outer, part) {
+            for m in self.matches(&inner, inner.traits(), &outer, part) {
                 let value = run.bytes.get(m.range.clone());
                 let again = |d: &Match| {
                     d.detector == m.detector && text.bytes.get(d.range.clone()) == value
@@ -452,7 +452,7 @@ impl Walk<'_> {
         if let Some(folded) = encoded::folded(text.bytes) {
             let hits = words.find(&folded.bytes);
             let inner = Text::new(&folded.bytes, &hits, words);
-            for m in self.matches(&inner, context, part) {
+            for m in self.matches(&inner, inner.traits(), context, part) {
                 let written = folded.back(m.range.clone());
                 if text.bytes.get(written.clone()) != folded.bytes.get(m.range.clone()) {
                     self.add(
@@ -467,8 +467,14 @@ impl Walk<'_> {
         }
     }
 
-    fn matches(&mut self, text: &Text<'_>, context: &Context<'_>, part: Part) -> Vec<Match> {
-        inspect(text, context, part, &mut self.found);
+    fn matches(
+        &mut self,
+        text: &Text<'_>,
+        traits: Traits,
+        context: &Context<'_>,
+        part: Part,
+    ) -> Vec<Match> {
+        inspect(text, traits, context, part, &mut self.found);
         let mut matches = std::mem::take(&mut self.found.matches);
         self.resolve(&mut matches);
         if matches.is_empty() {

@@ -153,6 +153,25 @@ impl Words {
     }
 }
 
+/// What is in a text, and so which detectors can find something in it. Most strings of
+/// JSON are short and have nothing.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Traits {
+    /// Digits enough for the shortest id.
+    pub(crate) number: bool,
+    /// `@`.
+    pub(crate) at: bool,
+    /// Something that may be encoded.
+    pub(crate) encoded: bool,
+    pub(crate) keyword: bool,
+}
+
+impl Traits {
+    pub(crate) fn any(self) -> bool {
+        self.number || self.at || self.encoded || self.keyword
+    }
+}
+
 /// A text with the keywords in it.
 #[derive(Clone, Copy)]
 pub(crate) struct Text<'a> {
@@ -203,19 +222,21 @@ impl<'a> Text<'a> {
         !self.hits.is_empty()
     }
 
-    /// Whether no detector with code of its own can find anything: no keyword, too few
-    /// digits for a number, no address and nothing that is long enough to be encoded.
-    pub(crate) fn is_dull(&self) -> bool {
+    /// What of a text is worth a closer look.
+    pub(crate) fn traits(&self) -> Traits {
         const SPECIAL: u8 = 1;
         const DIGIT: u8 = 2;
         const RUN: u8 = 4;
+        const AT: u8 = 8;
         const CLASSES: [u8; 256] = {
             let mut classes = [0; 256];
             let mut i = 0;
             while i < 256 {
                 let byte = i as u8;
-                if matches!(byte, b'@' | b'%' | b'\\' | b'[' | b'{') || byte >= 0x80 {
+                if matches!(byte, b'%' | b'\\' | b'[' | b'{') || byte >= 0x80 {
                     classes[i] = SPECIAL;
+                } else if byte == b'@' {
+                    classes[i] = AT;
                 } else if byte.is_ascii_digit() {
                     classes[i] = DIGIT | RUN;
                 } else if byte.is_ascii_alphabetic() || matches!(byte, b'+' | b'/' | b'-' | b'_') {
@@ -225,20 +246,28 @@ impl<'a> Text<'a> {
             }
             classes
         };
-        if !self.hits.is_empty() {
-            return false;
+        if self.bytes.len() > 4096 {
+            return Traits {
+                number: true,
+                at: true,
+                encoded: true,
+                keyword: true,
+            };
         }
-        let (mut all, mut digits, mut run) = (0_u8, 0_usize, 0_usize);
+        let (mut all, mut digits, mut run, mut longest) = (0_u8, 0_u32, 0_u32, 0_u32);
         for byte in self.bytes {
             let class = CLASSES.get(usize::from(*byte)).copied().unwrap_or(SPECIAL);
             all |= class;
-            digits += usize::from(class & DIGIT != 0);
+            digits += u32::from(class & DIGIT != 0);
             run = if class & RUN != 0 { run + 1 } else { 0 };
-            if run >= 16 {
-                return false;
-            }
+            longest = longest.max(run);
         }
-        all & SPECIAL == 0 && digits < 4
+        Traits {
+            number: digits >= 4,
+            at: all & AT != 0,
+            encoded: all & SPECIAL != 0 || longest >= 16,
+            keyword: !self.hits.is_empty(),
+        }
     }
 
     /// Keywords and what they are for, in the order of the text.

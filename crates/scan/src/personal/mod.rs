@@ -18,7 +18,7 @@ pub(crate) use topics::{entries, of_name};
 use crate::detector::{Check, How, Spec};
 use crate::inspect::Found;
 use crate::report::{Kind, Severity};
-use crate::words::Text;
+use crate::words::{Text, Traits};
 
 pub(crate) const EMAIL: &str = "email";
 pub(crate) const PHONE: &str = "phone_number";
@@ -82,7 +82,11 @@ pub(crate) const SPECS: &[Spec] = &[
 ];
 
 /// All personal data in a text. `topics` are those of its key.
-pub(crate) fn find(text: &Text<'_>, topics: u64, found: &mut Found<'_>) {
-    email::find(text, found);
-    runs::find(text, topics, found);
+pub(crate) fn find(text: &Text<'_>, traits: Traits, topics: u64, found: &mut Found<'_>) {
+    if traits.at {
+        email::find(text, found);
+    }
+    if traits.number {
+        runs::find(text, topics, found);
+    }
 }
