@@ -34,6 +34,8 @@ pub(crate) struct Detectors {
     /// Detectors that search every text.
     pub(crate) always: Vec<u16>,
     pub(crate) words: Words,
+    /// Some detector asks for the names around a match.
+    pub(crate) has_keywords: bool,
 }
 
 impl Detectors {

@@ -91,6 +91,7 @@ impl Scanner {
         words.extend(personal::entries().map(|(word, topic)| (word, Use::Topic(topic))));
         Self {
             detectors: Detectors {
+                has_keywords: list.iter().any(|d| !d.keywords.is_empty()),
                 list,
                 code,
                 always,

@@ -13,7 +13,7 @@ use crate::json::{Literal, NotJson, Token, Tokens};
 use crate::limits;
 use crate::personal;
 use crate::report::{Encoding, excerpt};
-use crate::secret::secret_name;
+use crate::secret::{NameClass, secret_name};
 use crate::text::Mapped;
 use crate::words::{Text, Traits, Use};
 
@@ -127,20 +127,87 @@ pub(crate) fn spans(detectors: &Detectors, input: &[u8]) -> Vec<Span> {
     walk.spans
 }
 
+/// What a name says about its value.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    class: Option<NameClass>,
+    topics: u64,
+}
+
+impl Known {
+    fn is_something(self) -> bool {
+        self.class.is_some() || self.topics != 0
+    }
+
+    fn or(self, other: Self) -> Self {
+        Self {
+            class: self.class.or(other.class),
+            topics: self.topics | other.topics,
+        }
+    }
+}
+
+/// What a key is to its siblings.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Role {
+    #[default]
+    Plain,
+    /// Its value says what a sibling is.
+    Name,
+    /// A sibling says what its value is.
+    Value,
+}
+
+impl Role {
+    fn of(key: &str) -> Self {
+        let one_of = |all: &[&str]| all.iter().any(|k| key.eq_ignore_ascii_case(k));
+        match key.len() {
+            0..2 | 10.. => Self::Plain,
+            _ if one_of(VALUE_KEYS) => Self::Value,
+            _ if one_of(NAME_KEYS) => Self::Name,
+            _ => Self::Plain,
+        }
+    }
+}
+
 /// An open bracket.
 #[derive(Default)]
-struct Frame<'a> {
+struct Frame {
     object: bool,
+    role: Role,
     index: usize,
     key: Option<Literal>,
     /// Of the current key.
-    own: Context<'a>,
+    own: Known,
     /// Of the key that the bracket is the value of.
-    outer: Context<'a>,
+    outer: Known,
+    outer_name: Option<Literal>,
     /// Of a sibling that names the value.
-    sibling: Option<Context<'a>>,
+    sibling: Known,
+    sibling_name: Option<Literal>,
     /// A value whose sibling has not come yet.
     value: Option<(Token, Literal)>,
+}
+
+impl Frame {
+    /// What is known about the next value.
+    fn known(&self) -> Known {
+        match (self.object, self.role) {
+            (false, _) => self.outer,
+            (true, Role::Value) => self.own.or(self.sibling).or(self.outer),
+            (true, Role::Plain | Role::Name) => self.own,
+        }
+    }
+
+    /// The names that say something about the next value.
+    fn names<'a>(&self, text: &'a str) -> [&'a str; 2] {
+        let name = |literal: Option<Literal>| literal.map_or("", |l| l.of(text));
+        match (self.object, self.role) {
+            (false, _) => [name(self.outer_name), ""],
+            (true, Role::Value) => [name(self.key), name(self.sibling_name.or(self.outer_name))],
+            (true, Role::Plain | Role::Name) => [name(self.key), ""],
+        }
+    }
 }
 
 struct Walk<'s> {
@@ -190,7 +257,7 @@ impl Walk<'_> {
             all,
             cursor: &Cell::new(0),
         };
-        let mut frames: Vec<Frame<'_>> = Vec::new();
+        let mut frames: Vec<Frame> = Vec::new();
         let mut deeper = 0_usize;
         let mut tokens = Tokens::new(text);
         let mut scalars = 0;
@@ -205,10 +272,11 @@ impl Walk<'_> {
                     deeper += 1;
                 }
                 Token::Open(byte) => {
-                    let outer = frames.last().map(value_context).unwrap_or_default();
+                    let last = frames.last();
                     frames.push(Frame {
                         object: *byte == b'{',
-                        outer,
+                        outer: last.map(Frame::known).unwrap_or_default(),
+                        outer_name: last.and_then(|f| f.key.filter(|_| f.object).or(f.outer_name)),
                         ..Frame::default()
                     });
                 }
@@ -226,13 +294,22 @@ impl Walk<'_> {
                     if let Some(frame) = frames.last_mut().filter(|_| deeper == 0) {
                         frame.key = Some(*literal);
                         frame.own = own;
+                        frame.role = Role::of(literal.of(text));
                     }
                 }
                 Token::Text(_) | Token::Number(_) => {
-                    let context = frames.last().map(value_context).unwrap_or_default();
+                    let last = frames.last();
+                    let known = last.map(Frame::known).unwrap_or_default();
+                    let named = last.filter(|_| self.detectors.has_keywords);
+                    let context = Context {
+                        class: known.class,
+                        topics: known.topics,
+                        names: named.map_or([""; 2], |f| f.names(text)),
+                    };
                     self.value(document, &token, &context, inside);
                     if deeper == 0
                         && let Some(frame) = frames.last_mut()
+                        && frame.role != Role::Plain
                     {
                         self.siblings(document, frame, token.clone(), inside);
                     }
@@ -242,7 +319,7 @@ impl Walk<'_> {
             if tokens.depth() == 0 && matches!(token, Token::Number(_) | Token::Word(_)) {
                 scalars += 1;
             }
-            if scalars > 0 && tokens.texts() > 1 {
+            if scalars > 0 && tokens.texts() > 1 && inside.is_none() {
                 return Err(NotJson);
             }
             if self.spans.len() > first && inside.is_none() {
@@ -259,7 +336,7 @@ impl Walk<'_> {
     }
 
     /// Gives the spans from `first` on their pointer.
-    fn point(&mut self, text: &str, frames: &[Frame<'_>], index: usize, first: usize) {
+    fn point(&mut self, text: &str, frames: &[Frame], index: usize, first: usize) {
         let most = self.pointer_bytes.min(limits::POINTER_BYTES);
         let Some(pointer) = pointer(text, frames, most) else {
             return;
@@ -273,19 +350,18 @@ impl Walk<'_> {
     }
 
     /// Looks at a key, and at what it says about its value.
-    fn key<'a>(
+    fn key(
         &mut self,
-        document: Document<'a>,
+        document: Document<'_>,
         literal: Literal,
         inside: Option<&Range<usize>>,
-    ) -> Context<'a> {
-        let mut context = Context::default();
+    ) -> Known {
+        let mut known = Known::default();
         self.literal(document, literal, inside, |walk, text, source| {
             walk.text(text, source, &Context::default(), Part::Key, false);
-            context = name_context(text);
+            known = name_says(text);
         });
-        context.names[0] = literal.of(document.text);
-        context
+        known
     }
 
     fn value(
@@ -303,9 +379,9 @@ impl Walk<'_> {
                         Some(inner) => {
                             let whole = literal.start..literal.end;
                             walk.text(text, source, context, Part::Outside, false);
-                            // It was read before, so it is JSON.
-                            let inner_all = text.part(0..text.bytes.len(), &Cell::new(0));
-                            let _ = walk.json(inner, inner_all, Some(&whole));
+                            if walk.json(inner, *text, Some(&whole)).is_err() {
+                                walk.text(text, source, context, Part::Value, true);
+                            }
                         }
                         None => walk.text(text, source, context, Part::Value, inside.is_none()),
                     }
@@ -334,37 +410,41 @@ impl Walk<'_> {
     }
 
     /// `{"name": "DB_PASSWORD", "value": "…"}`, in either order.
-    fn siblings<'a>(
+    fn siblings(
         &mut self,
-        document: Document<'a>,
-        frame: &mut Frame<'a>,
+        document: Document<'_>,
+        frame: &mut Frame,
         token: Token,
         inside: Option<&Range<usize>>,
     ) {
         let Some(key) = frame.key.filter(|_| frame.object) else {
             return;
         };
-        let name = key.of(document.text);
-        if is_one_of(name, VALUE_KEYS) {
-            frame.value = Some((token, key));
-        } else if is_one_of(name, NAME_KEYS)
-            && let Token::Text(literal) = token
-        {
-            let mut context = Context::default();
-            self.literal(document, literal, inside, |_, text, _| {
-                context = name_context(text)
-            });
-            context.names[1] = literal.of(document.text);
-            if let Some((value, key)) = frame.value.take() {
-                let first = self.spans.len();
-                self.value(document, &value, &context, inside);
-                // The pointer is made of the current key.
-                frame.key = Some(key);
-                drop_repeated(&mut self.spans, first);
+        match (frame.role, token) {
+            (Role::Value, token) => frame.value = Some((token, key)),
+            (Role::Name, Token::Text(literal)) => {
+                let mut known = Known::default();
+                self.literal(document, literal, inside, |_, text, _| {
+                    known = name_says(text);
+                });
+                if let Some((value, key)) = frame.value.take() {
+                    let first = self.spans.len();
+                    let context = Context {
+                        class: known.class,
+                        topics: known.topics,
+                        names: [key.of(document.text), literal.of(document.text)],
+                    };
+                    self.value(document, &value, &context, inside);
+                    // The pointer is made of the current key.
+                    frame.key = Some(key);
+                    drop_repeated(&mut self.spans, first);
+                }
+                if known.is_something() || frame.sibling_name.is_none() {
+                    frame.sibling = known;
+                    frame.sibling_name = Some(literal);
+                }
             }
-            if context.class.is_some() || context.topics != 0 || frame.sibling.is_none() {
-                frame.sibling = Some(context);
-            }
+            (Role::Plain | Role::Name, _) => {}
         }
     }
 
@@ -555,18 +635,13 @@ impl Walk<'_> {
     }
 }
 
-fn is_one_of(key: &str, all: &[&str]) -> bool {
-    key.len() < 16 && all.iter().any(|k| key.eq_ignore_ascii_case(k))
-}
-
 /// A string whose content is JSON again.
 fn json_inside(bytes: &[u8]) -> Option<&str> {
     if !matches!(bytes.trim_ascii_start(), [b'{' | b'[', ..]) {
         return None;
     }
     let text = std::str::from_utf8(bytes).ok()?;
-    let marked = || !marks(text.trim_ascii().as_bytes()).is_empty();
-    (text.len() > 2 && is_json(text) && !(marked() && text.len() < 30)).then_some(text)
+    (text.len() > 2 && is_json(text)).then_some(text)
 }
 
 fn is_json(text: &str) -> bool {
@@ -581,39 +656,19 @@ fn is_json(text: &str) -> bool {
 }
 
 /// What a name says about its value.
-fn name_context(text: &Text<'_>) -> Context<'static> {
+fn name_says(text: &Text<'_>) -> Known {
     if !text.has_hits() {
-        return Context::default();
+        return Known::default();
     }
     let secret = |uses: &[Use]| {
         uses.iter()
             .any(|u| matches!(u, Use::SecretName | Use::Scheme))
     };
     let named = text.hits().any(|(_, uses)| secret(uses));
-    Context {
+    Known {
         class: named.then(|| secret_name(text.bytes)).flatten(),
         topics: personal::of_name(text),
-        names: [""; 2],
     }
-}
-
-/// What is known about the next value of a bracket.
-fn value_context<'a>(frame: &Frame<'a>) -> Context<'a> {
-    if !frame.object {
-        return frame.outer;
-    }
-    let mut context = frame.own;
-    if is_one_of(context.names[0], VALUE_KEYS) {
-        let sibling = frame.sibling.unwrap_or_default();
-        context.class = context.class.or(sibling.class).or(frame.outer.class);
-        context.topics |= sibling.topics | frame.outer.topics;
-        context.names[1] = if sibling.names[1].is_empty() {
-            frame.outer.names[0]
-        } else {
-            sibling.names[1]
-        };
-    }
-    context
 }
 
 /// Spans from `first` on that are there already.
@@ -644,7 +699,7 @@ pub(crate) fn marks(text: &[u8]) -> Vec<Range<usize>> {
 }
 
 /// RFC 6901. `None`: it is longer than `most` bytes.
-fn pointer(text: &str, frames: &[Frame<'_>], most: usize) -> Option<String> {
+fn pointer(text: &str, frames: &[Frame], most: usize) -> Option<String> {
     let mut out = String::new();
     for frame in frames {
         out.push('/');

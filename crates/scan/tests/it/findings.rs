@@ -96,6 +96,29 @@ fn what_is_encoded_is_replaced_as_a_whole() {
 }
 
 #[test]
+fn what_only_begins_like_json_is_read_to_its_end() {
+    let token = github_token(8);
+    for text in [
+        format!("{{}} 5 {token}"),
+        format!("{{\"a\":1}} 5 \"{token}\""),
+        format!("[1] {token}"),
+        format!("{{\"a\":\"{token}"),
+    ] {
+        let found = scan(&text);
+        assert!(
+            found.iter().any(|f| f.detector == "github_personal_token"),
+            "{text}"
+        );
+        let outer = serde_json::json!({ "log": text }).to_string();
+        let found = scan(&outer);
+        assert!(
+            found.iter().any(|f| f.detector == "github_personal_token"),
+            "{outer}"
+        );
+    }
+}
+
+#[test]
 fn characters_that_nobody_sees_hide_nothing() {
     let token = github_token(6);
     let hidden = format!("{}\u{200b}{}", &token[..12], &token[12..]);
