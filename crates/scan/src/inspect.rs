@@ -114,7 +114,8 @@ impl<'s> Found<'s> {
         });
     }
 
-    fn spend(&mut self, work: usize) -> bool {
+    /// Takes from the budget; false when there is too little left.
+    pub(crate) fn spend(&mut self, work: usize) -> bool {
         match self.work.checked_sub(work) {
             Some(left) => {
                 self.work = left;

@@ -59,7 +59,7 @@ fn report(
     found: &mut Found<'_>,
 ) {
     let value = text.bytes.get(range.clone()).unwrap_or_default();
-    if !is_secret(class, value, form) {
+    if !found.spend(range.len()) || !is_secret(class, value, form) {
         return;
     }
     let base64ish = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'/' | b'+' | b'=');

@@ -274,15 +274,16 @@ pub(crate) fn is_placeholder_token(token: &[u8]) -> bool {
 
 /// Whether a value is the secret that a name of this class promises.
 pub(crate) fn is_secret(class: NameClass, value: &[u8], form: Form) -> bool {
-    let code = matches!(form, Form::Assigned | Form::Said) && is_code(value);
-    if value.len() > 1024 || is_placeholder(value) || code {
+    if value.len() > 1024 {
         return false;
     }
-    match class {
+    let possible = match class {
         NameClass::Password => is_password(value, form),
         NameClass::Key | NameClass::AwsSecret => is_key(value) && !is_uuid(value),
         NameClass::UuidKey => is_uuid(value) || is_key(value),
-    }
+    };
+    let code = matches!(form, Form::Assigned | Form::Said) && is_code(value);
+    possible && !code && !is_placeholder(value)
 }
 
 fn is_password(value: &[u8], form: Form) -> bool {
