@@ -1,13 +1,17 @@
 //! What a finding says: where it is, in which encoding, and how little it shows.
 
+use std::sync::LazyLock;
+
 use airlock_scan::{Encoding, Finding, Kind, Scanner};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use crate::corpus::{github_token, private_key};
 
+static SCANNER: LazyLock<Scanner> = LazyLock::new(Scanner::builtin);
+
 fn scan(text: &str) -> Vec<Finding> {
-    Scanner::builtin().scan(text.as_bytes()).findings
+    SCANNER.scan(text.as_bytes()).findings
 }
 
 /// The only finding, and what it stands on.
