@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use airlock_client::{Approval, ApprovalDetail, ApprovalListRequest, ApprovalPage};
+use airlock_client::{Approval, ApprovalDetail, ApprovalListRequest, ApprovalPage, Vote};
 use clap::{Args, Subcommand};
 
 use crate::args::Api;
@@ -218,18 +218,7 @@ fn show(a: &Approval, detail: Option<&ApprovalDetail>, ctx: &RenderContext) -> S
         one_line(a.decided_reason.as_deref().unwrap_or_default()),
     );
     for vote in &a.votes {
-        let word = if vote.approve { "approved" } else { "rejected" };
-        let mut line = format!("{word} by {}", one_line(&vote.voter));
-        if !vote.reason.is_empty() {
-            line.push_str(&format!(": {}", one_line(&vote.reason)));
-        }
-        if let Some(narrowed) = &vote.constraints {
-            line.push_str(&format!(
-                ", narrowed to {}",
-                one_line(&narrowed.to_string())
-            ));
-        }
-        fact("vote", line);
+        fact("vote", vote_line(vote));
     }
     for entry in detail.iter().flat_map(|d| &d.audit) {
         let at = when(&entry.at, ctx);
@@ -241,6 +230,21 @@ fn show(a: &Approval, detail: Option<&ApprovalDetail>, ctx: &RenderContext) -> S
         fact("audit", line);
     }
     facts.text()
+}
+
+fn vote_line(vote: &Vote) -> String {
+    let word = if vote.approve { "approved" } else { "rejected" };
+    let mut line = format!("{word} by {}", one_line(&vote.voter));
+    if !vote.reason.is_empty() {
+        line.push_str(&format!(": {}", one_line(&vote.reason)));
+    }
+    if let Some(narrowed) = &vote.constraints {
+        line.push_str(&format!(
+            ", narrowed to {}",
+            one_line(&narrowed.to_string())
+        ));
+    }
+    line
 }
 
 /// What the job would do, and what is new about it.

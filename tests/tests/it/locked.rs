@@ -83,6 +83,65 @@ async fn a_locked_row_delays_that_job_alone() -> Result<()> {
     Ok(())
 }
 
+/// The database refuses one row and somebody holds another, in one round: the refused job
+/// ends, the locked one waits, and nobody else does.
+#[tokio::test]
+async fn a_refused_row_beside_a_locked_one_holds_up_nobody() -> Result<()> {
+    let stack = Stack::builder().start().await?;
+    let client = client(&stack)?;
+    let gate = stack.dir().path().join("gate");
+    let sleep = SubmitRequest::new("job.sleep").payload(&json!({"until_file": &gate}))?;
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        let id = client.submit(&sleep).await?.job_id;
+        let state = format!("SELECT state::text FROM job_state WHERE job_id = '{id}'");
+        until(&stack, &state, "4").await?;
+        ids.push(id);
+    }
+    let [locked, refused, plain] = ids.as_slice() else {
+        anyhow::bail!("three jobs")
+    };
+    let no_success = format!(
+        "ALTER TABLE job_state ADD CONSTRAINT no_success
+         CHECK (job_id <> '{refused}' OR state <> 10) NOT VALID"
+    );
+    stack.postgres().query(&no_success).await?;
+    let lock = format!("SELECT 1 FROM job_state WHERE job_id = '{locked}' FOR UPDATE");
+    holding(&stack, &lock, async {
+        // All three results reach the leader together.
+        stack.scheduler(0).stop()?;
+        std::fs::write(&gate, "")?;
+        eventually(WAIT, "the end of the runs", || async {
+            let runs = stack.journal()?;
+            let ended = runs.iter().all(|run| run.ended.is_some());
+            Ok(Seen::when(ended, format!("{runs:?}")))
+        })
+        .await?;
+        stack.scheduler(0).cont()?;
+        let job = client.wait(plain, WAIT).await?;
+        ensure!(job.state == JobState::Succeeded, "{job:?}");
+        let job = client.wait(refused, WAIT).await?;
+        ensure!(job.state == JobState::Failed, "{job:?}");
+        ensure!(
+            job.error_code.as_deref() == Some("ledger_refused"),
+            "{job:?}"
+        );
+        let echo = SubmitRequest::new("job.echo");
+        let job = client.submit_wait(&echo, WAIT).await?;
+        ensure!(job.state == JobState::Succeeded, "{job:?}");
+        let state = format!("SELECT state::text FROM job_state WHERE job_id = '{locked}'");
+        ensure!(cell(&stack, &state).await? == "4", "a locked row was moved");
+        Ok(())
+    })
+    .await?;
+    let job = client.wait(locked, WAIT).await?;
+    ensure!(job.state == JobState::Succeeded, "{job:?}");
+    ensure!(job.attempts == 1, "{job:?}");
+    let letters = format!("SELECT count(*)::text FROM dead_letter WHERE job_id = '{refused}'");
+    ensure!(cell(&stack, &letters).await? == "1", "one dead letter");
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_leader_without_a_good_round_is_not_ready_and_says_since_when() -> Result<()> {
     let stack = Stack::builder().start().await?;

@@ -41,11 +41,11 @@ pub(super) fn compile(
         pack_ids,
         actor_ids,
         actor_types,
-        labels,
-        label_in,
-        label_not_in,
-        label_allowlist,
-        label_threshold,
+        labels: _,
+        label_in: _,
+        label_not_in: _,
+        label_allowlist: _,
+        label_threshold: _,
         secrets_present,
         mcp,
         when,
@@ -79,7 +79,31 @@ pub(super) fn compile(
     if let Some(flag) = secrets_present {
         clauses.push(Clause::SecretsPresent(flag.value));
     }
-    if let Some(labels) = labels {
+    compile_labels(path, &matches.value, &mut clauses, problems);
+    if let Some(lists) = mcp {
+        let lists = compile_mcp(&format!("{path}.mcp"), lists, problems);
+        clauses.push(Clause::Mcp(Box::new(lists)));
+    }
+    if let Some(when) = when {
+        clauses.extend(compile_when(text, &format!("{path}.when"), when, problems));
+    }
+    if clauses.is_empty() && when.is_none() {
+        problems.push(
+            Problem::at(matches.referenced, path, "the match has no condition")
+                .hint("write topics: [\"*\"] for a rule about every job"),
+        );
+    }
+    clauses.into()
+}
+
+/// The conditions about labels.
+fn compile_labels(
+    path: &str,
+    matches: &MatchDoc,
+    clauses: &mut Vec<Clause>,
+    problems: &mut Problems,
+) {
+    if let Some(labels) = &matches.labels {
         let field = format!("{path}.labels");
         clauses.push(Clause::Labels(each_label(
             &field,
@@ -89,9 +113,13 @@ pub(super) fn compile(
         )));
     }
     let lists: [(&str, &Option<Labels<List>>, OfLists); 3] = [
-        ("label_in", label_in, Clause::LabelIn),
-        ("label_not_in", label_not_in, Clause::LabelNotIn),
-        ("label_allowlist", label_allowlist, Clause::LabelAllowlist),
+        ("label_in", &matches.label_in, Clause::LabelIn),
+        ("label_not_in", &matches.label_not_in, Clause::LabelNotIn),
+        (
+            "label_allowlist",
+            &matches.label_allowlist,
+            Clause::LabelAllowlist,
+        ),
     ];
     for (name, labels, clause) in lists {
         if let Some(labels) = labels {
@@ -102,10 +130,10 @@ pub(super) fn compile(
             clauses.push(clause(lists));
         }
     }
-    if let Some(labels) = label_allowlist {
+    if let Some(labels) = &matches.label_allowlist {
         warn_of_allowlist(&format!("{path}.label_allowlist"), labels, problems);
     }
-    if let Some(labels) = label_threshold {
+    if let Some(labels) = &matches.label_threshold {
         let field = format!("{path}.label_threshold");
         clauses.push(Clause::LabelThreshold(each_label(
             &field,
@@ -123,20 +151,6 @@ pub(super) fn compile(
             },
         )));
     }
-    if let Some(lists) = mcp {
-        let lists = compile_mcp(&format!("{path}.mcp"), lists, problems);
-        clauses.push(Clause::Mcp(Box::new(lists)));
-    }
-    if let Some(when) = when {
-        clauses.extend(compile_when(text, &format!("{path}.when"), when, problems));
-    }
-    if clauses.is_empty() && when.is_none() {
-        problems.push(
-            Problem::at(matches.referenced, path, "the match has no condition")
-                .hint("write topics: [\"*\"] for a rule about every job"),
-        );
-    }
-    clauses.into()
 }
 
 fn check_no_risk_tags(path: &str, flag: &Spanned<bool>, tags: bool, problems: &mut Problems) {

@@ -8,7 +8,11 @@ use airlock_ledger::{
     UnmatchedResult,
 };
 use airlock_model::engine::{Assignment, Effect, QueuedJob, ResultReport, RunId};
-use airlock_model::{DispatchId, Incarnation, JobId, JobState, Released, Timestamp, WorkerId};
+use airlock_model::{
+    Allowed, DispatchId, Incarnation, JobId, JobState, Released, RunEnd, Timestamp, Verdict,
+    WorkerId,
+};
+use bytes::Bytes;
 
 use crate::commit::handle::ResultContent;
 use crate::outbound::announce::Announcement;
@@ -123,35 +127,8 @@ impl Plan {
                 job,
                 assignment,
                 verdict,
-            } => {
-                self.commit.push(Assign {
-                    job_id: job.id.clone(),
-                    attempt: assignment.attempt,
-                    dispatch_id: assignment.dispatch,
-                    worker: assignment.worker.clone(),
-                    incarnation: assignment.incarnation.clone(),
-                    verdict,
-                    at: assignment.scheduled_at,
-                    followed: assignment.followed,
-                });
-                self.assigned.insert(job.id.clone(), (job, assignment));
-            }
-            Effect::Hold { job, verdict } => {
-                self.ended.push(Ended {
-                    attempt: job.attempt.0,
-                    job: job.clone(),
-                    to: JobState::ApprovalRequired,
-                    code: "approval_required".to_owned(),
-                    reason: verdict.reason.clone(),
-                    kind: MoveKind::Hold,
-                    by: None,
-                });
-                self.commit.push(Hold {
-                    job_id: job.id.clone(),
-                    verdict,
-                    at: now,
-                });
-            }
+            } => self.assign(job, assignment, verdict),
+            Effect::Hold { job, verdict } => self.hold(job, verdict, now),
             Effect::Close {
                 job,
                 to,
@@ -168,16 +145,7 @@ impl Plan {
                     kind: MoveKind::Close,
                     by: None,
                 };
-                self.commit.push(Close {
-                    job_id: ended.job.id.clone(),
-                    to,
-                    verdict,
-                    reason_code: ended.code.clone(),
-                    reason: ended.reason.clone(),
-                    at: now,
-                    dead_letter: ended.dead_letter(JobState::Pending),
-                });
-                self.ended.push(ended);
+                self.close(ended, verdict, now);
             }
             Effect::Finish {
                 job,
@@ -189,7 +157,6 @@ impl Plan {
                 report,
                 missing,
             } => {
-                self.run(&assignment, true);
                 let content = report.and_then(|key| contents.remove(&key));
                 let ended = Ended {
                     job,
@@ -200,27 +167,8 @@ impl Plan {
                     kind: MoveKind::Finish,
                     by: report.map(|_| assignment.worker.clone()),
                 };
-                let last = match assignment.started_at {
-                    Some(_) => JobState::Running,
-                    None => JobState::Dispatched,
-                };
-                self.commit.push(Finish {
-                    job_id: ended.job.id.clone(),
-                    dispatch_id: assignment.dispatch,
-                    end,
-                    to,
-                    dispatched_at: assignment.dispatched_at,
-                    running_at: assignment.started_at,
-                    at: now,
-                    reason_code: ended.code.clone(),
-                    reason: ended.reason.clone(),
-                    result: content
-                        .and_then(|c| c.bytes)
-                        .map(Released::without_output_policy),
-                    result_missing: missing,
-                    dead_letter: ended.dead_letter(last),
-                });
-                self.ended.push(ended);
+                let result = content.and_then(|c| c.bytes);
+                self.finish(ended, &assignment, end, (result, missing), now);
             }
             Effect::Requeue {
                 job,
@@ -241,24 +189,9 @@ impl Plan {
                     at: now,
                 });
             }
-            Effect::RecordTimes { job, assignment } => {
-                self.run(&assignment, false);
-                self.commit.push(RecordTimes {
-                    job_id: job,
-                    followed: assignment.followed,
-                    dispatch_id: assignment.dispatch,
-                    dispatched_at: assignment.dispatched_at,
-                    running_at: assignment.started_at,
-                });
-            }
+            Effect::RecordTimes { job, assignment } => self.record_times(job, &assignment),
             Effect::LookUp(report) => self.look_up.push(report),
-            Effect::UnmatchedResult { report, why } => self.commit.push(UnmatchedResult {
-                job_id: report.job.to_string(),
-                dispatch_id: report.dispatch,
-                worker_id: report.worker.to_string(),
-                status: report.outcome.as_str().to_owned(),
-                why,
-            }),
+            Effect::UnmatchedResult { report, why } => self.unmatched_result(report, why),
             Effect::Recheck(job) => self.recheck.push(job),
             Effect::Republish { job, assignment } => self.republish.push(Dispatch {
                 job,
@@ -279,6 +212,102 @@ impl Plan {
                 self.duplicates.push((worker, processes));
             }
         }
+    }
+
+    fn assign(&mut self, job: Arc<QueuedJob>, assignment: Assignment, verdict: Allowed) {
+        self.commit.push(Assign {
+            job_id: job.id.clone(),
+            attempt: assignment.attempt,
+            dispatch_id: assignment.dispatch,
+            worker: assignment.worker.clone(),
+            incarnation: assignment.incarnation.clone(),
+            verdict,
+            at: assignment.scheduled_at,
+            followed: assignment.followed,
+        });
+        self.assigned.insert(job.id.clone(), (job, assignment));
+    }
+
+    fn hold(&mut self, job: Arc<QueuedJob>, verdict: Verdict, now: Timestamp) {
+        self.ended.push(Ended {
+            attempt: job.attempt.0,
+            job: job.clone(),
+            to: JobState::ApprovalRequired,
+            code: "approval_required".to_owned(),
+            reason: verdict.reason.clone(),
+            kind: MoveKind::Hold,
+            by: None,
+        });
+        self.commit.push(Hold {
+            job_id: job.id.clone(),
+            verdict,
+            at: now,
+        });
+    }
+
+    fn close(&mut self, ended: Ended, verdict: Option<Verdict>, now: Timestamp) {
+        self.commit.push(Close {
+            job_id: ended.job.id.clone(),
+            to: ended.to,
+            verdict,
+            reason_code: ended.code.clone(),
+            reason: ended.reason.clone(),
+            at: now,
+            dead_letter: ended.dead_letter(JobState::Pending),
+        });
+        self.ended.push(ended);
+    }
+
+    /// `result` is what the worker sent, and whether it should have been there and was not.
+    fn finish(
+        &mut self,
+        ended: Ended,
+        assignment: &Assignment,
+        end: RunEnd,
+        (result, result_missing): (Option<Bytes>, bool),
+        now: Timestamp,
+    ) {
+        self.run(assignment, true);
+        let last = match assignment.started_at {
+            Some(_) => JobState::Running,
+            None => JobState::Dispatched,
+        };
+        self.commit.push(Finish {
+            job_id: ended.job.id.clone(),
+            dispatch_id: assignment.dispatch,
+            end,
+            to: ended.to,
+            dispatched_at: assignment.dispatched_at,
+            running_at: assignment.started_at,
+            at: now,
+            reason_code: ended.code.clone(),
+            reason: ended.reason.clone(),
+            result: result.map(Released::without_output_policy),
+            result_missing,
+            dead_letter: ended.dead_letter(last),
+        });
+        self.ended.push(ended);
+    }
+
+    fn record_times(&mut self, job: JobId, assignment: &Assignment) {
+        self.run(assignment, false);
+        self.commit.push(RecordTimes {
+            job_id: job,
+            followed: assignment.followed,
+            dispatch_id: assignment.dispatch,
+            dispatched_at: assignment.dispatched_at,
+            running_at: assignment.started_at,
+        });
+    }
+
+    fn unmatched_result(&mut self, report: ResultReport, why: String) {
+        self.commit.push(UnmatchedResult {
+            job_id: report.job.to_string(),
+            dispatch_id: report.dispatch,
+            worker_id: report.worker.to_string(),
+            status: report.outcome.as_str().to_owned(),
+            why,
+        });
     }
 
     /// Forgets what was to follow for jobs whose rows the ledger refuses.
