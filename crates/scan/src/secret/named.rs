@@ -125,13 +125,16 @@ fn value(text: &Text<'_>, end: usize, flag: bool, tagged: bool) -> Option<(Range
         .bytes
         .get(at..text.bytes.len().min(at + VALUE))
         .unwrap_or_default();
+    let said = form == Form::Said;
     let ends = |b: &u8| {
         if in_tag {
             matches!(b, b'<' | b'\n' | b'\r')
         } else if quoted {
             *b == quote || matches!(b, b'\n' | b'\r') || (escaped && *b == b'\\')
         } else {
-            b.is_ascii_whitespace()
+            // Only after `=` is it perhaps a part of a URL.
+            (*b == b'&' && !said)
+                || b.is_ascii_whitespace()
                 || matches!(
                     b,
                     b'"' | b'\''
@@ -140,7 +143,6 @@ fn value(text: &Text<'_>, end: usize, flag: bool, tagged: bool) -> Option<(Range
                         | b'>'
                         | b','
                         | b';'
-                        | b'&'
                         | b')'
                         | b'}'
                         | b']'

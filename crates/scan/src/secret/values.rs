@@ -180,13 +180,15 @@ pub(crate) fn is_placeholder(value: &[u8]) -> bool {
         || starts("self.")
         || starts("this.")
         || (starts("%") && text.ends_with('%'));
+    // In a long random value any word of four letters may stand by chance.
+    let stands = |word: &&str| (word.len() > 4 || text.len() < 32) && text.contains(*word);
     reference
         || text.contains("${")
         || text.contains("{{")
         || text.contains("...")
         || text.contains('…')
         || is_call(text)
-        || STAND_INS.iter().any(|word| text.contains(word))
+        || STAND_INS.iter().any(stands)
         || WORDS.contains(&text)
         || distinct(value) < 3
 }
