@@ -80,7 +80,7 @@ pub struct SchedulerConfig {
     pub count_all_tries: bool,
     /// A worker that leaves this many dispatches in a row untaken gets no more for a
     /// while; 0: never.
-    #[serde(alias = "deaf_after")]
+    #[serde(rename = "deaf_after")]
     pub unresponsive_after: u32,
     #[serde(with = "duration")]
     pub backoff_base: Duration,
@@ -311,9 +311,10 @@ mod tests {
         load::<Scheduler>(&sources).map(|Loaded { config, .. }| config)
     }
 
+    /// The setting keeps the name that files and environments have.
     #[test]
-    fn a_setting_that_was_renamed_is_read_by_its_old_name() {
-        let config = with(&["scheduler.deaf_after=7"]).expect("the old name");
+    fn unresponsive_workers_are_configured_as_deaf_after() {
+        let config = with(&["scheduler.deaf_after=7"]).expect("a setting");
         assert_eq!(config.scheduler.unresponsive_after, 7);
     }
 
