@@ -41,6 +41,8 @@ pub enum Command {
     Approval(crate::approval::ApprovalArgs),
     /// Check, test, simulate and publish policies
     Policy(crate::policy::PolicyArgs),
+    /// Scan and redact outputs
+    Output(crate::output::OutputArgs),
     /// Run every service in one process, for development
     #[cfg(feature = "dev")]
     Dev(Dev),

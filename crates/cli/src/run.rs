@@ -33,6 +33,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Exit {
         Command::Job(args) => job::run(args, terminal),
         Command::Approval(args) => crate::approval::run(args, terminal),
         Command::Policy(args) => crate::policy::run(args, terminal),
+        Command::Output(args) => crate::output::run(args, terminal),
         #[cfg(feature = "dev")]
         Command::Dev(args) => crate::dev::run(&args, terminal),
         Command::Dlq(args) => crate::dlq::run(args, terminal),

@@ -5,9 +5,10 @@
 
 use std::cell::OnceCell;
 
+use airlock_scan::{Needles, Views};
+
 use crate::request::{Content, Request};
 use crate::rule::Head;
-use crate::scan::{Needles, Views};
 
 #[derive(Debug)]
 pub(crate) struct ContentRule {

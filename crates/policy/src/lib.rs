@@ -29,7 +29,6 @@ mod problem;
 pub mod replay;
 mod request;
 mod rule;
-pub mod scan;
 mod shape;
 pub mod signature;
 mod tenants;

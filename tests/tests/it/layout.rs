@@ -35,6 +35,7 @@ const LIBRARIES: &[&str] = &[
     "model",
     "policy",
     "proto",
+    "scan",
     "service",
     "settings",
 ];
@@ -45,7 +46,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("model", &[]),
     ("settings", &[]),
     ("api", &["model"]),
-    ("policy", &["model", "settings"]),
+    ("scan", &["model", "settings"]),
+    ("policy", &["model", "scan", "settings"]),
     ("proto", &["model"]),
     ("bus", &["model", "proto", "settings"]),
     ("kernel-client", &["proto", "settings"]),
@@ -56,7 +58,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("worker", &["bus", "guard", "model", "proto", "settings"]),
     ("client", &["api", "model"]),
     ("testkit", &[]),
-    ("cli", &["client", "model", "policy", "service", "settings"]),
+    (
+        "cli",
+        &["client", "model", "policy", "scan", "service", "settings"],
+    ),
     (
         "bench",
         &[
@@ -176,7 +181,7 @@ fn each_driver_has_one_home() -> anyhow::Result<()> {
                 "tonic",
                 "reqwest",
             ];
-            if ["api", "model", "policy", "settings"].contains(&name.as_str())
+            if ["api", "model", "policy", "scan", "settings"].contains(&name.as_str())
                 && d.normal
                 && shell.contains(&d.name.as_str())
             {
@@ -296,7 +301,7 @@ fn no_wall_clock_decides_about_a_job() -> anyhow::Result<()> {
     // Where randomness fails, the time stands in for it.
     let excepted = "crates/scheduler/src/term/mod.rs";
     let mut read = 0;
-    for name in ["model", "policy", "election", "ledger", "scheduler"] {
+    for name in ["model", "policy", "scan", "election", "ledger", "scheduler"] {
         let folder = repository_root().join("crates").join(name).join("src");
         for file in rust_files(&folder)? {
             let place = file.strip_prefix(repository_root()).unwrap_or(&file);

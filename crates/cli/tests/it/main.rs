@@ -1,6 +1,7 @@
 //! The command as scripts meet it: exit codes and which stream says what.
 
 mod dlq;
+mod output;
 mod policy;
 mod worker_new;
 
@@ -18,6 +19,7 @@ fn airlock(folder: &std::path::Path, args: &[&str]) -> Output {
         .current_dir(folder)
         .env_remove("AIRLOCK_URL")
         .env_remove("AIRLOCK_API_KEY")
+        .env_remove("OUTPUT_SCANNERS_PATH")
         .output()
         .expect("running airlock")
 }

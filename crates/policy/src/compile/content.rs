@@ -1,5 +1,6 @@
 //! Rules about what is in an input.
 
+use airlock_scan::{Needles, keyword};
 use serde_saphyr::Spanned;
 
 use super::heads::Terms;
@@ -10,7 +11,6 @@ use crate::content::ContentRule;
 use crate::decision::Decision;
 use crate::document::{ContentDoc, List};
 use crate::problem::{Problem, Problems, limits};
-use crate::scan::{Needles, keyword};
 use crate::when::regex_text;
 
 pub(super) fn compile<'a>(

@@ -1,15 +1,17 @@
 //! Looking for words and patterns in what others sent, so that no way of writing it
-//! changes what is found. The rules about inputs scan with this, and so can whoever looks
-//! at results.
+//! changes what is found. The rules about inputs use [`Needles`] over [`Views`]; the
+//! detectors, which must tell where in the input a match stands, use [`Mapped`] texts.
 
+mod map;
 mod views;
 
 use airlock_model::text::fold;
 use regex::bytes::{RegexSet, RegexSetBuilder};
 
+pub(crate) use map::Mapped;
 pub use views::Views;
 
-use crate::problem::limits;
+use crate::limits;
 
 /// Words and patterns that are looked for together, in every view of a text.
 #[derive(Debug)]

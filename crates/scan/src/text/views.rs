@@ -14,6 +14,8 @@ use std::borrow::Cow;
 
 use airlock_model::text::fold;
 
+use crate::json::{Literal, Token, Tokens, escape, hex};
+
 /// How often strings that hold escapes again (JSON in a string of JSON) are decoded.
 const NESTED: usize = 3;
 
@@ -117,187 +119,45 @@ struct Decoded {
 /// Decodes a text that is JSON, or several JSON texts one after the other. `None`: it is
 /// not.
 fn decode(text: &str) -> Option<Decoded> {
-    let mut reader = Reader {
-        rest: text.trim_start_matches('\u{feff}'),
-        out: Decoded::default(),
-        open: Vec::new(),
-    };
-    reader.texts()?;
-    Some(reader.out)
-}
-
-/// What may come next.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Next {
-    Value,
-    /// Right after `[` or `{`.
-    First,
-    Key,
-    /// After a value: a comma or the end of what is open.
-    After,
-}
-
-struct Reader<'a> {
-    rest: &'a str,
-    out: Decoded,
-    /// The brackets that are open, by what closes them.
-    open: Vec<u8>,
-}
-
-impl Reader<'_> {
-    fn texts(&mut self) -> Option<()> {
-        self.space();
-        if self.rest.is_empty() {
-            return None;
-        }
-        while !self.rest.is_empty() {
-            if !self.out.compact.is_empty() {
-                self.out.compact.push('\n');
+    let mut tokens = Tokens::new(text);
+    let mut out = Decoded::default();
+    let mut texts = 0;
+    while let Some(token) = tokens.next().ok()? {
+        if tokens.texts() > texts {
+            texts = tokens.texts();
+            if texts > 1 {
+                out.compact.push('\n');
             }
-            self.one()?;
-            self.space();
         }
+        match token {
+            Token::Open(byte) | Token::Close(byte) => out.compact.push(char::from(byte)),
+            Token::Comma => out.compact.push(','),
+            Token::Key(literal) => {
+                out.string(text, literal)?;
+                out.compact.push(':');
+            }
+            Token::Text(literal) => out.string(text, literal)?,
+            Token::Number(range) | Token::Word(range) => out.compact.push_str(text.get(range)?),
+        }
+    }
+    Some(out)
+}
+
+impl Decoded {
+    /// Adds a string, decoded and written again in its shortest spelling.
+    fn string(&mut self, text: &str, literal: Literal) -> Option<()> {
+        let start = self.strings.len();
+        if literal.escaped {
+            let decoded = literal.decode(text).bytes;
+            self.strings.push_str(&String::from_utf8(decoded).ok()?);
+        } else {
+            self.strings.push_str(literal.of(text));
+        }
+        let decoded = self.strings.get(start..)?;
+        self.compact.push_str(&serde_json::to_string(decoded).ok()?);
+        self.strings.push('\n');
         Some(())
     }
-
-    fn space(&mut self) {
-        self.rest = self.rest.trim_start_matches([' ', '\t', '\n', '\r']);
-    }
-
-    /// One value with all that is in it.
-    fn one(&mut self) -> Option<()> {
-        let mut next = Next::Value;
-        loop {
-            self.space();
-            let byte = *self.rest.as_bytes().first()?;
-            next = match (next, byte) {
-                (Next::Value | Next::First, b'[' | b'{')
-                    if !(next == Next::First && self.open.last() == Some(&b'}')) =>
-                {
-                    self.open.push(if byte == b'[' { b']' } else { b'}' });
-                    self.take(1);
-                    Next::First
-                }
-                (Next::First | Next::After, b']' | b'}') => {
-                    if self.open.pop() != Some(byte) {
-                        return None;
-                    }
-                    self.take(1);
-                    Next::After
-                }
-                (Next::After, b',') => {
-                    self.take(1);
-                    match self.open.last() {
-                        Some(b'}') => Next::Key,
-                        _ => Next::Value,
-                    }
-                }
-                (Next::Key, b'"') => self.key()?,
-                (Next::First, b'"') if self.open.last() == Some(&b'}') => self.key()?,
-                (Next::First, _) if self.open.last() == Some(&b'}') => return None,
-                (Next::Value | Next::First, b'"') => {
-                    self.string()?;
-                    Next::After
-                }
-                (Next::Value | Next::First, _) => {
-                    self.scalar()?;
-                    Next::After
-                }
-                (Next::Key | Next::After, _) => return None,
-            };
-            if next == Next::After && self.open.is_empty() {
-                return Some(());
-            }
-        }
-    }
-
-    /// Copies so many bytes of syntax.
-    fn take(&mut self, len: usize) {
-        let (token, rest) = self.rest.split_at(len);
-        self.out.compact.push_str(token);
-        self.rest = rest;
-    }
-
-    fn key(&mut self) -> Option<Next> {
-        self.string()?;
-        self.space();
-        if !self.rest.starts_with(':') {
-            return None;
-        }
-        self.take(1);
-        Some(Next::Value)
-    }
-
-    /// A number or a word. Numbers are taken as they are written.
-    fn scalar(&mut self) -> Option<()> {
-        let ends = |b: u8| matches!(b, b',' | b']' | b'}' | b' ' | b'\t' | b'\n' | b'\r');
-        let len = self.rest.bytes().position(ends).unwrap_or(self.rest.len());
-        let token = self.rest.get(..len)?;
-        let number = || serde_json::from_str::<serde::de::IgnoredAny>(token).is_ok();
-        let fits = matches!(token, "true" | "false" | "null")
-            || (token.starts_with(|c: char| c == '-' || c.is_ascii_digit()) && number());
-        fits.then(|| self.take(len))
-    }
-
-    /// A string, decoded and written again in its shortest spelling.
-    fn string(&mut self) -> Option<()> {
-        let start = self.out.strings.len();
-        self.rest = self.rest.strip_prefix('"')?;
-        loop {
-            let end = self.rest.find(|c: char| c == '"' || c == '\\' || c < ' ')?;
-            let (plain, rest) = self.rest.split_at(end);
-            self.out.strings.push_str(plain);
-            if let Some(after) = rest.strip_prefix('"') {
-                self.rest = after;
-                break;
-            }
-            let (c, len) = escape(rest)?;
-            self.out.strings.push(c);
-            self.rest = rest.get(len..)?;
-        }
-        let decoded = self.out.strings.get(start..)?;
-        self.out
-            .compact
-            .push_str(&serde_json::to_string(decoded).ok()?);
-        self.out.strings.push('\n');
-        Some(())
-    }
-}
-
-/// The character that an escape of JSON at the start of `text` stands for, and how long
-/// the escape is. Half a pair of surrogates stands for no character.
-fn escape(text: &str) -> Option<(char, usize)> {
-    let mut chars = text.strip_prefix('\\')?.chars();
-    let c = match chars.next()? {
-        c @ ('"' | '\\' | '/') => c,
-        'b' => '\u{8}',
-        'f' => '\u{c}',
-        'n' => '\n',
-        'r' => '\r',
-        't' => '\t',
-        'u' => {
-            let high = hex(text.get(2..6)?)?;
-            if let Some(c) = char::from_u32(high) {
-                return Some((c, 6));
-            }
-            let low = text.get(6..8).filter(|s| *s == "\\u");
-            let low = low.and_then(|_| hex(text.get(8..12)?));
-            return match low {
-                Some(low @ 0xdc00..=0xdfff) if high < 0xdc00 => {
-                    let code = 0x1_0000 + ((high - 0xd800) << 10) + (low - 0xdc00);
-                    Some((char::from_u32(code)?, 12))
-                }
-                Some(_) | None => Some((char::REPLACEMENT_CHARACTER, 6)),
-            };
-        }
-        _ => return None,
-    };
-    Some((c, 2))
-}
-
-fn hex(digits: &str) -> Option<u32> {
-    let fit = digits.bytes().all(|b| b.is_ascii_hexdigit());
-    u32::from_str_radix(digits, 16).ok().filter(|_| fit)
 }
 
 /// The text with everything that looks like an escape decoded, wherever it stands.
