@@ -86,7 +86,10 @@ async fn an_input_changed_in_redis_does_not_run_though_the_dispatch_is_signed() 
     ensure!(result == input, "another input ran");
     ensure!(job.attempts == 2, "{} attempts", job.attempts);
     let log = stack.worker(0).log();
-    ensure!(log.contains("staged input does not match the dispatch"), "{log}");
+    ensure!(
+        log.contains("staged input does not match the dispatch"),
+        "{log}"
+    );
     ensure!(log.contains("input_mismatch"), "{log}");
     Ok(())
 }
