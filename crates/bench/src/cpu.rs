@@ -15,17 +15,17 @@ pub struct CpuTimes(BTreeMap<String, f64>);
 
 impl CpuTimes {
     /// Adds a process with all its children.
-    pub fn add(&mut self, name: &str, pids: &[i32]) {
+    pub fn add_processes(&mut self, name: &str, pids: &[i32]) {
         let seconds: f64 = pids
             .iter()
-            .map(|pid| seconds_of(Path::new(&format!("/proc/{pid}/stat"))))
+            .map(|pid| read_cpu_seconds(Path::new(&format!("/proc/{pid}/stat"))))
             .sum();
         *self.0.entry(name.to_owned()).or_default() += seconds;
     }
 
     /// Adds this process itself.
-    pub fn add_self(&mut self, name: &str) {
-        let seconds = seconds_of(Path::new("/proc/self/stat"));
+    pub fn add_own_process(&mut self, name: &str) {
+        let seconds = read_cpu_seconds(Path::new("/proc/self/stat"));
         *self.0.entry(name.to_owned()).or_default() += seconds;
     }
 
@@ -51,15 +51,15 @@ impl CpuTimes {
 }
 
 /// Zero for a process that is gone or a system without `/proc`.
-fn seconds_of(stat: &Path) -> f64 {
+fn read_cpu_seconds(stat: &Path) -> f64 {
     std::fs::read_to_string(stat)
         .ok()
-        .and_then(|text| ticks(&text))
+        .and_then(|text| parse_cpu_ticks(&text))
         .map_or(0.0, |ticks| ticks as f64 / TICKS_PER_SECOND)
 }
 
 /// User and system time, own and of children that ended.
-fn ticks(stat: &str) -> Option<u64> {
+fn parse_cpu_ticks(stat: &str) -> Option<u64> {
     // The name in parentheses may hold anything, so it is skipped from its end.
     let (_, rest) = stat.rsplit_once(')')?;
     let fields = rest.split_whitespace().skip(11).take(4);
@@ -74,8 +74,8 @@ mod tests {
     #[test]
     fn a_line_of_proc_is_read_behind_the_name() {
         let line = "12 (a) b) S 1 12 12 0 -1 4194560 100 0 0 0 7 5 2 1 20 0 1 0 100 0 0";
-        assert_eq!(ticks(line), Some(15));
-        assert_eq!(ticks("nonsense"), None);
+        assert_eq!(parse_cpu_ticks(line), Some(15));
+        assert_eq!(parse_cpu_ticks("nonsense"), None);
     }
 
     #[test]

@@ -28,7 +28,7 @@ use tokio::task::JoinSet;
 use crate::http::Connection;
 use crate::progress::Progress;
 use crate::stack::BenchStack;
-use crate::throughput::submit;
+use crate::throughput::submit_job;
 use crate::watch::Watch;
 use crate::worker::{Started, now_us};
 
@@ -67,26 +67,30 @@ pub struct Latency {
 
 type Times = Arc<Mutex<HashMap<String, i64>>>;
 
-fn locked(times: &Times) -> std::sync::MutexGuard<'_, HashMap<String, i64>> {
+fn lock_times(times: &Times) -> std::sync::MutexGuard<'_, HashMap<String, i64>> {
     times.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub async fn measure(stack: &BenchStack, rate: u32, lasting: Duration) -> anyhow::Result<Latency> {
+pub async fn measure_latency(
+    stack: &BenchStack,
+    rate: u32,
+    lasting: Duration,
+) -> anyhow::Result<Latency> {
     let total = usize::try_from(lasting.as_millis() * u128::from(rate) / 1_000)?;
     // A second of the same pace first, so that caches and connections are warm.
     let warm_up = usize::try_from(rate)?;
     let watch = Watch::new(stack.postgres()).await?;
-    let before = watch.succeeded().await?;
+    let before = watch.count_succeeded_jobs().await?;
     let mut progress = Progress::new(PHASE, total + warm_up);
     let finals = Times::default();
-    let listener = listen(stack, Arc::clone(&finals)).await?;
+    let listener = record_final_events(stack, Arc::clone(&finals)).await?;
 
     let began = std::time::Instant::now();
     let from_us = now_us();
     let sent = Times::default();
     let count = Arc::new(AtomicUsize::new(0));
     let mut senders = JoinSet::new();
-    senders.spawn(keep_pace(Pace {
+    senders.spawn(submit_at_rate(Pace {
         spare: Arc::new(Mutex::new(stack.connections(CONNECTIONS).await?)),
         every: Duration::from_secs(1) / rate,
         warm_up,
@@ -94,13 +98,15 @@ pub async fn measure(stack: &BenchStack, rate: u32, lasting: Duration) -> anyhow
         sent: Arc::clone(&sent),
         count: Arc::clone(&count),
     }));
-    watch.until_final(senders, &count, &mut progress).await?;
+    watch
+        .wait_until_all_final(senders, &count, &mut progress)
+        .await?;
     let took = began.elapsed();
-    watch.expect(before, total + warm_up).await?;
+    watch.expect_succeeded(before, total + warm_up).await?;
 
-    let sent = std::mem::take(&mut *locked(&sent));
+    let sent = std::mem::take(&mut *lock_times(&sent));
     let complete = eventually(EVENTS_WITHIN, "the events of all jobs", || async {
-        let finals = locked(&finals);
+        let finals = lock_times(&finals);
         let missing = sent.keys().filter(|id| !finals.contains_key(*id)).count();
         Ok(Seen::when(missing == 0, format!("{missing} missing")))
     })
@@ -109,13 +115,13 @@ pub async fn measure(stack: &BenchStack, rate: u32, lasting: Duration) -> anyhow
     let final_by = match complete {
         Ok(()) => FinalBy::Event,
         Err(error) => {
-            crate::progress::note(&format!("{error:#}; the ledger's times are used"));
+            crate::progress::print_note(&format!("{error:#}; the ledger's times are used"));
             FinalBy::Ledger
         }
     };
-    let rows = rows_since(stack, from_us).await?;
-    let finals = std::mem::take(&mut *locked(&finals));
-    let measured = sum_up(&sent, &rows, &finals, final_by, took)?;
+    let rows = read_row_times_since(stack, from_us).await?;
+    let finals = std::mem::take(&mut *lock_times(&finals));
+    let measured = summarize_latency(&sent, &rows, &finals, final_by, took)?;
     progress.finish(&format!(
         "start p50 {:.2} ms, final p50 {:.2} ms",
         measured.start.p50, measured.done.p50
@@ -124,7 +130,10 @@ pub async fn measure(stack: &BenchStack, rate: u32, lasting: Duration) -> anyhow
 }
 
 /// Notes when the final events arrive.
-async fn listen(stack: &BenchStack, finals: Times) -> anyhow::Result<tokio::task::JoinHandle<()>> {
+async fn record_final_events(
+    stack: &BenchStack,
+    finals: Times,
+) -> anyhow::Result<tokio::task::JoinHandle<()>> {
     let config = BusConfig {
         url: SecretUrl::new(stack.nats_url()),
         ..BusConfig::default()
@@ -137,10 +146,10 @@ async fn listen(stack: &BenchStack, finals: Times) -> anyhow::Result<tokio::task
     Ok(tokio::spawn(async move {
         while let Some(message) = events.recv().await {
             let now = now_us();
-            let Ok((_, Payload::JobEvents(news))) = packet::open(message.payload) else {
+            let Ok((_, Payload::JobEvents(news))) = packet::decode(message.payload) else {
                 continue;
             };
-            let mut finals = locked(&finals);
+            let mut finals = lock_times(&finals);
             for event in news.events {
                 finals.entry(event.job_id).or_insert(now);
             }
@@ -158,7 +167,7 @@ struct Pace {
     count: Arc<AtomicUsize>,
 }
 
-async fn keep_pace(pace: Pace) -> anyhow::Result<()> {
+async fn submit_at_rate(pace: Pace) -> anyhow::Result<()> {
     let mut clock = tokio::time::interval(pace.every);
     let mut requests: JoinSet<anyhow::Result<()>> = JoinSet::new();
     for number in 0..pace.total {
@@ -174,9 +183,9 @@ async fn keep_pace(pace: Pace) -> anyhow::Result<()> {
         let sent = (number >= pace.warm_up).then(|| Arc::clone(&pace.sent));
         let count = Arc::clone(&pace.count);
         requests.spawn(async move {
-            let id = submit(&mut connection, PHASE, number).await?;
+            let id = submit_job(&mut connection, PHASE, number).await?;
             if let Some(sent) = sent {
-                locked(&sent).insert(id, at);
+                lock_times(&sent).insert(id, at);
             }
             count.fetch_add(1, Ordering::Relaxed);
             spare
@@ -202,7 +211,10 @@ struct RowTimes {
     finished: i64,
 }
 
-async fn rows_since(stack: &BenchStack, from_us: i64) -> anyhow::Result<HashMap<String, RowTimes>> {
+async fn read_row_times_since(
+    stack: &BenchStack,
+    from_us: i64,
+) -> anyhow::Result<HashMap<String, RowTimes>> {
     let state = JobState::Succeeded.code();
     let rows = stack
         .postgres()
@@ -232,7 +244,7 @@ async fn rows_since(stack: &BenchStack, from_us: i64) -> anyhow::Result<HashMap<
     Ok(times)
 }
 
-fn sum_up(
+fn summarize_latency(
     sent: &HashMap<String, i64>,
     rows: &HashMap<String, RowTimes>,
     finals: &HashMap<String, i64>,
@@ -249,8 +261,10 @@ fn sum_up(
             FinalBy::Event => finals.get(id).copied().context("an event is missing")?,
             FinalBy::Ledger => row.finished,
         };
-        start.record(micros(row.started - at)).context("a time")?;
-        done.record(micros(finished - at)).context("a time")?;
+        start
+            .record(to_micros(row.started - at))
+            .context("a time")?;
+        done.record(to_micros(finished - at)).context("a time")?;
     }
     Ok(Latency {
         jobs: sent.len(),
@@ -262,7 +276,7 @@ fn sum_up(
 }
 
 /// All clocks are the same machine's; a step back counts as nothing.
-fn micros(difference: i64) -> u64 {
+fn to_micros(difference: i64) -> u64 {
     u64::try_from(difference).unwrap_or(0)
 }
 
@@ -289,13 +303,14 @@ mod tests {
         };
         let rows = ids.iter().map(|id| (id.clone(), row)).collect();
         let finals = ids.iter().map(|id| (id.clone(), 6_000)).collect();
-        let of = |by| sum_up(&sent, &rows, &finals, by, Duration::ZERO).expect("sums up");
+        let of =
+            |by| summarize_latency(&sent, &rows, &finals, by, Duration::ZERO).expect("sums up");
         let near = |a: f64, b: f64| (a - b).abs() < 0.01;
         assert!(near(of(FinalBy::Event).start.p50, 2.0));
         assert!(near(of(FinalBy::Event).done.p99, 5.0));
         assert!(near(of(FinalBy::Ledger).done.p99, 3.0));
         assert!(
-            sum_up(
+            summarize_latency(
                 &sent,
                 &HashMap::new(),
                 &HashMap::new(),

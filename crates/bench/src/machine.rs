@@ -16,13 +16,13 @@ impl Machine {
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             cpu: std::fs::read_to_string("/proc/cpuinfo")
                 .ok()
-                .and_then(|text| model_name(&text))
+                .and_then(|text| parse_model_name(&text))
                 .unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
         }
     }
 }
 
-fn model_name(cpuinfo: &str) -> Option<String> {
+fn parse_model_name(cpuinfo: &str) -> Option<String> {
     let line = cpuinfo
         .lines()
         .find(|line| line.starts_with("model name"))?;
@@ -41,14 +41,14 @@ pub struct Durability {
 impl Durability {
     pub async fn read(postgres: &Postgres) -> anyhow::Result<Self> {
         Ok(Self {
-            fsync: show(postgres, "fsync").await?,
-            synchronous_commit: show(postgres, "synchronous_commit").await?,
-            version: show(postgres, "server_version").await?,
+            fsync: show_postgres_setting(postgres, "fsync").await?,
+            synchronous_commit: show_postgres_setting(postgres, "synchronous_commit").await?,
+            version: show_postgres_setting(postgres, "server_version").await?,
         })
     }
 }
 
-async fn show(postgres: &Postgres, setting: &str) -> anyhow::Result<String> {
+async fn show_postgres_setting(postgres: &Postgres, setting: &str) -> anyhow::Result<String> {
     let rows = postgres.query(&format!("SHOW {setting}")).await?;
     let cell = rows
         .into_iter()
@@ -65,7 +65,10 @@ mod tests {
     #[test]
     fn the_processor_has_a_name() {
         let text = "processor\t: 0\nmodel name\t: Some CPU @ 2.00GHz\nflags : x\n";
-        assert_eq!(model_name(text).as_deref(), Some("Some CPU @ 2.00GHz"));
+        assert_eq!(
+            parse_model_name(text).as_deref(),
+            Some("Some CPU @ 2.00GHz")
+        );
         assert!(Machine::detect().cores >= 1);
     }
 }

@@ -42,8 +42,8 @@ const BIN_DIR: &str = "AIRLOCK_BIN_DIR";
 fn main() -> ExitCode {
     let args = Args::parse();
     let done = match args.role {
-        Some(Role::Worker) => on_runtime(worker::run()),
-        None => with_binaries().and_then(|()| on_runtime(run::run(&args))),
+        Some(Role::Worker) => block_on_runtime(worker::run_worker()),
+        None => reexec_with_binaries().and_then(|()| block_on_runtime(run::run_benchmark(&args))),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
 }
 
 /// Two threads: the load generator must not take more of the machine than it needs.
-fn on_runtime(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+fn block_on_runtime(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -67,7 +67,7 @@ fn on_runtime(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<
 /// The services run are those built beside this program. The testkit learns of them
 /// through its environment, which a running process cannot safely change, so this
 /// process is replaced by itself with the variable set.
-fn with_binaries() -> anyhow::Result<()> {
+fn reexec_with_binaries() -> anyhow::Result<()> {
     if std::env::var_os(BIN_DIR).is_some_and(|dir| !dir.is_empty()) {
         return Ok(());
     }

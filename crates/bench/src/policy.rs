@@ -10,10 +10,10 @@ pub const RULES: usize = 100;
 const ALLOWS: usize = 98;
 
 /// The policy file's text.
-pub fn yaml() -> String {
+pub fn policy_yaml() -> String {
     let mut text = String::from("version: 1\ndefault_decision: deny\nrules:\n");
     for number in 1..=RULES {
-        let (condition, decision) = rule(number);
+        let (condition, decision) = rule_condition_and_decision(number);
         // Writing to a string cannot fail.
         let _ = write!(
             text,
@@ -23,7 +23,7 @@ pub fn yaml() -> String {
     text
 }
 
-fn rule(number: usize) -> (String, &'static str) {
+fn rule_condition_and_decision(number: usize) -> (String, &'static str) {
     if number == ALLOWS {
         let condition = "      topics: [\"job.no*\"]\n      no_risk_tags: true\n";
         return (condition.to_owned(), "allow");
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn one_of_the_last_of_a_hundred_rules_allows_the_jobs() {
-        let policy = Policy::load(&yaml()).expect("a sound policy");
+        let policy = Policy::load(&policy_yaml()).expect("a sound policy");
         assert_eq!(policy.rule_count(), RULES);
         let labels = BTreeMap::from([
             ("customer".to_owned(), "single-7".to_owned()),
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn the_customer_matters_to_the_rules() {
-        let policy = Policy::load(&yaml()).expect("a sound policy");
+        let policy = Policy::load(&policy_yaml()).expect("a sound policy");
         let labels = BTreeMap::from([
             ("customer".to_owned(), "blocked-1".to_owned()),
             ("region".to_owned(), "eu-1".to_owned()),

@@ -70,6 +70,6 @@ impl Progress {
 }
 
 /// A line about what is being prepared.
-pub fn note(text: &str) {
+pub fn print_note(text: &str) {
     eprintln!("{text}");
 }

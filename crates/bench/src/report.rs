@@ -68,13 +68,13 @@ impl Report {
     }
 
     /// `of` as a part of the floor.
-    fn ratio(&self, of: Option<&Throughput>) -> Option<f64> {
+    fn ratio_to_floor(&self, of: Option<&Throughput>) -> Option<f64> {
         Some(of?.rate() / self.floor.as_ref()?.rate())
     }
 
-    pub fn json(&self) -> Json {
-        let seconds = |t: &Throughput| round(t.took.as_secs_f64(), 3);
-        let rate = |t: &Throughput| round(t.rate(), 1);
+    pub fn to_json(&self) -> Json {
+        let seconds = |t: &Throughput| round_to_digits(t.took.as_secs_f64(), 3);
+        let rate = |t: &Throughput| round_to_digits(t.rate(), 1);
         let (single, bulk, floor) = (
             self.single.as_ref(),
             self.bulk.as_ref(),
@@ -85,8 +85,8 @@ impl Report {
             single: single.map(rate),
             bulk: bulk.map(rate),
             floor: floor.map(rate),
-            single_ratio: self.ratio(single).map(|r| round(r, 3)),
-            bulk_ratio: self.ratio(bulk).map(|r| round(r, 3)),
+            single_ratio: self.ratio_to_floor(single).map(|r| round_to_digits(r, 3)),
+            bulk_ratio: self.ratio_to_floor(bulk).map(|r| round_to_digits(r, 3)),
             start_p50_ms: latency.map(|l| l.start.p50),
             start_p99_ms: latency.map(|l| l.start.p99),
             final_p50_ms: latency.map(|l| l.done.p50),
@@ -108,7 +108,7 @@ impl Report {
             floor_jobs: floor.map(|t| t.jobs),
             floor_seconds: floor.map(seconds),
             latency_jobs: latency.map(|l| l.jobs),
-            latency_seconds: latency.map(|l| round(l.took.as_secs_f64(), 3)),
+            latency_seconds: latency.map(|l| round_to_digits(l.took.as_secs_f64(), 3)),
             cores: self.machine.cores,
             cpu: self.machine.cpu.clone(),
             quick: self.quick,
@@ -117,20 +117,20 @@ impl Report {
     }
 
     /// In Markdown, so that it can go into a README as it is.
-    pub fn table(&self) -> String {
-        let mut parts = vec![self.facts()];
-        let rates = self.rates();
+    pub fn to_markdown(&self) -> String {
+        let mut parts = vec![self.render_facts()];
+        let rates = self.rates_table();
         if !rates.is_empty() {
             parts.push(rates.to_string());
         }
         if let Some(latency) = &self.latency {
-            parts.push(times(latency).to_string());
+            parts.push(latency_table(latency).to_string());
         }
-        parts.extend(self.processor_time());
+        parts.extend(self.cpu_time_lines());
         parts.join("\n\n")
     }
 
-    fn facts(&self) -> String {
+    fn render_facts(&self) -> String {
         let mut facts = vec![format!(
             "{} cores, {}",
             self.machine.cores, self.machine.cpu
@@ -153,8 +153,8 @@ impl Report {
         facts.join("\n")
     }
 
-    fn rates(&self) -> Table {
-        let mut table = table(["phase", "jobs", "seconds", "jobs/s", "of the floor"]);
+    fn rates_table(&self) -> Table {
+        let mut table = new_table(["phase", "jobs", "seconds", "jobs/s", "of the floor"]);
         let phases = [
             ("single: 64 clients, one job per request", &self.single),
             ("bulk: batches of 500", &self.bulk),
@@ -162,7 +162,7 @@ impl Report {
         ];
         for (name, measured) in phases {
             if let Some(measured) = measured {
-                let ratio = self.ratio(Some(measured));
+                let ratio = self.ratio_to_floor(Some(measured));
                 table.add_row([
                     name.to_owned(),
                     measured.jobs.to_string(),
@@ -176,7 +176,7 @@ impl Report {
     }
 
     /// Microseconds of processor time per job, by process.
-    fn processor_time(&self) -> Vec<String> {
+    fn cpu_time_lines(&self) -> Vec<String> {
         let phases = [
             ("single", &self.single),
             ("bulk", &self.bulk),
@@ -205,8 +205,8 @@ impl Report {
     }
 }
 
-fn times(latency: &Latency) -> Table {
-    let mut table = table(["at 50 jobs/s", "p50 ms", "p99 ms", "max ms"]);
+fn latency_table(latency: &Latency) -> Table {
+    let mut table = new_table(["at 50 jobs/s", "p50 ms", "p99 ms", "max ms"]);
     let until = match latency.final_by {
         FinalBy::Event => "submit → final (its event received)",
         FinalBy::Ledger => "submit → final (by the ledger's clock)",
@@ -225,7 +225,7 @@ fn times(latency: &Latency) -> Table {
     table
 }
 
-fn table<const N: usize>(header: [&str; N]) -> Table {
+fn new_table<const N: usize>(header: [&str; N]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN).set_header(header);
     for column in table.column_iter_mut().skip(1) {
@@ -234,7 +234,7 @@ fn table<const N: usize>(header: [&str; N]) -> Table {
     table
 }
 
-fn round(value: f64, digits: i32) -> f64 {
+fn round_to_digits(value: f64, digits: i32) -> f64 {
     let scale = 10f64.powi(digits);
     (value * scale).round() / scale
 }
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn programs_get_every_promised_field() {
-        let json = serde_json::to_value(report().json()).expect("json");
+        let json = serde_json::to_value(report().to_json()).expect("json");
         assert_eq!(json["single"], 5_000.0);
         assert_eq!(json["single_ratio"], 0.4);
         assert_eq!(json["bulk_ratio"], 0.8);
@@ -305,14 +305,14 @@ mod tests {
 
     #[test]
     fn people_get_a_table() {
-        let text = report().table();
+        let text = report().to_markdown();
         assert!(
             text.contains("| single: 64 clients, one job per request |"),
             "{text}"
         );
         assert!(text.contains("12500"), "{text}");
         assert!(text.contains("submit → worker start"), "{text}");
-        let empty = Report::new(Machine::detect(), true).table();
+        let empty = Report::new(Machine::detect(), true).to_markdown();
         assert!(!empty.contains("jobs/s"), "{empty}");
     }
 
@@ -320,6 +320,6 @@ mod tests {
     fn without_a_floor_there_is_no_ratio() {
         let mut report = report();
         report.floor = None;
-        assert_eq!(report.json().bulk_ratio, None);
+        assert_eq!(report.to_json().bulk_ratio, None);
     }
 }

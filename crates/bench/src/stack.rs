@@ -40,7 +40,7 @@ impl BenchStack {
             .services(&[Service::SafetyKernel, Service::Scheduler, Service::Gateway])
             .fsync(true)
             .postgres_setting(SHARED_BUFFERS.0, SHARED_BUFFERS.1)
-            .policy(&policy::yaml())
+            .policy(&policy::policy_yaml())
             .start()
             .await
             .context("starting the stack")?;
@@ -87,23 +87,23 @@ impl BenchStack {
         Ok(all)
     }
 
-    pub fn cpu(&self) -> CpuTimes {
+    pub fn read_cpu_times(&self) -> CpuTimes {
         let mut times = CpuTimes::default();
         for node in self.stack.nodes() {
-            times.add(node.name(), &node.pids());
+            times.add_processes(node.name(), &node.pids());
         }
-        times.add("worker", &self.worker.pids());
-        times.add("postgres", &self.stack.postgres().pids());
-        times.add("redis", &self.stack.redis().pids());
-        times.add("nats", &self.stack.nats().pids());
-        times.add_self("load generator");
+        times.add_processes("worker", &self.worker.pids());
+        times.add_processes("postgres", &self.stack.postgres().pids());
+        times.add_processes("redis", &self.stack.redis().pids());
+        times.add_processes("nats", &self.stack.nats().pids());
+        times.add_own_process("load generator");
         times
     }
 
     /// Of a scheduler that does not count, zeros.
-    pub async fn decisions(&self) -> anyhow::Result<Decisions> {
+    pub async fn read_decisions(&self) -> anyhow::Result<Decisions> {
         let reply = http_get(self.scheduler, "/metrics").await?;
-        Ok(Decisions::read(&reply.body))
+        Ok(Decisions::parse_metrics(&reply.body))
     }
 
     /// Why nothing happens, in the processes' own words.
@@ -118,11 +118,11 @@ impl BenchStack {
 }
 
 impl Decisions {
-    fn read(metrics: &str) -> Self {
+    fn parse_metrics(metrics: &str) -> Self {
         Self {
-            checks: sum(metrics, "cordum_scheduler_safety_checks_total"),
-            calls: sum(metrics, "cordum_scheduler_safety_batches_total"),
-            cache_hits: sum(metrics, "cordum_scheduler_decision_cache_hits_total"),
+            checks: sum_counter(metrics, "cordum_scheduler_safety_checks_total"),
+            calls: sum_counter(metrics, "cordum_scheduler_safety_batches_total"),
+            cache_hits: sum_counter(metrics, "cordum_scheduler_decision_cache_hits_total"),
         }
     }
 
@@ -136,7 +136,7 @@ impl Decisions {
 }
 
 /// The sum of a counter over all its labels.
-fn sum(metrics: &str, name: &str) -> u64 {
+fn sum_counter(metrics: &str, name: &str) -> u64 {
     metrics
         .lines()
         .filter_map(|line| {
@@ -162,7 +162,7 @@ mod tests {
             cordum_scheduler_safety_checks_total{decision=\"deny\"} 2\n\
             cordum_scheduler_safety_checks_total_of_another 100\n\
             cordum_scheduler_safety_batches_total 3\n";
-        let read = Decisions::read(text);
+        let read = Decisions::parse_metrics(text);
         assert_eq!((read.checks, read.calls, read.cache_hits), (9, 3, 0));
         let earlier = Decisions {
             checks: 4,

@@ -55,7 +55,7 @@ pub enum SubmitMode {
 }
 
 /// Submits `total` jobs and waits until all have succeeded.
-pub async fn measure(
+pub async fn measure_throughput(
     stack: &BenchStack,
     phase: &'static str,
     mode: SubmitMode,
@@ -63,7 +63,7 @@ pub async fn measure(
 ) -> anyhow::Result<Throughput> {
     let watch = Watch::new(stack.postgres()).await?;
     let mut progress = Progress::new(phase, total);
-    let before = watch.succeeded().await?;
+    let before = watch.count_succeeded_jobs().await?;
     let lanes = match mode {
         SubmitMode::Single { clients } => clients,
         SubmitMode::Bulk { senders, .. } => senders,
@@ -72,7 +72,7 @@ pub async fn measure(
     let next = Arc::new(AtomicUsize::new(0));
     let accepted = Arc::new(AtomicUsize::new(0));
 
-    let cpu = stack.cpu();
+    let cpu = stack.read_cpu_times();
     let began = Instant::now();
     let mut senders = JoinSet::new();
     for connection in connections {
@@ -90,13 +90,13 @@ pub async fn measure(
         };
     }
     watch
-        .until_final(senders, &accepted, &mut progress)
+        .wait_until_all_final(senders, &accepted, &mut progress)
         .await
         .with_context(|| format!("the phase {phase}"))?;
     let took = began.elapsed();
-    let cpu = stack.cpu().since(&cpu);
+    let cpu = stack.read_cpu_times().since(&cpu);
 
-    watch.expect(before, total).await?;
+    watch.expect_succeeded(before, total).await?;
     let measured = Throughput {
         jobs: total,
         took,
@@ -116,15 +116,15 @@ struct Source {
 
 impl Source {
     /// The numbers of the next jobs, at most `most`.
-    fn take(&self, most: usize) -> Option<std::ops::Range<usize>> {
+    fn take_numbers(&self, most: usize) -> Option<std::ops::Range<usize>> {
         let from = self.next.fetch_add(most, Ordering::Relaxed);
         (from < self.total).then(|| from..(from + most).min(self.total))
     }
 }
 
 async fn send_singles(mut connection: Connection, source: Source) -> anyhow::Result<()> {
-    while let Some(numbers) = source.take(1) {
-        let body = jobs::body(source.phase, numbers.start, jobs::BACK);
+    while let Some(numbers) = source.take_numbers(1) {
+        let body = jobs::job_body(source.phase, numbers.start, jobs::BACK);
         let answer = connection.post(JOBS, &body).await?;
         ensure!(
             answer.status == 202,
@@ -153,9 +153,9 @@ async fn send_batches(
     source: Source,
     batch: usize,
 ) -> anyhow::Result<()> {
-    while let Some(numbers) = source.take(batch) {
+    while let Some(numbers) = source.take_numbers(batch) {
         let wanted = numbers.len();
-        let body = jobs::batch(source.phase, numbers);
+        let body = jobs::batch_body(source.phase, numbers);
         let answer = connection.post(BATCH, &body).await?;
         ensure!(
             answer.status == 200 || answer.status == 202,
@@ -181,7 +181,7 @@ async fn send_batches(
 }
 
 /// Submits one job of a slow phase and tells its id.
-pub async fn submit(
+pub async fn submit_job(
     connection: &mut Connection,
     phase: &str,
     number: usize,
@@ -190,7 +190,7 @@ pub async fn submit(
     struct Accepted {
         job_id: String,
     }
-    let body = jobs::body(phase, number, jobs::BACK_SLOW);
+    let body = jobs::job_body(phase, number, jobs::BACK_SLOW);
     let answer = connection.post(JOBS, &body).await?;
     ensure!(
         answer.status == 202,
@@ -215,7 +215,7 @@ mod tests {
             accepted: Arc::default(),
             total: 1_100,
         };
-        let taken: Vec<_> = std::iter::from_fn(|| source.take(500)).collect();
+        let taken: Vec<_> = std::iter::from_fn(|| source.take_numbers(500)).collect();
         assert_eq!(taken, [0..500, 500..1_000, 1_000..1_100]);
     }
 

@@ -41,21 +41,21 @@ impl Watch {
     }
 
     /// Jobs that are not final.
-    pub async fn open(&self) -> anyhow::Result<usize> {
-        self.number("SELECT count(*) FROM job_state WHERE open")
+    pub async fn count_open_jobs(&self) -> anyhow::Result<usize> {
+        self.query_number("SELECT count(*) FROM job_state WHERE open")
             .await
     }
 
     /// Jobs that have succeeded, of all there are.
-    pub async fn succeeded(&self) -> anyhow::Result<usize> {
+    pub async fn count_succeeded_jobs(&self) -> anyhow::Result<usize> {
         let state = JobState::Succeeded.code();
-        self.number(&format!(
+        self.query_number(&format!(
             "SELECT count(*) FROM job_state WHERE state = {state}"
         ))
         .await
     }
 
-    async fn number(&self, sql: &str) -> anyhow::Result<usize> {
+    async fn query_number(&self, sql: &str) -> anyhow::Result<usize> {
         let rows = self.query(sql).await?;
         let cell = rows.last().and_then(|row| row.first()).cloned().flatten();
         let text = cell.with_context(|| format!("no answer to {sql:?}"))?;
@@ -63,7 +63,7 @@ impl Watch {
     }
 
     /// How many jobs are in which state, and why, for error messages.
-    pub async fn summary(&self) -> String {
+    pub async fn summarize_states(&self) -> String {
         let sql = "SELECT state, coalesce(reason_code, ''), coalesce(max(reason), ''), count(*) \
                    FROM job_state GROUP BY 1, 2 ORDER BY 1";
         let rows = match self.query(sql).await {
@@ -86,7 +86,7 @@ impl Watch {
     ///
     /// The order matters: only what was seen *after* the last job was accepted proves
     /// that all are final.
-    pub async fn until_final(
+    pub async fn wait_until_all_final(
         &self,
         mut senders: JoinSet<anyhow::Result<()>>,
         submitted: &AtomicUsize,
@@ -95,8 +95,8 @@ impl Watch {
         let mut pause = SLOWEST_LOOK;
         let mut moved = (Instant::now(), (0, 0));
         loop {
-            let sending = finish_some(&mut senders, pause).await?;
-            let open = self.open().await?;
+            let sending = wait_for_senders(&mut senders, pause).await?;
+            let open = self.count_open_jobs().await?;
             let sent = submitted.load(Ordering::Relaxed);
             progress.set(sent.saturating_sub(open));
             if !sending && open == 0 {
@@ -107,23 +107,23 @@ impl Watch {
             } else if moved.0.elapsed() > STALLED {
                 bail!(
                     "nothing has moved for {STALLED:?}: {sent} jobs accepted, {open} open; {}",
-                    self.summary().await
+                    self.summarize_states().await
                 );
             }
             if !sending {
-                pause = until_next_look(open);
+                pause = poll_interval(open);
                 tokio::time::sleep(pause).await;
             }
         }
     }
 
     /// Makes sure that `jobs` more have succeeded than `before`.
-    pub async fn expect(&self, before: usize, jobs: usize) -> anyhow::Result<()> {
-        let done = self.succeeded().await?.saturating_sub(before);
+    pub async fn expect_succeeded(&self, before: usize, jobs: usize) -> anyhow::Result<()> {
+        let done = self.count_succeeded_jobs().await?.saturating_sub(before);
         ensure!(
             done == jobs,
             "{done} of {jobs} jobs succeeded; {}",
-            self.summary().await
+            self.summarize_states().await
         );
         Ok(())
     }
@@ -131,13 +131,13 @@ impl Watch {
 
 /// The fewer are left, the sooner the next look, so that the end is seen within a few
 /// milliseconds and the many before it cost little.
-fn until_next_look(open: usize) -> Duration {
+fn poll_interval(open: usize) -> Duration {
     let left = Duration::from_secs(1) * u32::try_from(open).unwrap_or(u32::MAX) / GUESSED_RATE;
     (left / 4).clamp(FASTEST_LOOK, SLOWEST_LOOK)
 }
 
 /// Waits for senders to end, at most for `pause`; whether some are still at it.
-async fn finish_some(
+async fn wait_for_senders(
     senders: &mut JoinSet<anyhow::Result<()>>,
     pause: Duration,
 ) -> anyhow::Result<bool> {
@@ -158,19 +158,27 @@ mod tests {
 
     #[test]
     fn looks_come_faster_towards_the_end() {
-        assert_eq!(until_next_look(1_000_000), SLOWEST_LOOK);
-        assert_eq!(until_next_look(0), FASTEST_LOOK);
-        assert!(until_next_look(8_000) < until_next_look(16_000));
+        assert_eq!(poll_interval(1_000_000), SLOWEST_LOOK);
+        assert_eq!(poll_interval(0), FASTEST_LOOK);
+        assert!(poll_interval(8_000) < poll_interval(16_000));
     }
 
     #[tokio::test]
     async fn a_sender_that_fails_ends_the_waiting() {
         let mut senders = JoinSet::new();
         senders.spawn(async { Ok(()) });
-        assert!(!finish_some(&mut senders, STALLED).await.expect("ended"));
+        assert!(
+            !wait_for_senders(&mut senders, STALLED)
+                .await
+                .expect("ended")
+        );
         senders.spawn(std::future::pending());
-        assert!(finish_some(&mut senders, FASTEST_LOOK).await.expect("busy"));
+        assert!(
+            wait_for_senders(&mut senders, FASTEST_LOOK)
+                .await
+                .expect("busy")
+        );
         senders.spawn(async { bail!("refused") });
-        assert!(finish_some(&mut senders, STALLED).await.is_err());
+        assert!(wait_for_senders(&mut senders, STALLED).await.is_err());
     }
 }

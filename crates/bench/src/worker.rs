@@ -23,7 +23,7 @@ pub struct Started {
     pub started_us: i64,
 }
 
-pub async fn run() -> anyhow::Result<()> {
+pub async fn run_worker() -> anyhow::Result<()> {
     let parallel = match std::env::var(MAX_PARALLEL) {
         Ok(text) => text
             .parse()

@@ -53,7 +53,7 @@ struct Answers {
 }
 
 impl Acks {
-    /// Subscribes to acknowledgements; [`Acks::receive_all`] must run for as long as anybody
+    /// Subscribes to acknowledgements; [`Acks::receive_acks`] must run for as long as anybody
     /// publishes.
     pub async fn subscribe(client: &Client) -> Result<(Arc<Self>, Subscriber), BusError> {
         let prefix = format!("{}.", client.new_inbox());
@@ -68,18 +68,18 @@ impl Acks {
         Ok((Arc::new(acks), subscriber))
     }
 
-    pub async fn receive_all(self: Arc<Self>, mut subscriber: Subscriber) {
+    pub async fn receive_acks(self: Arc<Self>, mut subscriber: Subscriber) {
         while let Some(message) = subscriber.next().await {
-            self.receive(&message);
+            self.record_ack(&message);
         }
     }
 
-    fn receive(&self, message: &Message) {
+    fn record_ack(&self, message: &Message) {
         let number = message.subject.strip_prefix(self.prefix.as_str());
         let Some(number) = number.and_then(|n| n.parse::<u64>().ok()) else {
             return;
         };
-        let Some((first, batch)) = self.batch_of(number) else {
+        let Some((first, batch)) = self.find_batch(number) else {
             return;
         };
         let Ok(place) = usize::try_from(number - first) else {
@@ -87,7 +87,7 @@ impl Acks {
         };
         let mut answers = lock(&batch.answers);
         if let Some(slot @ None) = answers.acks.get_mut(place) {
-            *slot = Some(parse(message));
+            *slot = Some(parse_publish_ack(message));
             answers.missing -= 1;
             if answers.missing == 0 {
                 batch.complete.notify_one();
@@ -95,14 +95,14 @@ impl Acks {
         }
     }
 
-    fn batch_of(&self, number: u64) -> Option<(u64, Arc<Batch>)> {
+    fn find_batch(&self, number: u64) -> Option<(u64, Arc<Batch>)> {
         let waiting = lock(&self.waiting);
         let (first, batch) = waiting.batches.range(..=number).next_back()?;
         Some((*first, Arc::clone(batch)))
     }
 
     /// Numbers for so many messages.
-    pub fn expect(self: &Arc<Self>, count: usize) -> PendingAcks {
+    pub fn expect_acks(self: &Arc<Self>, count: usize) -> PendingAcks {
         let batch = Arc::new(Batch {
             answers: Mutex::new(Answers {
                 acks: vec![None; count],
@@ -131,12 +131,12 @@ pub(crate) struct PendingAcks {
 
 impl PendingAcks {
     /// Where the acknowledgement of the message at this place is to go.
-    pub fn reply(&self, place: usize) -> String {
+    pub fn reply_subject(&self, place: usize) -> String {
         format!("{}{}", self.acks.prefix, self.first + place as u64)
     }
 
     /// The message at this place was not sent: no acknowledgement will come.
-    pub fn not_sent(&self, place: usize) {
+    pub fn mark_not_sent(&self, place: usize) {
         let mut answers = lock(&self.batch.answers);
         if let Some(slot @ None) = answers.acks.get_mut(place) {
             *slot = Some(PublishAck::Refused(String::new()));
@@ -148,7 +148,7 @@ impl PendingAcks {
     }
 
     /// Waits until all have been answered.
-    pub async fn all(&self) {
+    pub async fn wait_for_all(&self) {
         while lock(&self.batch.answers).missing > 0 {
             self.batch.complete.notified().await;
         }
@@ -183,7 +183,7 @@ struct ErrorBody {
     description: String,
 }
 
-fn parse(message: &Message) -> PublishAck {
+fn parse_publish_ack(message: &Message) -> PublishAck {
     if message.status == Some(StatusCode::NO_RESPONDERS) {
         return PublishAck::NoStream;
     }
@@ -232,14 +232,26 @@ mod tests {
     #[tokio::test]
     async fn each_acknowledgement_reaches_its_own_message() {
         let acks = acks();
-        let one = acks.expect(2);
-        let other = acks.expect(1);
-        assert_eq!(one.reply(1), "_INBOX.x.1");
-        acks.receive(&answer(&one.reply(1), r#"{"stream":"S","seq":7}"#, None));
-        acks.receive(&answer(&other.reply(0), r#"{"stream":"S","seq":9}"#, None));
+        let one = acks.expect_acks(2);
+        let other = acks.expect_acks(1);
+        assert_eq!(one.reply_subject(1), "_INBOX.x.1");
+        acks.record_ack(&answer(
+            &one.reply_subject(1),
+            r#"{"stream":"S","seq":7}"#,
+            None,
+        ));
+        acks.record_ack(&answer(
+            &other.reply_subject(0),
+            r#"{"stream":"S","seq":9}"#,
+            None,
+        ));
         // A second answer about the same message changes nothing.
-        acks.receive(&answer(&one.reply(1), r#"{"stream":"S","seq":8}"#, None));
-        other.all().await;
+        acks.record_ack(&answer(
+            &one.reply_subject(1),
+            r#"{"stream":"S","seq":8}"#,
+            None,
+        ));
+        other.wait_for_all().await;
         assert_eq!(other.take_received(), [stored(9)]);
         assert_eq!(one.take_received(), [None, stored(7)]);
     }
@@ -247,18 +259,18 @@ mod tests {
     #[tokio::test]
     async fn refusals_are_distinguished() {
         let acks = acks();
-        let batch = acks.expect(4);
-        acks.receive(&answer(
-            &batch.reply(0),
+        let batch = acks.expect_acks(4);
+        acks.record_ack(&answer(
+            &batch.reply_subject(0),
             "",
             Some(StatusCode::NO_RESPONDERS),
         ));
         let full =
             r#"{"error":{"code":400,"err_code":10077,"description":"full"},"stream":"S","seq":0}"#;
-        acks.receive(&answer(&batch.reply(1), full, None));
-        acks.receive(&answer(&batch.reply(2), "{", None));
-        batch.not_sent(3);
-        batch.all().await;
+        acks.record_ack(&answer(&batch.reply_subject(1), full, None));
+        acks.record_ack(&answer(&batch.reply_subject(2), "{", None));
+        batch.mark_not_sent(3);
+        batch.wait_for_all().await;
         let received = batch.take_received();
         assert_eq!(received[0], Some(PublishAck::NoStream));
         assert_eq!(
@@ -271,13 +283,13 @@ mod tests {
     #[tokio::test]
     async fn acknowledgements_for_nobody_are_dropped() {
         let acks = acks();
-        let gone = acks.expect(3);
-        let subject = gone.reply(2);
+        let gone = acks.expect_acks(3);
+        let subject = gone.reply_subject(2);
         drop(gone);
-        acks.receive(&answer(&subject, r#"{"stream":"S","seq":7}"#, None));
-        acks.receive(&answer("_INBOX.x.what", "", None));
-        let next = acks.expect(1);
-        acks.receive(&answer(&subject, r#"{"stream":"S","seq":7}"#, None));
+        acks.record_ack(&answer(&subject, r#"{"stream":"S","seq":7}"#, None));
+        acks.record_ack(&answer("_INBOX.x.what", "", None));
+        let next = acks.expect_acks(1);
+        acks.record_ack(&answer(&subject, r#"{"stream":"S","seq":7}"#, None));
         assert_eq!(next.take_received(), [None]);
     }
 }

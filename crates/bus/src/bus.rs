@@ -18,7 +18,7 @@ use crate::link::{self, Shared, Wire};
 /// How often the server is asked whether it lives. Two unanswered end the connection,
 /// so a server that hangs or is cut off is noticed after at most three times this.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
-const CONNECT_RETRY: Backoff = Backoff::millis(50, 1_000);
+const CONNECT_RETRY: Backoff = Backoff::from_millis(50, 1_000);
 
 /// A connection to NATS. Clones share it; the last one closes it.
 #[derive(Clone)]
@@ -61,20 +61,20 @@ impl Bus {
             session: 1,
         }));
         let counters = Arc::new(Counters::default());
-        let client = dial(config, name, &wire, &counters, deadline).await?;
+        let client = connect_with_retry(config, name, &wire, &counters, deadline).await?;
         let (acks, subscriber) = Acks::subscribe(&client).await?;
-        let receiver = tokio::spawn(Arc::clone(&acks).receive_all(subscriber)).abort_handle();
+        let receiver = tokio::spawn(Arc::clone(&acks).receive_acks(subscriber)).abort_handle();
         let shared = Arc::new(Shared::new(client, acks, config.clone(), counters));
         let mut backoff = CONNECT_RETRY;
-        while let Err(error) = shared.ensure_all().await {
+        while let Err(error) = shared.ensure_all_streams().await {
             if Instant::now() + backoff.peek() > deadline {
                 return Err(error);
             }
             tokio::time::sleep(backoff.pause()).await;
         }
         let session = wire.borrow().session;
-        link::set_ready(&shared, session, true);
-        let monitor = tokio::spawn(link::monitor(Arc::clone(&shared), wire)).abort_handle();
+        link::set_streams_ready(&shared, session, true);
+        let monitor = tokio::spawn(link::monitor_streams(Arc::clone(&shared), wire)).abort_handle();
         Ok(Self {
             inner: Arc::new(Inner {
                 shared,
@@ -143,7 +143,7 @@ impl Bus {
 }
 
 /// The first connection, tried again while the server is merely not there.
-async fn dial(
+async fn connect_with_retry(
     config: &BusConfig,
     name: &str,
     wire: &Arc<watch::Sender<Wire>>,
@@ -159,7 +159,7 @@ async fn dial(
         .map_err(|e| BusError::Config(format!("url {}: {e}", config.url)))?;
     let mut backoff = CONNECT_RETRY;
     loop {
-        let tried = options(config, name, wire, counters)
+        let tried = connect_options(config, name, wire, counters)
             .await?
             .connect(addresses.as_slice())
             .await;
@@ -187,7 +187,7 @@ async fn dial(
     }
 }
 
-async fn options(
+async fn connect_options(
     config: &BusConfig,
     name: &str,
     wire: &Arc<watch::Sender<Wire>>,
@@ -204,7 +204,7 @@ async fn options(
         .max_reconnects(None)
         .reconnect_delay_callback(reconnect_delay)
         .event_callback(move |event| {
-            record_event(&event, &wire, &counters);
+            record_connection_event(&event, &wire, &counters);
             std::future::ready(())
         });
     if let Some(path) = &config.credentials_file {
@@ -239,21 +239,21 @@ fn reconnect_delay(attempts: usize) -> Duration {
     }
 }
 
-fn record_event(event: &Event, wire: &watch::Sender<Wire>, counters: &Counters) {
+fn record_connection_event(event: &Event, wire: &watch::Sender<Wire>, counters: &Counters) {
     match event {
         Event::Connected => {
             wire.send_if_modified(|wire| {
                 let back = !wire.connected;
                 wire.connected = true;
                 wire.session += u64::from(back);
-                counters::add(&counters.reconnects, usize::from(back));
+                counters::add_to_counter(&counters.reconnects, usize::from(back));
                 back
             });
         }
         Event::Disconnected | Event::Closed => {
             wire.send_if_modified(|wire| std::mem::replace(&mut wire.connected, false));
         }
-        Event::SlowConsumer(_) => counters::add(&counters.slow_subscriptions, 1),
+        Event::SlowConsumer(_) => counters::add_to_counter(&counters.slow_subscriptions, 1),
         Event::ServerError(error) => tracing::warn!(%error, "NATS server error"),
         Event::ClientError(error) => tracing::warn!(%error, "NATS client error"),
         Event::LameDuckMode | Event::Draining => {}

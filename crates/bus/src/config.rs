@@ -114,7 +114,7 @@ impl BusConfig {
             "give only one of credentials_file, user with password, token",
         );
         check(
-            subjects::is_name(&self.stream_prefix) && self.stream_prefix.len() <= 64,
+            subjects::is_valid_name_part(&self.stream_prefix) && self.stream_prefix.len() <= 64,
             "stream_prefix must be 1 to 64 letters, digits, - or _",
         );
         check(

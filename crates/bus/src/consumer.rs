@@ -14,13 +14,13 @@ use futures::{FutureExt, StreamExt};
 
 use crate::bus::Bus;
 use crate::counters;
-use crate::delivery::{Delivery, parse_ack};
+use crate::delivery::{Delivery, parse_ack_subject};
 use crate::error::BusError;
-use crate::generation::{Opener, Plan, base_name};
+use crate::generation::{Opener, Plan, consumer_base_name};
 use crate::link::Link;
 use crate::settle::{DeadLetters, Outcome, Settled, Settler};
 use crate::subjects::{self, StreamName};
-use crate::subscribe::traceparent;
+use crate::subscribe::read_traceparent;
 use crate::tracker::{MessageAt, Tracked, Tracker};
 
 /// A pull lives this long; the client renews it before it is used up.
@@ -60,7 +60,7 @@ impl Bus {
     /// Opens a leader's consumer `<base>-s<shard>-e<epoch>` where the leader before it
     /// stood, and then deletes that one's. What the old leader had fetched and not
     /// acknowledged comes at once.
-    pub async fn take_over(
+    pub async fn take_over_consumer(
         &self,
         stream: StreamName,
         filter: &str,
@@ -73,7 +73,7 @@ impl Bus {
             shard,
             epoch,
         };
-        self.open(stream, filter.to_owned(), plan).await
+        self.open_consumer(stream, filter.to_owned(), plan).await
     }
 
     /// Opens a worker process's consumer of its dispatches. Open it *before*
@@ -92,18 +92,18 @@ impl Bus {
             id: id.clone(),
             incarnation: incarnation.clone(),
         };
-        self.open(StreamName::Jobs, subjects::worker_jobs(id), plan)
+        self.open_consumer(StreamName::Jobs, subjects::worker_jobs(id), plan)
             .await
     }
 
-    async fn open(
+    async fn open_consumer(
         &self,
         stream: StreamName,
         filter: String,
         plan: Plan,
     ) -> Result<Consumer, BusError> {
-        let base = base_name(&plan);
-        if !subjects::is_name(&base) {
+        let base = consumer_base_name(&plan);
+        if !subjects::is_valid_name_part(&base) {
             return Err(BusError::Config(format!(
                 "consumer name {base:?} must be 1 to 128 letters, digits, - or _"
             )));
@@ -113,7 +113,7 @@ impl Bus {
         let mut consumer = Consumer {
             bus: self.clone(),
             stream,
-            stream_name: Arc::from(self.shared().name(stream)),
+            stream_name: Arc::from(self.shared().stream_name(stream)),
             base: Arc::clone(&base),
             filter,
             plan,
@@ -124,7 +124,7 @@ impl Bus {
         };
         // The first opening is the caller's: it fails loudly instead of waiting.
         let link = *self.shared().link.borrow();
-        consumer.open_once(link).await?;
+        consumer.try_open(link).await?;
         Ok(consumer)
     }
 }
@@ -138,10 +138,10 @@ impl Consumer {
         let mut batch = Vec::new();
         loop {
             let now = *link.borrow_and_update();
-            if !self.is_current(now) {
+            if !self.is_pull_current(now) {
                 // What the old pull has already brought is still good, unless the stream
                 // is another one.
-                self.drain_ready(&mut batch, max, now);
+                self.take_ready(&mut batch, max, now);
                 self.pull = None;
                 if !batch.is_empty() {
                     return Ok(batch);
@@ -155,8 +155,8 @@ impl Consumer {
                 message = pull.messages.next() => match message {
                     Some(Ok(message)) => {
                         let origin = pull.origin;
-                        batch.extend(self.accept(message, origin));
-                        self.drain_ready(&mut batch, max, now);
+                        batch.extend(self.accept_message(message, origin));
+                        self.take_ready(&mut batch, max, now);
                         if !batch.is_empty() {
                             return Ok(batch);
                         }
@@ -190,7 +190,7 @@ impl Consumer {
 
     /// Whether the pull may go on. A new connection ends it, because what was on the wire
     /// when the old one broke would otherwise wait for its AckWait.
-    fn is_current(&self, link: Link) -> bool {
+    fn is_pull_current(&self, link: Link) -> bool {
         let Some(pull) = &self.pull else {
             return true;
         };
@@ -201,21 +201,25 @@ impl Consumer {
     }
 
     /// Takes what has arrived, without waiting.
-    fn drain_ready(&mut self, batch: &mut Vec<Delivery>, max: usize, link: Link) {
+    fn take_ready(&mut self, batch: &mut Vec<Delivery>, max: usize, link: Link) {
         while batch.len() < max
             && let Some(pull) = &mut self.pull
             && pull.origin.generation == link.generations[self.stream.index()]
             && let Some(Some(Ok(message))) = pull.messages.next().now_or_never()
         {
             let origin = pull.origin;
-            batch.extend(self.accept(message, origin));
+            batch.extend(self.accept_message(message, origin));
         }
     }
 
-    fn accept(&self, message: async_nats::jetstream::Message, origin: Origin) -> Option<Delivery> {
+    fn accept_message(
+        &self,
+        message: async_nats::jetstream::Message,
+        origin: Origin,
+    ) -> Option<Delivery> {
         let mut message = message.message;
         let reply = message.reply.take()?;
-        let info = parse_ack(&reply).filter(|info| info.stream_seq >= origin.start)?;
+        let info = parse_ack_subject(&reply).filter(|info| info.stream_seq >= origin.start)?;
         let shared = self.bus.shared();
         shared.note_seq(self.stream, origin.generation, info.stream_seq);
         let tracked = self.tracker.track(
@@ -228,11 +232,11 @@ impl Consumer {
             info.delivered,
         );
         let Tracked::HandOut { deliveries } = tracked else {
-            counters::add(&shared.counters.duplicates_held, 1);
+            counters::add_to_counter(&shared.counters.duplicates_held, 1);
             return None;
         };
         Some(Delivery {
-            traceparent: traceparent(&message),
+            traceparent: read_traceparent(&message),
             payload: message.payload,
             stream_seq: info.stream_seq,
             published_at: info.published_at,
@@ -249,15 +253,15 @@ impl Consumer {
     /// Opens the consumer again, however long NATS is away.
     async fn reopen(&mut self) -> Result<(), BusError> {
         let mut links = self.bus.shared().link.subscribe();
-        let mut backoff = Backoff::millis(20, 2_000);
+        let mut backoff = Backoff::from_millis(20, 2_000);
         loop {
             let link = *links
                 .wait_for(|link| link.ready)
                 .await
                 .map_err(|_| BusError::Closed)?;
-            match self.open_once(link).await {
+            match self.try_open(link).await {
                 Ok(()) => {
-                    counters::add(&self.bus.counters().consumers_reopened, 1);
+                    counters::add_to_counter(&self.bus.counters().consumers_reopened, 1);
                     tracing::info!(consumer = %self.base, "consumer reopened");
                     return Ok(());
                 }
@@ -270,7 +274,7 @@ impl Consumer {
         }
     }
 
-    async fn open_once(&mut self, link: Link) -> Result<(), BusError> {
+    async fn try_open(&mut self, link: Link) -> Result<(), BusError> {
         let opener = Opener {
             shared: self.bus.shared(),
             stream: self.stream,

@@ -59,7 +59,7 @@ impl Delivery {
         }
     }
 
-    pub(crate) fn at(&self) -> MessageAt {
+    pub(crate) fn message_at(&self) -> MessageAt {
         MessageAt {
             seq: self.stream_seq,
             published_at: self.published_at,
@@ -82,7 +82,7 @@ pub(crate) struct AckInfo {
     pub published_at: Timestamp,
 }
 
-pub(crate) fn parse_ack(reply: &str) -> Option<AckInfo> {
+pub(crate) fn parse_ack_subject(reply: &str) -> Option<AckInfo> {
     let mut tokens = [""; 12];
     let mut count = 0;
     for token in reply.split('.') {
@@ -120,9 +120,9 @@ mod tests {
         };
         let old = "$JS.ACK.CORDUM_SYS.c.3.42.7.1768910400123456789.0";
         let new = "$JS.ACK._.hash.CORDUM_SYS.c.3.42.7.1768910400123456789.0";
-        assert_eq!(parse_ack(old), Some(expected));
-        assert_eq!(parse_ack(new), Some(expected));
-        assert_eq!(parse_ack(&format!("{new}.token")), Some(expected));
+        assert_eq!(parse_ack_subject(old), Some(expected));
+        assert_eq!(parse_ack_subject(new), Some(expected));
+        assert_eq!(parse_ack_subject(&format!("{new}.token")), Some(expected));
         for bad in [
             "",
             "_INBOX.a",
@@ -130,7 +130,7 @@ mod tests {
             "$JS.ACK.s.c.x.42.7.1.0",
             "$JS.ACK.s.c.1.2.3.4.5.6",
         ] {
-            assert_eq!(parse_ack(bad), None, "{bad}");
+            assert_eq!(parse_ack_subject(bad), None, "{bad}");
         }
     }
 }

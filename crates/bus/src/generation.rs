@@ -89,8 +89,8 @@ pub(crate) struct Opener<'a> {
 
 impl Opener<'_> {
     pub async fn open(&self) -> Result<Opened, BusError> {
-        let state = self.shared.ensure(self.stream).await?;
-        self.tracker.on_stream(state.generation);
+        let state = self.shared.ensure_stream(self.stream).await?;
+        self.tracker.reset_for_new_stream(state.generation);
         let (consumer, opening) = match self.plan {
             Plan::Leader { base, shard, epoch } => {
                 self.open_leader(base, *shard, *epoch, state).await?
@@ -98,7 +98,7 @@ impl Opener<'_> {
             Plan::Worker { id, incarnation } => self.open_worker(id, incarnation, state).await?,
         };
         Ok(Opened {
-            start: began_after(consumer.cached_info()) + 1,
+            start: seq_before_start(consumer.cached_info()) + 1,
             consumer,
             generation: state.generation,
             opening,
@@ -114,7 +114,7 @@ impl Opener<'_> {
     ) -> Result<(PullConsumer, u32), BusError> {
         let shared = self.shared;
         let found = shared
-            .leader_consumers(self.stream, Some(base), shard)
+            .list_leader_consumers(self.stream, Some(base), shard)
             .await?;
         // A name that another ledger's leader uses is not free either.
         let taken = found.iter().filter(|f| f.generation.epoch == epoch);
@@ -134,17 +134,19 @@ impl Opener<'_> {
         }
         // A ledger that is new to the bus goes on behind what was acknowledged for the
         // one before it; whatever else it finds there stays as it is.
-        let furthest = others.iter().max_by_key(|f| floor(&f.info));
+        let furthest = others.iter().max_by_key(|f| ack_floor(&f.info));
         let before = newest.or(furthest).map(|f| f.info.name.as_str());
-        let start = self.start_after(before, StartAt::All, state).await?;
+        let start = self
+            .deliver_policy_after(before, StartAt::All, state)
+            .await?;
         let generation = Generation { epoch, reopened };
-        let mut config = self.config(start);
-        config.durable_name = Some(subjects::leader_consumer(base, shard, generation));
-        config.description = shared.description();
-        let consumer = self.create(config).await?;
+        let mut config = self.consumer_config(start);
+        config.durable_name = Some(subjects::leader_consumer_name(base, shard, generation));
+        config.description = shared.consumer_description();
+        let consumer = self.create_consumer(config).await?;
         for LeaderConsumer { info, .. } in &older {
             // Whoever opens next deletes what is left over.
-            if let Err(error) = self.delete(&info.name).await {
+            if let Err(error) = self.delete_consumer(&info.name).await {
                 tracing::warn!(consumer = info.name, %error, "old consumer not deleted");
             }
         }
@@ -160,7 +162,7 @@ impl Opener<'_> {
         let opening = self.last_opening.map_or(0, |n| n + 1);
         let before = self
             .last_opening
-            .map(|n| subjects::worker_consumer(id, incarnation, n));
+            .map(|n| subjects::worker_consumer_name(id, incarnation, n));
         // A dispatch names the incarnation it is meant for, and nobody knows of this one
         // before its consumer is open: at the first opening nothing older concerns it.
         let otherwise = match before {
@@ -168,14 +170,14 @@ impl Opener<'_> {
             Some(_) => StartAt::All,
         };
         let start = self
-            .start_after(before.as_deref(), otherwise, state)
+            .deliver_policy_after(before.as_deref(), otherwise, state)
             .await?;
-        let mut config = self.config(start);
-        config.name = Some(subjects::worker_consumer(id, incarnation, opening));
+        let mut config = self.consumer_config(start);
+        config.name = Some(subjects::worker_consumer_name(id, incarnation, opening));
         config.inactive_threshold = WORKER_INACTIVE;
-        let consumer = self.create(config).await?;
+        let consumer = self.create_consumer(config).await?;
         if let Some(name) = before
-            && let Err(error) = self.delete(&name).await
+            && let Err(error) = self.delete_consumer(&name).await
         {
             tracing::debug!(consumer = name, %error, "old consumer not deleted, left to expire");
         }
@@ -189,19 +191,19 @@ impl Opener<'_> {
     /// the generation before acknowledged without a gap, and if there is none, where the
     /// caller says. Never behind the stream's end: it may have been set back, and a later
     /// start would skip what is published next.
-    async fn start_after(
+    async fn deliver_policy_after(
         &self,
         before: Option<&str>,
         otherwise: StartAt,
         state: StreamState,
     ) -> Result<DeliverPolicy, BusError> {
         let end = state.last_seq + 1;
-        let mut next = self.tracker.resume_at();
+        let mut next = self.tracker.resume_seq();
         if next.is_none()
             && let Some(name) = before
-            && let Some(found) = self.find(name).await?
+            && let Some(found) = self.find_consumer(name).await?
         {
-            next = Some(floor(found.cached_info()) + 1);
+            next = Some(ack_floor(found.cached_info()) + 1);
         }
         let at = |start_sequence: u64| DeliverPolicy::ByStartSequence {
             start_sequence: start_sequence.clamp(1, end),
@@ -213,7 +215,7 @@ impl Opener<'_> {
         })
     }
 
-    fn config(&self, deliver_policy: DeliverPolicy) -> pull::Config {
+    fn consumer_config(&self, deliver_policy: DeliverPolicy) -> pull::Config {
         let config = &self.shared.config;
         pull::Config {
             deliver_policy,
@@ -230,8 +232,8 @@ impl Opener<'_> {
         }
     }
 
-    async fn create(&self, config: pull::Config) -> Result<PullConsumer, BusError> {
-        let stream = self.shared.name(self.stream);
+    async fn create_consumer(&self, config: pull::Config) -> Result<PullConsumer, BusError> {
+        let stream = self.shared.stream_name(self.stream);
         let name = config.durable_name.clone().or_else(|| config.name.clone());
         self.shared
             .js
@@ -243,13 +245,13 @@ impl Opener<'_> {
             })
     }
 
-    async fn find(&self, name: &str) -> Result<Option<PullConsumer>, BusError> {
-        let stream = self.shared.name(self.stream);
+    async fn find_consumer(&self, name: &str) -> Result<Option<PullConsumer>, BusError> {
+        let stream = self.shared.stream_name(self.stream);
         let found: Result<NatsConsumer<pull::Config>, ConsumerError> =
             self.shared.js.get_consumer_from_stream(name, stream).await;
         match found {
             Ok(found) => Ok(Some(found)),
-            Err(error) if is_missing(&error) => Ok(None),
+            Err(error) if is_consumer_not_found(&error) => Ok(None),
             Err(error) => Err(BusError::server(
                 format!("reading consumer {name} on {stream}"),
                 error,
@@ -257,8 +259,8 @@ impl Opener<'_> {
         }
     }
 
-    async fn delete(&self, name: &str) -> Result<(), BusError> {
-        let stream = self.shared.name(self.stream);
+    async fn delete_consumer(&self, name: &str) -> Result<(), BusError> {
+        let stream = self.shared.stream_name(self.stream);
         match self
             .shared
             .js
@@ -266,7 +268,7 @@ impl Opener<'_> {
             .await
         {
             Ok(_) => Ok(()),
-            Err(error) if is_missing(&error) => Ok(()),
+            Err(error) if is_consumer_not_found(&error) => Ok(()),
             Err(error) => Err(BusError::server(
                 format!("deleting consumer {name} of {stream}"),
                 error,
@@ -277,11 +279,11 @@ impl Opener<'_> {
 
 /// The last message up to which everything is acknowledged. A consumer of which nothing
 /// was acknowledged yet reports 0, wherever it began.
-fn floor(info: &Info) -> u64 {
-    info.ack_floor.stream_sequence.max(began_after(info))
+fn ack_floor(info: &Info) -> u64 {
+    info.ack_floor.stream_sequence.max(seq_before_start(info))
 }
 
-fn began_after(info: &Info) -> u64 {
+fn seq_before_start(info: &Info) -> u64 {
     match info.config.deliver_policy {
         DeliverPolicy::ByStartSequence { start_sequence } => start_sequence.saturating_sub(1),
         DeliverPolicy::All
@@ -292,7 +294,7 @@ fn began_after(info: &Info) -> u64 {
     }
 }
 
-fn is_missing(error: &ConsumerError) -> bool {
+fn is_consumer_not_found(error: &ConsumerError) -> bool {
     match error.kind() {
         ConsumerErrorKind::JetStream(error) => {
             let code = error.error_code();
@@ -307,9 +309,9 @@ fn is_missing(error: &ConsumerError) -> bool {
 }
 
 /// The stable name that duplicate checks use for all generations.
-pub(crate) fn base_name(plan: &Plan) -> Arc<str> {
+pub(crate) fn consumer_base_name(plan: &Plan) -> Arc<str> {
     match plan {
         Plan::Leader { base, shard, .. } => Arc::from(format!("{base}-s{shard}")),
-        Plan::Worker { id, .. } => Arc::from(subjects::worker_consumer_base(id)),
+        Plan::Worker { id, .. } => Arc::from(subjects::worker_consumer_prefix(id)),
     }
 }

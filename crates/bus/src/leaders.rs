@@ -35,18 +35,18 @@ pub(crate) struct LeaderConsumer {
 
 impl Shared {
     /// The description of the consumers of this process's leader.
-    pub fn description(&self) -> Option<String> {
+    pub fn consumer_description(&self) -> Option<String> {
         self.ledger.get().map(|id| format!("{DESCRIPTION}{id}"))
     }
 
     /// The consumers of leaders on a stream: all of this shard, or of one name.
-    pub async fn leader_consumers(
+    pub async fn list_leader_consumers(
         &self,
         stream: StreamName,
         base: Option<&str>,
         shard: Shard,
     ) -> Result<Vec<LeaderConsumer>, BusError> {
-        let stream = self.name(stream);
+        let stream = self.stream_name(stream);
         let operation = || format!("listing the consumers of {stream}");
         let handle = self
             .js
@@ -58,11 +58,11 @@ impl Shared {
             .try_collect()
             .await
             .map_err(|e| BusError::server(operation(), e))?;
-        let ours = self.description();
+        let ours = self.consumer_description();
         Ok(infos
             .into_iter()
             .filter_map(|info| {
-                let generation = subjects::parse_leader_consumer(&info.name, base, shard)?;
+                let generation = subjects::parse_leader_consumer_name(&info.name, base, shard)?;
                 let description = info.config.description.as_deref().unwrap_or_default();
                 let ours = match &ours {
                     Some(ours) => description == ours || !description.starts_with(DESCRIPTION),
@@ -88,10 +88,10 @@ impl Bus {
     /// the highest of its ledger, or workers and consumers ignore it.
     pub async fn leaders_seen(&self, shard: Shard) -> Result<LeadersSeen, BusError> {
         let shared = self.shared();
-        shared.ensure(StreamName::Sys).await?;
+        shared.ensure_stream(StreamName::Sys).await?;
         let mut seen = LeadersSeen::default();
         let found = shared
-            .leader_consumers(StreamName::Sys, None, shard)
+            .list_leader_consumers(StreamName::Sys, None, shard)
             .await?;
         for LeaderConsumer {
             generation,

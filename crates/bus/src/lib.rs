@@ -9,7 +9,7 @@
 //!    or rewound stream has given its number to another one.
 //! 3. No message waits for its AckWait because somebody else died or a connection broke:
 //!    exclusive readers open a new generation of their consumer instead
-//!    ([`Bus::take_over`]).
+//!    ([`Bus::take_over_consumer`]).
 //!
 //! The dead-letter sink ([`DeadLetters`]) is a trait, so that this crate needs no Postgres.
 

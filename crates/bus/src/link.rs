@@ -108,7 +108,7 @@ impl Shared {
         }
     }
 
-    pub fn name(&self, stream: StreamName) -> &str {
+    pub fn stream_name(&self, stream: StreamName) -> &str {
         &self.names[stream.index()]
     }
 
@@ -121,24 +121,24 @@ impl Shared {
         }
     }
 
-    pub fn generation(&self, stream: StreamName) -> u64 {
+    pub fn stream_generation(&self, stream: StreamName) -> u64 {
         self.link.borrow().generations[stream.index()]
     }
 
     /// Sees to it that both streams are there.
-    pub async fn ensure_all(&self) -> Result<(), BusError> {
+    pub async fn ensure_all_streams(&self) -> Result<(), BusError> {
         for stream in StreamName::ALL {
-            self.ensure(stream).await?;
+            self.ensure_stream(stream).await?;
         }
         Ok(())
     }
 
     /// Sees to it that the stream is there, and finds out whether it is another one.
-    pub async fn ensure(&self, stream: StreamName) -> Result<StreamState, BusError> {
+    pub async fn ensure_stream(&self, stream: StreamName) -> Result<StreamState, BusError> {
         let _check = self.check.lock().await;
         // Before the check: what is published during it must not seem to be lost.
         let last_known = self.with_last_seen(stream, |seen| seen.last_seq.load(Ordering::Relaxed));
-        let (info, created_now) = self.find_or_create(stream).await?;
+        let (info, created_now) = self.find_or_create_stream(stream).await?;
         let created = info.created.unix_timestamp_nanos();
         let last_seq = info.state.last_sequence;
         let (first_check, lost) = self.with_last_seen(stream, |seen| {
@@ -160,11 +160,11 @@ impl Shared {
                 .send_modify(|link| link.generations[stream.index()] += 1);
         }
         if lost {
-            counters::add(&self.counters.streams_lost, 1);
+            counters::add_to_counter(&self.counters.streams_lost, 1);
             self.lost.send_modify(|n| *n += 1);
             if !first_check {
                 tracing::warn!(
-                    stream = self.name(stream),
+                    stream = self.stream_name(stream),
                     last_seq,
                     last_known,
                     "stream lost or set back, starting anew"
@@ -172,7 +172,7 @@ impl Shared {
             }
         }
         Ok(StreamState {
-            generation: self.generation(stream),
+            generation: self.stream_generation(stream),
             last_seq,
         })
     }
@@ -182,11 +182,13 @@ impl Shared {
     }
 
     /// The stream's state, and whether we had to create it.
-    async fn find_or_create(&self, stream: StreamName) -> Result<(Info, bool), BusError> {
-        let name = self.name(stream);
+    async fn find_or_create_stream(&self, stream: StreamName) -> Result<(Info, bool), BusError> {
+        let name = self.stream_name(stream);
         let found = match self.js.get_stream(name).await {
             Ok(found) => found.cached_info().clone(),
-            Err(error) if is_missing(&error.kind()) => return self.create(stream).await,
+            Err(error) if is_stream_not_found(&error.kind()) => {
+                return self.create_stream(stream).await;
+            }
             Err(error) => return Err(BusError::server(format!("reading stream {name}"), error)),
         };
         let missing: Vec<String> = stream
@@ -210,8 +212,8 @@ impl Shared {
         Ok((updated, false))
     }
 
-    async fn create(&self, stream: StreamName) -> Result<(Info, bool), BusError> {
-        let name = self.name(stream);
+    async fn create_stream(&self, stream: StreamName) -> Result<(Info, bool), BusError> {
+        let name = self.stream_name(stream);
         let config = StreamConfig {
             name: name.to_owned(),
             subjects: stream.subjects().iter().map(|s| (*s).to_owned()).collect(),
@@ -242,7 +244,7 @@ impl Shared {
     }
 }
 
-fn is_missing(kind: &GetStreamErrorKind) -> bool {
+fn is_stream_not_found(kind: &GetStreamErrorKind) -> bool {
     match kind {
         GetStreamErrorKind::JetStream(error) => error.error_code() == ErrorCode::STREAM_NOT_FOUND,
         GetStreamErrorKind::EmptyName
@@ -253,22 +255,22 @@ fn is_missing(kind: &GetStreamErrorKind) -> bool {
 
 /// Checks the streams after every new connection, and on request, and only then calls the
 /// link ready. Runs until aborted.
-pub(crate) async fn monitor(shared: Arc<Shared>, wire: Arc<watch::Sender<Wire>>) {
+pub(crate) async fn monitor_streams(shared: Arc<Shared>, wire: Arc<watch::Sender<Wire>>) {
     let mut changes = wire.subscribe();
-    let mut backoff = Backoff::millis(100, 2_000);
+    let mut backoff = Backoff::from_millis(100, 2_000);
     loop {
         let now = *changes.borrow_and_update();
-        let check = now.connected.then(|| shared.ensure_all());
+        let check = now.connected.then(|| shared.ensure_all_streams());
         let retry = match check {
             None => {
-                set_ready(&shared, now.session, false);
+                set_streams_ready(&shared, now.session, false);
                 None
             }
             Some(check) => match check.await {
                 Ok(()) => {
                     // It may have gone during the check; then the change is waiting.
                     if *wire.borrow() == now {
-                        set_ready(&shared, now.session, true);
+                        set_streams_ready(&shared, now.session, true);
                     }
                     backoff.reset();
                     None
@@ -292,7 +294,7 @@ pub(crate) async fn monitor(shared: Arc<Shared>, wire: Arc<watch::Sender<Wire>>)
     }
 }
 
-pub(crate) fn set_ready(shared: &Shared, session: u64, ready: bool) {
+pub(crate) fn set_streams_ready(shared: &Shared, session: u64, ready: bool) {
     shared.link.send_if_modified(|link| {
         let before = *link;
         link.ready = ready;

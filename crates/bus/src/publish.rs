@@ -54,15 +54,15 @@ impl Bus {
         results: &mut Vec<Result<(), PublishError>>,
     ) {
         let deadline = Instant::now() + self.config().publish_timeout;
-        let expected = self.shared().acks.expect(count);
+        let expected = self.shared().acks.expect_acks(count);
         let mut unsent = vec![None; count];
         let mut sent = 0;
         let sending = async {
             for (place, message) in messages.enumerate() {
-                let reply = expected.reply(place);
-                if let Err(error) = self.enqueue(message, reply).await {
+                let reply = expected.reply_subject(place);
+                if let Err(error) = self.enqueue_message(message, reply).await {
                     unsent[place] = Some(error);
-                    expected.not_sent(place);
+                    expected.mark_not_sent(place);
                 }
                 sent = place + 1;
             }
@@ -73,20 +73,24 @@ impl Bus {
                 *slot = Some("the client's queue is full".to_owned());
             }
         } else {
-            let _ = timeout_at(deadline, expected.all()).await;
+            let _ = timeout_at(deadline, expected.wait_for_all()).await;
         }
         let acks = expected.take_received();
         let mut reached = [0; StreamName::ALL.len()];
         for (ack, unsent) in acks.into_iter().zip(unsent) {
             results.push(match (unsent, ack) {
                 (Some(why), _) => Err(PublishError::NotSent(why)),
-                (None, Some(ack)) => self.outcome_of(ack, &mut reached),
+                (None, Some(ack)) => self.to_publish_result(ack, &mut reached),
                 (None, None) => Err(PublishError::Ambiguous("no answer in time".to_owned())),
             });
         }
         let shared = self.shared();
         for stream in StreamName::ALL {
-            shared.note_seq(stream, shared.generation(stream), reached[stream.index()]);
+            shared.note_seq(
+                stream,
+                shared.stream_generation(stream),
+                reached[stream.index()],
+            );
         }
     }
 
@@ -99,7 +103,7 @@ impl Bus {
     }
 
     /// Gives the message to the client. An error here means that it was not queued.
-    async fn enqueue(&self, message: Outgoing, reply: String) -> Result<(), String> {
+    async fn enqueue_message(&self, message: Outgoing, reply: String) -> Result<(), String> {
         self.check_connected().map_err(|e| e.to_string())?;
         let client = &self.shared().client;
         let mut headers = HeaderMap::new();
@@ -120,7 +124,7 @@ impl Bus {
         sent.map_err(|e| e.to_string())
     }
 
-    fn outcome_of(
+    fn to_publish_result(
         &self,
         ack: PublishAck,
         reached: &mut [u64; StreamName::ALL.len()],
@@ -128,7 +132,7 @@ impl Bus {
         match ack {
             PublishAck::Stored { stream, seq } => {
                 for known in StreamName::ALL {
-                    if stream == self.shared().name(known) {
+                    if stream == self.shared().stream_name(known) {
                         let reached = &mut reached[known.index()];
                         *reached = (*reached).max(seq);
                     }
@@ -153,9 +157,9 @@ impl Bus {
             .count();
         let failed = results.iter().filter(|r| r.is_err()).count();
         let counted = self.counters();
-        counters::add(&counted.published, results.len() - failed);
-        counters::add(&counted.publishes_ambiguous, ambiguous);
-        counters::add(&counted.publishes_failed, failed - ambiguous);
+        counters::add_to_counter(&counted.published, results.len() - failed);
+        counters::add_to_counter(&counted.publishes_ambiguous, ambiguous);
+        counters::add_to_counter(&counted.publishes_failed, failed - ambiguous);
     }
 
     pub(crate) fn check_connected(&self) -> Result<(), BusError> {
@@ -172,7 +176,7 @@ impl Bus {
         payload: Bytes,
         traceparent: Option<&str>,
     ) -> Result<(), BusError> {
-        self.send_inner(subject.into(), None, payload, traceparent)
+        self.send_core_message(subject.into(), None, payload, traceparent)
             .await
     }
 
@@ -183,11 +187,11 @@ impl Bus {
         reply: impl Into<String>,
         payload: Bytes,
     ) -> Result<(), BusError> {
-        self.send_inner(subject.into(), Some(reply.into()), payload, None)
+        self.send_core_message(subject.into(), Some(reply.into()), payload, None)
             .await
     }
 
-    async fn send_inner(
+    async fn send_core_message(
         &self,
         subject: String,
         reply: Option<String>,

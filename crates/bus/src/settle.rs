@@ -112,30 +112,31 @@ impl Settler {
         let mut counts = Settled::default();
         let mut poison = Vec::new();
         let mut done = Vec::new();
-        self.wait_ready().await;
+        self.wait_for_connection().await;
         for (delivery, outcome) in settled {
             match outcome {
                 Outcome::Done => done.push(delivery),
                 Outcome::Retry(delay) => {
-                    let sent = self.retry(&delivery, delay).await;
-                    count(sent, &mut counts.retried, &mut counts.dropped);
+                    let sent = self.send_nak(&delivery, delay).await;
+                    count_sent_or_dropped(sent, &mut counts.retried, &mut counts.dropped);
                 }
                 Outcome::Poison { reason } => poison.push((delivery, reason)),
             }
         }
-        self.acknowledge(done, &mut counts).await;
+        self.acknowledge_done(done, &mut counts).await;
         if !poison.is_empty() {
-            self.dead_letter(poison, dead_letters, &mut counts).await;
+            self.dead_letter_poison(poison, dead_letters, &mut counts)
+                .await;
         }
-        counters::add(&self.bus.counters().acks_dropped, counts.dropped);
-        counters::add(&self.bus.counters().retried, counts.retried);
+        counters::add_to_counter(&self.bus.counters().acks_dropped, counts.dropped);
+        counters::add_to_counter(&self.bus.counters().retried, counts.retried);
         if let Err(error) = self.bus.flush().await {
             tracing::debug!(consumer = %self.consumer, %error, "flushing acknowledgements failed");
         }
         counts
     }
 
-    async fn acknowledge(&self, done: Vec<Delivery>, counts: &mut Settled) {
+    async fn acknowledge_done(&self, done: Vec<Delivery>, counts: &mut Settled) {
         match self.ack_scope {
             AckScope::Single => {
                 let sent = self.acknowledge_each(&done).await;
@@ -144,7 +145,10 @@ impl Settler {
             }
             AckScope::UpTo => {
                 let Some(last) = done.last() else { return };
-                let these: Vec<_> = done.iter().map(|d| (d.at(), d.reply.clone())).collect();
+                let these: Vec<_> = done
+                    .iter()
+                    .map(|d| (d.message_at(), d.reply.clone()))
+                    .collect();
                 let sent = match self.tracker.release_up_to(&these) {
                     Some(reply) => self.send_ack(last, Some(reply), ACK).await,
                     None => true,
@@ -165,7 +169,7 @@ impl Settler {
         let open = link.ready && self.bus.check_connected().is_ok();
         let generation = link.generations[self.stream.index()];
         let replies = done.iter().filter_map(|delivery| {
-            let reply = self.tracker.release(delivery.at());
+            let reply = self.tracker.release(delivery.message_at());
             (open && generation == delivery.generation)
                 .then(|| reply.unwrap_or_else(|| delivery.reply.clone()))
         });
@@ -182,7 +186,7 @@ impl Settler {
         sent
     }
 
-    async fn dead_letter(
+    async fn dead_letter_poison(
         &self,
         poison: Vec<(Delivery, String)>,
         dead_letters: &dyn DeadLetters,
@@ -190,23 +194,23 @@ impl Settler {
     ) {
         let messages = poison
             .iter()
-            .map(|(d, reason)| dead_message(d, reason))
+            .map(|(d, reason)| to_dead_message(d, reason))
             .collect();
         match dead_letters.put(messages).await {
             Ok(()) => {
-                counters::add(&self.bus.counters().dead_lettered, poison.len());
+                counters::add_to_counter(&self.bus.counters().dead_lettered, poison.len());
                 match self.ack_scope {
                     AckScope::Single => {
                         for (delivery, _) in &poison {
-                            let sent = self.terminate(delivery).await;
-                            count(sent, &mut counts.dead, &mut counts.dropped);
+                            let sent = self.send_term(delivery).await;
+                            count_sent_or_dropped(sent, &mut counts.dead, &mut counts.dropped);
                         }
                     }
                     // Ending one would acknowledge all before it, as this does in order.
                     AckScope::UpTo => {
                         let ended = poison.into_iter().map(|(d, _)| d).collect();
                         let mut as_done = Settled::default();
-                        self.acknowledge(ended, &mut as_done).await;
+                        self.acknowledge_done(ended, &mut as_done).await;
                         counts.dead += as_done.acknowledged;
                         counts.dropped += as_done.dropped;
                     }
@@ -220,20 +224,20 @@ impl Settler {
                     "writing dead letters failed, retrying"
                 );
                 for (delivery, _) in &poison {
-                    let sent = self.retry(delivery, RETRY_DEAD_LETTER).await;
-                    count(sent, &mut counts.retried, &mut counts.dropped);
+                    let sent = self.send_nak(delivery, RETRY_DEAD_LETTER).await;
+                    count_sent_or_dropped(sent, &mut counts.retried, &mut counts.dropped);
                 }
             }
         }
     }
 
-    async fn terminate(&self, delivery: &Delivery) -> bool {
-        let reply = self.tracker.release(delivery.at());
+    async fn send_term(&self, delivery: &Delivery) -> bool {
+        let reply = self.tracker.release(delivery.message_at());
         self.send_ack(delivery, reply, TERM).await
     }
 
-    async fn retry(&self, delivery: &Delivery, delay: Duration) -> bool {
-        let reply = self.tracker.give_back(delivery.at());
+    async fn send_nak(&self, delivery: &Delivery, delay: Duration) -> bool {
+        let reply = self.tracker.mark_given_back(delivery.message_at());
         let nak = format!("-NAK {{\"delay\":{}}}", delay.as_nanos());
         self.send_ack(delivery, reply, nak.into()).await
     }
@@ -259,7 +263,7 @@ impl Settler {
     /// A short break of the connection should not cost the acknowledgements: the client
     /// would queue them, and after a wipe they would hit other messages. So they wait
     /// until the streams were checked, but not without end.
-    async fn wait_ready(&self) {
+    async fn wait_for_connection(&self) {
         let shared = self.bus.shared();
         let mut link = shared.link.subscribe();
         let ready = link.wait_for(|link| link.ready);
@@ -267,7 +271,7 @@ impl Settler {
     }
 }
 
-fn dead_message(delivery: &Delivery, reason: &str) -> DeadMessage {
+fn to_dead_message(delivery: &Delivery, reason: &str) -> DeadMessage {
     DeadMessage {
         key: delivery.key(),
         subject: delivery.subject().to_owned(),
@@ -277,7 +281,7 @@ fn dead_message(delivery: &Delivery, reason: &str) -> DeadMessage {
     }
 }
 
-fn count(sent: bool, acknowledged: &mut usize, dropped: &mut usize) {
+fn count_sent_or_dropped(sent: bool, acknowledged: &mut usize, dropped: &mut usize) {
     if sent {
         *acknowledged += 1;
     } else {

@@ -152,13 +152,13 @@ impl Subject {
 
     fn parse_named(s: &str) -> Option<Self> {
         if let Some(kind) = s.strip_prefix(AUDIT) {
-            return tokens_are_sound(kind).then(|| Self::Audit(kind.to_owned()));
+            return has_valid_tokens(kind).then(|| Self::Audit(kind.to_owned()));
         }
-        if let Some(id) = between(s, CONTROL, CONTROL_END) {
-            return worker(id).map(Self::WorkerControl);
+        if let Some(id) = strip_prefix_and_suffix(s, CONTROL, CONTROL_END) {
+            return parse_worker_id(id).map(Self::WorkerControl);
         }
-        if let Some(id) = between(s, WORKER, WORKER_JOBS) {
-            return worker(id).map(Self::WorkerJobs);
+        if let Some(id) = strip_prefix_and_suffix(s, WORKER, WORKER_JOBS) {
+            return parse_worker_id(id).map(Self::WorkerJobs);
         }
         Topic::new(s).ok().map(Self::Topic)
     }
@@ -199,18 +199,18 @@ pub fn worker_control(id: &WorkerId) -> String {
 /// Whether a worker of this name can be reached at all. Ids may contain dots, and one
 /// that starts or ends with a dot, or has two in a row, makes no subject.
 pub fn is_addressable(id: &WorkerId) -> bool {
-    tokens_are_sound(id.as_str())
+    has_valid_tokens(id.as_str())
 }
 
-fn between<'a>(s: &'a str, start: &str, end: &str) -> Option<&'a str> {
+fn strip_prefix_and_suffix<'a>(s: &'a str, start: &str, end: &str) -> Option<&'a str> {
     s.strip_prefix(start)?.strip_suffix(end)
 }
 
-fn worker(id: &str) -> Option<WorkerId> {
+fn parse_worker_id(id: &str) -> Option<WorkerId> {
     WorkerId::new(id).ok().filter(is_addressable)
 }
 
-fn tokens_are_sound(s: &str) -> bool {
+fn has_valid_tokens(s: &str) -> bool {
     s.split('.')
         .all(|token| !token.is_empty() && !token.contains(char::is_whitespace))
         && !s.contains(['*', '>'])
@@ -224,7 +224,7 @@ pub(crate) struct Generation {
     pub reopened: u32,
 }
 
-pub(crate) fn leader_consumer(base: &str, shard: Shard, generation: Generation) -> String {
+pub(crate) fn leader_consumer_name(base: &str, shard: Shard, generation: Generation) -> String {
     let Generation { epoch, reopened } = generation;
     match reopened {
         0 => format!("{base}-s{shard}-e{epoch}"),
@@ -234,7 +234,7 @@ pub(crate) fn leader_consumer(base: &str, shard: Shard, generation: Generation) 
 
 /// The generation a consumer's name tells, if it is of this shard, and of this base if
 /// one is given.
-pub(crate) fn parse_leader_consumer(
+pub(crate) fn parse_leader_consumer_name(
     name: &str,
     base: Option<&str>,
     shard: Shard,
@@ -255,18 +255,22 @@ pub(crate) fn parse_leader_consumer(
 
 /// The name of a worker's own consumer. What a consumer's name may not contain is
 /// replaced; the incarnation, random per process, keeps the names apart.
-pub(crate) fn worker_consumer(id: &WorkerId, incarnation: &Incarnation, reopened: u32) -> String {
-    let id = consumer_token(id.as_str(), 100);
-    let incarnation = consumer_token(incarnation.as_str(), 64);
+pub(crate) fn worker_consumer_name(
+    id: &WorkerId,
+    incarnation: &Incarnation,
+    reopened: u32,
+) -> String {
+    let id = to_consumer_token(id.as_str(), 100);
+    let incarnation = to_consumer_token(incarnation.as_str(), 64);
     format!("worker-{id}-{incarnation}-r{reopened}")
 }
 
 /// The part of a worker's consumer name that is the same in all its generations.
-pub(crate) fn worker_consumer_base(id: &WorkerId) -> String {
-    format!("worker-{}", consumer_token(id.as_str(), 100))
+pub(crate) fn worker_consumer_prefix(id: &WorkerId) -> String {
+    format!("worker-{}", to_consumer_token(id.as_str(), 100))
 }
 
-fn consumer_token(s: &str, max: usize) -> String {
+fn to_consumer_token(s: &str, max: usize) -> String {
     s.chars()
         .take(max)
         .map(|c| match c {
@@ -277,7 +281,7 @@ fn consumer_token(s: &str, max: usize) -> String {
 }
 
 /// Whether a string may be part of a stream's or consumer's name.
-pub(crate) fn is_name(s: &str) -> bool {
+pub(crate) fn is_valid_name_part(s: &str) -> bool {
     !s.is_empty()
         && s.len() <= 128
         && s.chars()
@@ -363,34 +367,40 @@ mod tests {
                 epoch: Epoch(epoch),
                 reopened,
             };
-            let name = leader_consumer("scheduler-submit", Shard(1), generation);
+            let name = leader_consumer_name("scheduler-submit", Shard(1), generation);
             assert_eq!(
-                parse_leader_consumer(&name, Some("scheduler-submit"), Shard(1)),
+                parse_leader_consumer_name(&name, Some("scheduler-submit"), Shard(1)),
                 Some(generation)
             );
             assert_eq!(
-                parse_leader_consumer(&name, Some("scheduler-submit"), Shard(11)),
+                parse_leader_consumer_name(&name, Some("scheduler-submit"), Shard(11)),
                 None
             );
             assert_eq!(
-                parse_leader_consumer(&name, Some("scheduler"), Shard(1)),
+                parse_leader_consumer_name(&name, Some("scheduler"), Shard(1)),
                 None
             );
             assert_eq!(
-                parse_leader_consumer(&name, None, Shard(1)),
+                parse_leader_consumer_name(&name, None, Shard(1)),
                 Some(generation)
             );
         }
-        assert_eq!(parse_leader_consumer("a-s0-ex", Some("a"), Shard(0)), None);
-        assert_eq!(parse_leader_consumer("a-s0-e1-r0", None, Shard(0)), None);
+        assert_eq!(
+            parse_leader_consumer_name("a-s0-ex", Some("a"), Shard(0)),
+            None
+        );
+        assert_eq!(
+            parse_leader_consumer_name("a-s0-e1-r0", None, Shard(0)),
+            None
+        );
     }
 
     #[test]
     fn worker_consumers_have_names_nats_takes() {
         let incarnation = Incarnation::new("x/y.z").expect("an incarnation");
-        let name = worker_consumer(&worker_id("host.a/b@c"), &incarnation, 2);
+        let name = worker_consumer_name(&worker_id("host.a/b@c"), &incarnation, 2);
         assert_eq!(name, "worker-host_a_b_c-x_y_z-r2");
-        let longest = worker_consumer(
+        let longest = worker_consumer_name(
             &worker_id(&"w".repeat(128)),
             &Incarnation::new("i".repeat(64)).expect("an incarnation"),
             u32::MAX,

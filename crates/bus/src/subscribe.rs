@@ -49,7 +49,7 @@ impl Bus {
             None => client.subscribe(subject.to_owned()).await,
         }
         .map_err(|e| BusError::server(format!("subscribing to {subject}"), e))?;
-        self.round_trip().await?;
+        self.ping_server().await?;
         Ok(Subscription {
             subscriber,
             _bus: self.clone(),
@@ -60,7 +60,7 @@ impl Bus {
 impl Bus {
     /// Whether the server answers in time: what was sent on this connection before has
     /// reached it, subscriptions too, and what it sends reaches us.
-    pub async fn answers(&self, within: Duration) -> bool {
+    pub async fn is_responsive(&self, within: Duration) -> bool {
         if self.check_connected().is_err() {
             return false;
         }
@@ -77,7 +77,7 @@ impl Bus {
     /// a subscription stands before the caller tells anybody to send. Flushing is not
     /// enough: it ends when the bytes have left. While NATS is away there is nothing to
     /// wait for; reconnecting subscribes.
-    async fn round_trip(&self) -> Result<(), BusError> {
+    async fn ping_server(&self) -> Result<(), BusError> {
         let client = &self.shared().client;
         for _ in 0..ROUND_TRIPS {
             if self.check_connected().is_err() {
@@ -148,7 +148,7 @@ impl Subscription {
 impl From<async_nats::Message> for Incoming {
     fn from(message: async_nats::Message) -> Self {
         Self {
-            traceparent: traceparent(&message),
+            traceparent: read_traceparent(&message),
             subject: message.subject.to_string(),
             payload: message.payload,
             reply: message.reply.map(|r| r.to_string()),
@@ -156,7 +156,7 @@ impl From<async_nats::Message> for Incoming {
     }
 }
 
-pub(crate) fn traceparent(message: &async_nats::Message) -> Option<String> {
+pub(crate) fn read_traceparent(message: &async_nats::Message) -> Option<String> {
     let value = message.headers.as_ref()?.get(TRACEPARENT)?;
     Some(value.as_str().to_owned())
 }

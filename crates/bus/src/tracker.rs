@@ -22,13 +22,13 @@ struct State {
     /// Of the stream that the sequences belong to.
     generation: u64,
     highest: u64,
-    held: BTreeMap<u64, Held>,
+    held: BTreeMap<u64, TrackedMessage>,
     /// Done, but something before it is not; only where one acknowledgement counts for
     /// all before.
     done: BTreeMap<u64, Subject>,
 }
 
-struct Held {
+struct TrackedMessage {
     published_at: Timestamp,
     /// Which opening of the consumer delivered it last.
     opening: u32,
@@ -71,7 +71,7 @@ impl Tracker {
     }
 
     /// Forgets everything when the stream is another one.
-    pub fn on_stream(&self, generation: u64) {
+    pub fn reset_for_new_stream(&self, generation: u64) {
         let mut state = self.state();
         if state.generation != generation {
             *state = State {
@@ -83,7 +83,7 @@ impl Tracker {
 
     /// Where to go on reading in the same stream if the server knows no more; `None` when
     /// nothing was read from it.
-    pub fn resume_at(&self) -> Option<u64> {
+    pub fn resume_seq(&self) -> Option<u64> {
         let state = self.state();
         let lowest = state.held.first_key_value().map(|(seq, _)| *seq);
         lowest.or_else(|| (state.highest > 0).then(|| state.highest + 1))
@@ -104,7 +104,7 @@ impl Tracker {
             .get_mut(&message.seq)
             .filter(|held| held.published_at == message.published_at);
         let Some(held) = held_before else {
-            let held = Held {
+            let held = TrackedMessage {
                 published_at: message.published_at,
                 opening,
                 reply: reply.clone(),
@@ -162,7 +162,7 @@ impl Tracker {
 
     /// Returns the reply subject of the message's newest delivery, if it is held. The
     /// message will come again.
-    pub fn give_back(&self, message: MessageAt) -> Option<Subject> {
+    pub fn mark_given_back(&self, message: MessageAt) -> Option<Subject> {
         let mut state = self.state();
         let held = state.held.get_mut(&message.seq)?;
         if held.published_at != message.published_at {
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(tracker.track(at(5, T), &"d".into(), 1, 1), Tracked::Held);
         // Its AckWait ran out.
         assert_eq!(tracker.track(at(5, T), &"e".into(), 1, 2), handed(3));
-        tracker.give_back(at(5, T));
+        tracker.mark_given_back(at(5, T));
         assert_eq!(tracker.track(at(5, T), &"f".into(), 1, 1), handed(3));
     }
 
@@ -223,9 +223,9 @@ mod tests {
     fn deliveries_add_up_over_openings() {
         let tracker = Tracker::default();
         tracker.track(at(5, T), &"a".into(), 0, 1);
-        tracker.give_back(at(5, T));
+        tracker.mark_given_back(at(5, T));
         assert_eq!(tracker.track(at(5, T), &"a".into(), 0, 2), handed(2));
-        tracker.give_back(at(5, T));
+        tracker.mark_given_back(at(5, T));
         assert_eq!(tracker.track(at(5, T), &"b".into(), 1, 1), handed(3));
         // Its AckWait ran out.
         assert_eq!(tracker.track(at(5, T), &"b".into(), 1, 2), handed(4));
@@ -247,20 +247,20 @@ mod tests {
     #[test]
     fn reading_goes_on_at_the_oldest_message_held() {
         let tracker = Tracker::default();
-        tracker.on_stream(1);
-        assert_eq!(tracker.resume_at(), None);
+        tracker.reset_for_new_stream(1);
+        assert_eq!(tracker.resume_seq(), None);
         for seq in [5, 6, 7] {
             tracker.track(at(seq, T), &"a".into(), 0, 1);
         }
         tracker.release(at(5, T));
-        tracker.give_back(at(6, T));
-        assert_eq!(tracker.resume_at(), Some(6));
+        tracker.mark_given_back(at(6, T));
+        assert_eq!(tracker.resume_seq(), Some(6));
         tracker.release(at(6, T));
         tracker.release(at(7, T));
-        assert_eq!(tracker.resume_at(), Some(8));
-        tracker.on_stream(1);
-        assert_eq!(tracker.resume_at(), Some(8));
-        tracker.on_stream(2);
-        assert_eq!(tracker.resume_at(), None);
+        assert_eq!(tracker.resume_seq(), Some(8));
+        tracker.reset_for_new_stream(1);
+        assert_eq!(tracker.resume_seq(), Some(8));
+        tracker.reset_for_new_stream(2);
+        assert_eq!(tracker.resume_seq(), None);
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! A wake-up is a hint. The ledger has the job, and the scheduler's replayer finds what no
 //! wake-up announced, so nobody waits for one. A wake-up that cannot be sent is retried in
-//! the background ([`WakeUps::run`]); one that is given up costs time and is counted.
+//! the background ([`WakeUps::send_deferred`]); one that is given up costs time and is counted.
 
 mod pending;
 
@@ -57,7 +57,7 @@ impl WakeUps {
     /// Announces jobs that are committed and due, together: a message costs the bus and
     /// every reader the same whether it names one job or hundreds. `speculation` is the id
     /// under which the leader was told of them before the commit. What cannot be sent is
-    /// left to [`Self::run`].
+    /// left to [`Self::send_deferred`].
     pub async fn publish(
         &self,
         job_ids: Vec<String>,
@@ -71,7 +71,7 @@ impl WakeUps {
         let chunks = job_ids.chunks(packet::WAKE_JOBS);
         let messages = chunks
             .clone()
-            .map(|ids| self.message(ids.to_vec(), speculation, trace_id))
+            .map(|ids| self.build_message(ids.to_vec(), speculation, trace_id))
             .collect();
         let results = bus.publish_all(messages).await;
         for (ids, result) in chunks.zip(results) {
@@ -82,32 +82,35 @@ impl WakeUps {
         }
     }
 
-    /// Leaves the wake-ups of these jobs to [`Self::run`].
+    /// Leaves the wake-ups of these jobs to [`Self::send_deferred`].
     pub fn defer(&self, job_ids: Vec<String>) {
-        self.lost(self.0.pending.put(job_ids.into_iter()));
+        self.report_lost(self.0.pending.push_all(job_ids.into_iter()));
     }
 
     /// Sends what could not be sent before, for ever. `trace_id` is called for each message,
     /// whose jobs come from many traces.
-    pub async fn run(&self, trace_id: impl Fn() -> String) {
-        self.0.pending.run(|ids| self.send(ids, trace_id())).await;
+    pub async fn send_deferred(&self, trace_id: impl Fn() -> String) {
+        self.0
+            .pending
+            .send_all(|ids| self.publish_wake_up(ids, trace_id()))
+            .await;
     }
 
     /// Gives up what is still pending, and says so.
-    pub fn give_up(&self) {
-        self.lost(self.0.pending.len());
+    pub fn abandon_pending(&self) {
+        self.report_lost(self.0.pending.len());
     }
 
     /// Whether the stream has it.
-    async fn send(&self, ids: Vec<String>, trace_id: String) -> bool {
+    async fn publish_wake_up(&self, ids: Vec<String>, trace_id: String) -> bool {
         let (Some(bus), Ok(_permit)) = ((self.0.bus)(), self.0.permits.acquire().await) else {
             return false;
         };
-        let message = self.message(ids, None, &trace_id);
+        let message = self.build_message(ids, None, &trace_id);
         bus.publish(message).await.is_ok()
     }
 
-    fn lost(&self, jobs: usize) {
+    fn report_lost(&self, jobs: usize) {
         if jobs > 0 {
             (self.0.on_lost)(jobs);
         }
@@ -115,7 +118,7 @@ impl WakeUps {
 
     /// Only which jobs: the scheduler reads the rest from the ledger. A wake-up may come
     /// twice, so it needs no place in the stream's memory of ids.
-    fn message(
+    fn build_message(
         &self,
         job_ids: Vec<String>,
         speculation: Option<ahead::Id>,
@@ -128,7 +131,7 @@ impl WakeUps {
         });
         Outgoing {
             subject: subjects::JOB_SUBMIT.to_owned(),
-            payload: packet::seal(self.0.sender, trace_id, now(), wake),
+            payload: packet::encode(self.0.sender, trace_id, wall_clock_now(), wake),
             msg_id: None,
             traceparent: None,
         }
@@ -136,7 +139,7 @@ impl WakeUps {
 }
 
 /// This machine's time, which only the packet carries.
-fn now() -> Timestamp {
+fn wall_clock_now() -> Timestamp {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();

@@ -8,8 +8,8 @@ use clap::{Args, Subcommand};
 use crate::args::Api;
 use crate::exit::Exit;
 use crate::payload;
-use crate::render::{Facts, RenderContext, table, when};
-use crate::session::{self, Answer, Failure, Session};
+use crate::render::{Facts, RenderContext, relative_to_now, render_table};
+use crate::session::{self, CommandResult, Failure, Session};
 use crate::terminal::{Terminal, one_line};
 
 #[derive(Debug, Args)]
@@ -69,10 +69,12 @@ pub enum Action {
 }
 
 pub fn run(args: ApprovalArgs, terminal: Terminal) -> Exit {
-    session::run(args.api, terminal, |session| act(session, args.action))
+    session::run_with_session(args.api, terminal, |session| {
+        run_action(session, args.action)
+    })
 }
 
-async fn act(session: Session, action: Action) -> Answer {
+async fn run_action(session: Session, action: Action) -> CommandResult {
     match action {
         Action::List {
             status,
@@ -90,11 +92,11 @@ async fn act(session: Session, action: Action) -> Answer {
             };
             let page = session.client.approvals(&request).await?;
             if session.json {
-                return session.print(&page);
+                return session.print_json(&page);
             }
             session
                 .terminal
-                .say(&list(&page, &session.render_context()));
+                .print(&render_approval_table(&page, &session.render_context()));
             if let Some(cursor) = &page.next_cursor {
                 let text = format!("more entries: --cursor {cursor}");
                 session.terminal.hint(&text);
@@ -104,10 +106,10 @@ async fn act(session: Session, action: Action) -> Answer {
         Action::Show { id } => {
             let detail = session.client.approval(&id).await?;
             if session.json {
-                return session.print(&detail);
+                return session.print_json(&detail);
             }
-            let text = show(&detail.approval, Some(&detail), &session.render_context());
-            session.terminal.say(&text);
+            let text = render_approval(&detail.approval, Some(&detail), &session.render_context());
+            session.terminal.print(&text);
             Ok(Exit::Done)
         }
         Action::Approve {
@@ -115,7 +117,10 @@ async fn act(session: Session, action: Action) -> Answer {
             reason,
             constraints,
         } => {
-            let narrowed = constraints.as_deref().map(payload::read).transpose()?;
+            let narrowed = constraints
+                .as_deref()
+                .map(payload::read_payload)
+                .transpose()?;
             let narrowed = narrowed
                 .map(|raw| serde_json::from_str(raw.get()))
                 .transpose()
@@ -133,17 +138,17 @@ async fn act(session: Session, action: Action) -> Answer {
     }
 }
 
-fn print_vote(session: &Session, approval: &Approval) -> Answer {
+fn print_vote(session: &Session, approval: &Approval) -> CommandResult {
     if session.json {
-        return session.print(approval);
+        return session.print_json(approval);
     }
     session
         .terminal
-        .say(&show(approval, None, &session.render_context()));
+        .print(&render_approval(approval, None, &session.render_context()));
     Ok(Exit::Done)
 }
 
-fn list(page: &ApprovalPage, ctx: &RenderContext) -> String {
+fn render_approval_table(page: &ApprovalPage, ctx: &RenderContext) -> String {
     if page.items.is_empty() {
         return "nothing waits for an approval".to_owned();
     }
@@ -158,15 +163,15 @@ fn list(page: &ApprovalPage, ctx: &RenderContext) -> String {
             one_line(&a.topic),
             one_line(&a.tenant_id),
             one_line(&a.rule_id),
-            when(&a.created_at, ctx),
-            when(&a.expires_at, ctx),
+            relative_to_now(&a.created_at, ctx),
+            relative_to_now(&a.expires_at, ctx),
             one_line(&a.reason),
         ]
     });
-    table(header, rows)
+    render_table(header, rows)
 }
 
-fn show(a: &Approval, detail: Option<&ApprovalDetail>, ctx: &RenderContext) -> String {
+fn render_approval(a: &Approval, detail: Option<&ApprovalDetail>, ctx: &RenderContext) -> String {
     let heading = format!(
         "{}  {}  {}",
         ctx.paint.bold(&one_line(&a.job_id)),
@@ -211,17 +216,17 @@ fn show(a: &Approval, detail: Option<&ApprovalDetail>, ctx: &RenderContext) -> S
         .chain(a.approver_roles.iter().map(|r| format!("role {r}")))
         .collect();
     fact("approvers", one_line(&may.join(", ")));
-    fact("created", when(&a.created_at, ctx));
-    fact("expires", when(&a.expires_at, ctx));
+    fact("created", relative_to_now(&a.created_at, ctx));
+    fact("expires", relative_to_now(&a.expires_at, ctx));
     fact(
         "decided",
         one_line(a.decided_reason.as_deref().unwrap_or_default()),
     );
     for vote in &a.votes {
-        fact("vote", vote_line(vote));
+        fact("vote", format_vote(vote));
     }
     for entry in detail.iter().flat_map(|d| &d.audit) {
-        let at = when(&entry.at, ctx);
+        let at = relative_to_now(&entry.at, ctx);
         let line = format!(
             "{} by {} ({at})",
             one_line(&entry.kind),
@@ -229,10 +234,10 @@ fn show(a: &Approval, detail: Option<&ApprovalDetail>, ctx: &RenderContext) -> S
         );
         fact("audit", line);
     }
-    facts.text()
+    facts.into_text()
 }
 
-fn vote_line(vote: &Vote) -> String {
+fn format_vote(vote: &Vote) -> String {
     let word = if vote.approve { "approved" } else { "rejected" };
     let mut line = format!("{word} by {}", one_line(&vote.voter));
     if !vote.reason.is_empty() {
@@ -322,7 +327,7 @@ mod tests {
 
     #[test]
     fn a_request_says_who_is_asked_and_who_spoke() {
-        let text = show(&detail().approval, None, &render_context());
+        let text = render_approval(&detail().approval, None, &render_context());
         for part in [
             "j-1  PENDING  APPROVAL_REQUIRED",
             "1 of 2",
@@ -351,7 +356,7 @@ mod tests {
                         {"path": "labels.env", "new": "prod"}],
         }))
         .unwrap();
-        let text = show(&held.approval, Some(&held), &render_context());
+        let text = render_approval(&held.approval, Some(&held), &render_context());
         for part in [
             "env=prod",
             r#"{"to": "eve"} (the beginning of 99999 bytes)"#,
@@ -372,13 +377,13 @@ mod tests {
             items: vec![detail().approval],
             next_cursor: None,
         };
-        let text = list(&page, &render_context());
+        let text = render_approval_table(&page, &render_context());
         assert!(text.starts_with("JOB"), "{text}");
         assert!(text.contains("1/2") && text.contains("job.pay"), "{text}");
         assert_eq!(page.items[0].job_state, JobState::ApprovalRequired);
         page.items.clear();
         assert_eq!(
-            list(&page, &render_context()),
+            render_approval_table(&page, &render_context()),
             "nothing waits for an approval"
         );
     }

@@ -76,7 +76,7 @@ pub struct Api {
         long,
         env = "AIRLOCK_API_KEY",
         hide_env_values = true,
-        value_parser = secret,
+        value_parser = parse_secret,
         global = true
     )]
     pub api_key: Option<SecretString>,
@@ -127,7 +127,7 @@ pub struct Submit {
     #[arg(long)]
     pub priority: Option<Priority>,
     /// Label of the job; may be repeated
-    #[arg(long = "label", short, value_name = "KEY=VALUE", value_parser = pair)]
+    #[arg(long = "label", short, value_name = "KEY=VALUE", value_parser = parse_key_value)]
     pub labels: Vec<(String, String)>,
     /// Risk tag, which the policy evaluates; may be repeated
     #[arg(long = "risk-tag", value_name = "TAG")]
@@ -142,16 +142,16 @@ pub struct Submit {
     #[arg(long, value_name = "NUMBER")]
     pub estimated_cost: Option<Cost>,
     /// Do not run it before this much time has passed, as in 5s or 2h
-    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "due_at")]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, conflicts_with = "due_at")]
     pub delay: Option<Duration>,
     /// Do not run it before this time, in RFC 3339
-    #[arg(long, value_name = "TIMESTAMP", value_parser = moment)]
+    #[arg(long, value_name = "TIMESTAMP", value_parser = parse_timestamp)]
     pub due_at: Option<Timestamp>,
     /// Maximum number of attempts
     #[arg(long, value_name = "N")]
     pub max_attempts: Option<NonZeroU32>,
     /// Longest time that a run may take, as in 30s; a longer one ends the job as TIMEOUT
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub timeout: Option<Duration>,
     /// Submitting again with the same key returns the same job
     #[arg(long, value_name = "KEY")]
@@ -167,7 +167,7 @@ pub struct Submit {
         long,
         short,
         value_name = "TIME",
-        value_parser = duration,
+        value_parser = parse_duration,
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = DEFAULT_WAIT
@@ -178,7 +178,7 @@ pub struct Submit {
 #[derive(Debug, Args)]
 pub struct List {
     /// Only jobs in this state; may be repeated
-    #[arg(long = "state", value_name = "STATE", value_delimiter = ',', value_parser = state)]
+    #[arg(long = "state", value_name = "STATE", value_delimiter = ',', value_parser = parse_state)]
     pub states: Vec<JobState>,
     /// Only jobs of this topic
     #[arg(long)]
@@ -203,11 +203,11 @@ pub struct Dev {
     pub listen: Option<String>,
 }
 
-fn secret(text: &str) -> Result<SecretString, Infallible> {
+fn parse_secret(text: &str) -> Result<SecretString, Infallible> {
     Ok(SecretString::from(text))
 }
 
-pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
+pub(crate) fn parse_key_value(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         Some(_) | None => Err("expected KEY=VALUE".to_owned()),
@@ -215,16 +215,16 @@ pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
 }
 
 /// In the grammar of the services' settings.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     airlock_settings::duration::parse(text).map_err(|error| error.to_string())
 }
 
-pub fn moment(text: &str) -> Result<Timestamp, String> {
+pub fn parse_timestamp(text: &str) -> Result<Timestamp, String> {
     Timestamp::parse_rfc3339(text)
         .map_err(|_| "write it as in 2030-01-31T12:00:00Z or 2030-01-31T12:00:00+02:00".to_owned())
 }
 
-fn state(text: &str) -> Result<JobState, String> {
+fn parse_state(text: &str) -> Result<JobState, String> {
     JobState::ALL
         .into_iter()
         .find(|state| state.as_str().eq_ignore_ascii_case(&text.replace('-', "_")))
@@ -332,9 +332,9 @@ mod tests {
 
     #[test]
     fn days_are_24_hours() {
-        assert_eq!(duration("1d"), Ok(Duration::from_secs(86_400)));
-        assert!(duration("9999999999999999999d").is_err());
-        assert!(duration("999999999999999d").is_err());
+        assert_eq!(parse_duration("1d"), Ok(Duration::from_secs(86_400)));
+        assert!(parse_duration("9999999999999999999d").is_err());
+        assert!(parse_duration("999999999999999d").is_err());
     }
 
     #[test]

@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use secrecy::{ExposeSecret, SecretString};
 
 const DEFAULT_URL: &str = "http://127.0.0.1:8080";
-const FILE: &str = ".airlock/dev.env";
+const DEV_ENV_FILE: &str = ".airlock/dev.env";
 /// The file has five short lines.
-const MAX_FILE: u64 = 64 << 10;
+const MAX_FILE_BYTES: u64 = 64 << 10;
 
 /// An API and what opens it.
 #[derive(Debug, Clone)]
@@ -29,7 +29,7 @@ pub struct Target {
 
 impl Target {
     /// The address without a password that someone may have put into it.
-    pub fn shown(&self) -> String {
+    pub fn url_without_password(&self) -> String {
         match self.url.split_once("://") {
             Some((scheme, rest)) => {
                 let host = rest.find(['/', '?', '#']).unwrap_or(rest.len());
@@ -42,7 +42,7 @@ impl Target {
     }
 
     /// What was given, completed by the file nearest to `folder`.
-    pub fn find(url: Option<String>, key: Option<SecretString>, folder: &Path) -> Self {
+    pub fn resolve(url: Option<String>, key: Option<SecretString>, folder: &Path) -> Self {
         // A variable set to nothing is one that was unset.
         let url = url.filter(|url| !url.is_empty());
         let key = key.filter(|key| !key.expose_secret().is_empty());
@@ -54,11 +54,11 @@ impl Target {
         if key.is_some() {
             return given;
         }
-        let Some(file) = DevEnv::nearest(folder) else {
+        let Some(file) = DevEnv::find_nearest(folder) else {
             return given;
         };
         match (&url, file.url.as_deref()) {
-            (Some(given_url), Some(file_url)) if !same(given_url, file_url) => given,
+            (Some(given_url), Some(file_url)) if !is_same_url(given_url, file_url) => given,
             (Some(_), None) => given,
             (Some(_), Some(_)) | (None, _) => Self {
                 url: url.or(file.url).unwrap_or_else(|| DEFAULT_URL.to_owned()),
@@ -69,7 +69,7 @@ impl Target {
     }
 }
 
-fn same(a: &str, b: &str) -> bool {
+fn is_same_url(a: &str, b: &str) -> bool {
     a.trim_end_matches('/')
         .eq_ignore_ascii_case(b.trim_end_matches('/'))
 }
@@ -84,29 +84,29 @@ struct DevEnv {
 impl DevEnv {
     /// The file in `folder` or its nearest parent that has one. An unreadable file is
     /// like none: someone else's development is not ours.
-    fn nearest(folder: &Path) -> Option<Self> {
+    fn find_nearest(folder: &Path) -> Option<Self> {
         folder
             .ancestors()
-            .find_map(|folder| Self::read(folder.join(FILE)))
+            .find_map(|folder| Self::read_file(folder.join(DEV_ENV_FILE)))
     }
 
-    fn read(path: PathBuf) -> Option<Self> {
+    fn read_file(path: PathBuf) -> Option<Self> {
         let mut text = String::new();
         File::open(&path)
             .ok()?
-            .take(MAX_FILE)
+            .take(MAX_FILE_BYTES)
             .read_to_string(&mut text)
             .ok()?;
         Some(Self {
-            url: variable(&text, "AIRLOCK_URL"),
-            key: variable(&text, "AIRLOCK_API_KEY").map(SecretString::from),
+            url: shell_variable(&text, "AIRLOCK_URL"),
+            key: shell_variable(&text, "AIRLOCK_API_KEY").map(SecretString::from),
             path,
         })
     }
 }
 
 /// The value that sourcing `text` would give `name`: the last one counts.
-fn variable(text: &str, name: &str) -> Option<String> {
+fn shell_variable(text: &str, name: &str) -> Option<String> {
     text.lines()
         .filter_map(|line| {
             let line = line.trim();
@@ -114,12 +114,12 @@ fn variable(text: &str, name: &str) -> Option<String> {
             line.strip_prefix(name)?.strip_prefix('=')
         })
         .next_back()
-        .map(unquote)
+        .map(unquote_shell)
         .filter(|value| !value.is_empty())
 }
 
 /// Undoes a shell's quoting, as far as values without `$` and backquotes need it.
-fn unquote(text: &str) -> String {
+fn unquote_shell(text: &str) -> String {
     let mut value = String::with_capacity(text.len());
     let mut open: Option<char> = None;
     let mut chars = text.chars();
@@ -148,7 +148,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(folder.path().join(".airlock")).unwrap();
         std::fs::create_dir_all(folder.path().join("crates/deep")).unwrap();
-        std::fs::write(folder.path().join(FILE), TEXT).unwrap();
+        std::fs::write(folder.path().join(DEV_ENV_FILE), TEXT).unwrap();
         folder
     }
 
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn the_file_of_a_parent_folder_is_found() {
         let checkout = checkout();
-        let target = Target::find(None, None, &checkout.path().join("crates/deep"));
+        let target = Target::resolve(None, None, &checkout.path().join("crates/deep"));
         assert_eq!(target.url, "http://127.0.0.1:8099");
         assert_eq!(key(&target), Some("dev-it's"));
         assert!(!format!("{target:?}").contains("dev-it"));
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn a_given_key_never_goes_where_a_file_says() {
         let checkout = checkout();
-        let target = Target::find(None, Some("mine".into()), checkout.path());
+        let target = Target::resolve(None, Some("mine".into()), checkout.path());
         assert_eq!(target.url, DEFAULT_URL);
         assert_eq!(key(&target), Some("mine"));
     }
@@ -176,9 +176,9 @@ mod tests {
     #[test]
     fn the_files_key_goes_only_to_the_files_address() {
         let checkout = checkout();
-        let elsewhere = Target::find(Some("https://example.org".into()), None, checkout.path());
+        let elsewhere = Target::resolve(Some("https://example.org".into()), None, checkout.path());
         assert_eq!(key(&elsewhere), None);
-        let same = Target::find(Some("http://127.0.0.1:8099/".into()), None, checkout.path());
+        let same = Target::resolve(Some("http://127.0.0.1:8099/".into()), None, checkout.path());
         assert_eq!(key(&same), Some("dev-it's"));
     }
 
@@ -190,7 +190,7 @@ mod tests {
                 key: None,
                 file: None,
             }
-            .shown()
+            .url_without_password()
         };
         assert_eq!(shown("http://me:pa@ss@host:1/x@y"), "http://host:1/x@y");
         assert_eq!(shown("http://host:1"), "http://host:1");
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn without_anything_it_is_the_default() {
         let folder = tempfile::tempdir().unwrap();
-        let target = Target::find(Some(String::new()), Some("".into()), folder.path());
+        let target = Target::resolve(Some(String::new()), Some("".into()), folder.path());
         assert_eq!(target.url, DEFAULT_URL);
         assert!(target.key.is_none() && target.file.is_none());
     }
@@ -213,9 +213,12 @@ mod tests {
             ("'a'\\''b'", "a'b"),
             ("a # comment", "a"),
         ] {
-            assert_eq!(unquote(text), value, "{text}");
+            assert_eq!(unquote_shell(text), value, "{text}");
         }
-        assert_eq!(variable("A=1\nexport A=2\nAB=3", "A").as_deref(), Some("2"));
-        assert_eq!(variable("A=", "A"), None);
+        assert_eq!(
+            shell_variable("A=1\nexport A=2\nAB=3", "A").as_deref(),
+            Some("2")
+        );
+        assert_eq!(shell_variable("A=", "A"), None);
     }
 }

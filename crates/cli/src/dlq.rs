@@ -9,11 +9,11 @@ use airlock_model::Timestamp;
 use clap::{Args, Subcommand};
 
 use self::bulk::{Prompt, Rate};
-use crate::args::{Api, moment};
+use crate::args::{Api, parse_timestamp};
 use crate::exit::Exit;
-use crate::render::{Facts, RenderContext, table, when};
-use crate::session::{self, Answer, Failure, Session};
-use crate::terminal::{Terminal, clean, one_line};
+use crate::render::{Facts, RenderContext, relative_to_now, render_table};
+use crate::session::{self, CommandResult, Failure, Session};
+use crate::terminal::{Terminal, one_line, strip_control_chars};
 
 #[derive(Debug, Args)]
 pub struct DlqArgs {
@@ -47,7 +47,7 @@ pub enum Action {
     /// Retry a dead letter, or all that match a filter, by submitting the request again
     Retry {
         #[command(flatten)]
-        which: Which,
+        which: Selection,
         /// Rate of retries, as in 50/s or 10/m
         #[arg(long, value_name = "N/s", default_value = "50/s")]
         rate: Rate,
@@ -58,7 +58,7 @@ pub enum Action {
     /// Delete a dead letter, or all that match a filter
     Delete {
         #[command(flatten)]
-        which: Which,
+        which: Selection,
         /// Delete more than one without asking
         #[arg(long, short)]
         yes: bool,
@@ -78,16 +78,16 @@ pub struct Filter {
     #[arg(long, value_name = "CODE")]
     pub reason_code: Option<String>,
     /// Only dead letters written after this time, in RFC 3339
-    #[arg(long, value_name = "TIMESTAMP", value_parser = moment)]
+    #[arg(long, value_name = "TIMESTAMP", value_parser = parse_timestamp)]
     pub after: Option<Timestamp>,
     /// Only dead letters written before this time, in RFC 3339
-    #[arg(long, value_name = "TIMESTAMP", value_parser = moment)]
+    #[arg(long, value_name = "TIMESTAMP", value_parser = parse_timestamp)]
     pub before: Option<Timestamp>,
 }
 
 /// One letter, or many.
 #[derive(Debug, Args)]
-pub struct Which {
+pub struct Selection {
     #[arg(value_name = "ID", conflicts_with_all = ["job", "topic", "reason_code", "after", "before", "all", "dry_run"])]
     pub id: Option<i64>,
     #[command(flatten)]
@@ -101,7 +101,7 @@ pub struct Which {
 }
 
 impl Filter {
-    fn request(self) -> DeadLetterFilter {
+    fn into_api_filter(self) -> DeadLetterFilter {
         DeadLetterFilter {
             job_id: self.job,
             topic: self.topic,
@@ -122,10 +122,12 @@ impl Filter {
 }
 
 pub fn run(args: DlqArgs, terminal: Terminal) -> Exit {
-    session::run(args.api, terminal, |session| act(session, args.action))
+    session::run_with_session(args.api, terminal, |session| {
+        run_action(session, args.action)
+    })
 }
 
-async fn act(session: Session, action: Action) -> Answer {
+async fn run_action(session: Session, action: Action) -> CommandResult {
     match action {
         Action::List {
             filter,
@@ -133,7 +135,7 @@ async fn act(session: Session, action: Action) -> Answer {
             limit,
             cursor,
         } => {
-            let mut filter = filter.request();
+            let mut filter = filter.into_api_filter();
             filter.retried = retried;
             filter.limit = Some(limit.into());
             let page = session
@@ -141,11 +143,11 @@ async fn act(session: Session, action: Action) -> Answer {
                 .dead_letters(&filter, cursor.as_deref())
                 .await?;
             if session.json {
-                return session.print(&page);
+                return session.print_json(&page);
             }
             session
                 .terminal
-                .say(&list(&page, &session.render_context()));
+                .print(&render_dead_letter_table(&page, &session.render_context()));
             if let Some(cursor) = &page.next_cursor {
                 let text = format!("more entries: --cursor {cursor}");
                 session.terminal.hint(&text);
@@ -155,35 +157,35 @@ async fn act(session: Session, action: Action) -> Answer {
         Action::Show { id } => {
             let letter = session.client.dead_letter(id).await?;
             if session.json {
-                return session.print(&letter);
+                return session.print_json(&letter);
             }
             session
                 .terminal
-                .say(&show(&letter, &session.render_context()));
+                .print(&render_dead_letter(&letter, &session.render_context()));
             Ok(Exit::Done)
         }
         Action::Retry {
             which,
             rate,
             max_failures,
-        } => bulk::retry(&session, which, rate, max_failures).await,
+        } => bulk::retry_selected(&session, which, rate, max_failures).await,
         Action::Delete { which, yes } => {
-            bulk::delete(&session, which, yes, &mut Prompt::terminal()).await
+            bulk::delete_selected(&session, which, yes, &mut Prompt::from_terminal()).await
         }
     }
 }
 
 /// The filter, unless nothing at all was said.
-fn selection(which: Which) -> Result<(DeadLetterFilter, bool, bool), Failure> {
+fn require_filter(which: Selection) -> Result<(DeadLetterFilter, bool, bool), Failure> {
     if which.filter.is_empty() && !which.all {
         return Err(Failure::usage(
             "name a dead letter, a filter (--topic, --reason-code, --job, --after, --before) or --all",
         ));
     }
-    Ok((which.filter.request(), which.all, which.dry_run))
+    Ok((which.filter.into_api_filter(), which.all, which.dry_run))
 }
 
-fn list(page: &DeadLetterPage, ctx: &RenderContext) -> String {
+fn render_dead_letter_table(page: &DeadLetterPage, ctx: &RenderContext) -> String {
     if page.items.is_empty() {
         return "no dead letters".to_owned();
     }
@@ -209,15 +211,15 @@ fn list(page: &DeadLetterPage, ctx: &RenderContext) -> String {
             text(&letter.tenant_id),
             text(&letter.last_state),
             letter.attempts.to_string(),
-            when(&letter.created_at, ctx),
+            relative_to_now(&letter.created_at, ctx),
             text(&letter.retried_as),
             one_line(&letter.reason),
         ]
     });
-    table(header, rows)
+    render_table(header, rows)
 }
 
-fn show(detail: &DeadLetterDetail, ctx: &RenderContext) -> String {
+fn render_dead_letter(detail: &DeadLetterDetail, ctx: &RenderContext) -> String {
     let letter = &detail.letter;
     let heading = format!(
         "{}  {}",
@@ -234,17 +236,20 @@ fn show(detail: &DeadLetterDetail, ctx: &RenderContext) -> String {
     fact("last state", text(&letter.last_state));
     fact("attempts", Some(letter.attempts.to_string()));
     fact("subject", text(&letter.subject));
-    fact("created", Some(when(&letter.created_at, ctx)));
+    fact("created", Some(relative_to_now(&letter.created_at, ctx)));
     let again = letter.retried_as.as_deref().map(|job| {
         let at = letter.retried_at.as_deref().unwrap_or_default();
-        format!("as {} ({})", one_line(job), when(at, ctx))
+        format!("as {} ({})", one_line(job), relative_to_now(at, ctx))
     });
     fact("retried", again);
     fact("trace", text(&detail.trace_id));
-    let request = detail.request.as_ref().map(|r| clean(r.get()).into_owned());
+    let request = detail
+        .request
+        .as_ref()
+        .map(|r| strip_control_chars(r.get()).into_owned());
     fact("request", request);
     fact("packet", text(&detail.packet_base64));
-    facts.text()
+    facts.into_text()
 }
 
 #[cfg(test)]
@@ -279,12 +284,12 @@ mod tests {
         let Ok(Action::Delete { which, yes: false }) = action(&["delete"]) else {
             panic!("not a deletion");
         };
-        assert!(selection(which).is_err());
+        assert!(require_filter(which).is_err());
         let Ok(Action::Retry { which, .. }) = action(&["retry", "--reason-code", "x", "--dry-run"])
         else {
             panic!("not a retry");
         };
-        let Ok((filter, all, dry_run)) = selection(which) else {
+        let Ok((filter, all, dry_run)) = require_filter(which) else {
             panic!("refused");
         };
         assert_eq!(filter.reason_code.as_deref(), Some("x"));
@@ -301,7 +306,7 @@ mod tests {
             "request": {"topic": "job.pay", "payload": {"n": 1}},
         });
         let whole: DeadLetterDetail = serde_json::from_str(&letter.to_string()).unwrap();
-        let text = show(&whole, &render_context());
+        let text = render_dead_letter(&whole, &render_context());
         for part in [
             "dead letter 7  failed",
             "as j-2 (1 min ago)",
@@ -314,7 +319,7 @@ mod tests {
             items: vec![serde_json::from_value(letter).unwrap()],
             next_cursor: None,
         };
-        let text = list(&page, &render_context());
+        let text = render_dead_letter_table(&page, &render_context());
         assert!(text.starts_with("ID"), "{text}");
         assert!(
             text.contains("job.pay") && text.contains("5 min ago"),

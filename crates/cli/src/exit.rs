@@ -30,7 +30,7 @@ impl Exit {
     }
 
     /// For whoever waited for a job that is now in `state`.
-    pub const fn of(state: JobState) -> Self {
+    pub const fn from_job_state(state: JobState) -> Self {
         match state {
             JobState::Succeeded => Self::Done,
             JobState::Failed
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn only_success_is_zero_and_only_an_end_is_an_answer() {
         for state in JobState::ALL {
-            let exit = Exit::of(state);
+            let exit = Exit::from_job_state(state);
             assert_eq!(exit == Exit::Done, state == JobState::Succeeded, "{state}");
             assert_eq!(exit == Exit::Unfinished, !state.is_final(), "{state}");
         }

@@ -6,10 +6,10 @@ use airlock_client::{ClientError, Problem};
 
 use crate::connect::Target;
 use crate::exit::Exit;
-use crate::terminal::{Terminal, clean};
+use crate::terminal::{Terminal, strip_control_chars};
 
 /// How the types of the API's problems begin.
-const PROBLEMS: &str = "urn:airlock:problem:";
+const PROBLEM_TYPE_PREFIX: &str = "urn:airlock:problem:";
 
 /// An error as a person reads it.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,9 +23,9 @@ pub struct Explained {
 impl Explained {
     /// Prints it. Hints are printed for scripts too: their logs are read when they fail.
     pub fn print(&self, terminal: Terminal) -> Exit {
-        terminal.error(&clean(&self.text));
+        terminal.error(&strip_control_chars(&self.text));
         if let Some(hint) = &self.hint {
-            terminal.note(&terminal.err.dim(&clean(hint)));
+            terminal.note(&terminal.err.dim(&strip_control_chars(hint)));
         }
         self.exit
     }
@@ -37,8 +37,8 @@ pub fn is_transient(error: &ClientError) -> bool {
 }
 
 /// What `error` means to whoever asked `target`.
-pub fn explain(error: &ClientError, target: &Target) -> Explained {
-    let url = target.shown();
+pub fn explain_error(error: &ClientError, target: &Target) -> Explained {
+    let url = target.url_without_password();
     match error {
         ClientError::Config(text) => Explained {
             text: text.clone(),
@@ -46,12 +46,12 @@ pub fn explain(error: &ClientError, target: &Target) -> Explained {
             exit: Exit::Usage,
         },
         ClientError::Problem(problem) => Explained {
-            text: problem_text(problem),
-            hint: hint(problem, target),
-            exit: exit(problem),
+            text: format_problem(problem),
+            hint: hint_for_problem(problem, target),
+            exit: exit_for_problem(problem),
         },
         ClientError::Transport(cause) => Explained {
-            text: format!("cannot reach the API at {url}: {}", innermost(cause)),
+            text: format!("cannot reach the API at {url}: {}", root_cause_text(cause)),
             hint: Some(
                 "is it running? try ./dev up; or say where it is with --url or AIRLOCK_URL"
                     .to_owned(),
@@ -66,7 +66,7 @@ pub fn explain(error: &ClientError, target: &Target) -> Explained {
     }
 }
 
-fn problem_text(problem: &Problem) -> String {
+fn format_problem(problem: &Problem) -> String {
     let mut text = problem.to_string();
     // With one field the detail names it already.
     if problem.errors.len() > 1 {
@@ -82,7 +82,7 @@ fn problem_text(problem: &Problem) -> String {
     text
 }
 
-fn exit(problem: &Problem) -> Exit {
+fn exit_for_problem(problem: &Problem) -> Exit {
     match problem.status {
         // The job stood in the way, not the request.
         409 if problem.state.is_some() => Exit::Failed,
@@ -92,11 +92,14 @@ fn exit(problem: &Problem) -> Exit {
 }
 
 /// What to try next, by the type of the problem: one status has many meanings.
-fn hint(problem: &Problem, target: &Target) -> Option<String> {
-    let kind = problem.kind.strip_prefix(PROBLEMS).unwrap_or_default();
+fn hint_for_problem(problem: &Problem, target: &Target) -> Option<String> {
+    let kind = problem
+        .kind
+        .strip_prefix(PROBLEM_TYPE_PREFIX)
+        .unwrap_or_default();
     let field = problem.field.as_deref();
     let text = match kind {
-        "unauthorized" => return Some(key_hint(target)),
+        "unauthorized" => return Some(hint_about_key(target)),
         // Of a job that may be seen, only a vote is refused.
         "forbidden" if problem.job_id.is_some() => {
             "somebody else's key is needed: --api-key KEY (after ./dev up: $AIRLOCK_APPROVER_KEY)"
@@ -122,7 +125,7 @@ fn hint(problem: &Problem, target: &Target) -> Option<String> {
     Some(text.to_owned())
 }
 
-fn key_hint(target: &Target) -> String {
+fn hint_about_key(target: &Target) -> String {
     match (&target.key, &target.file) {
         (None, _) => {
             "no key was given: set AIRLOCK_API_KEY (after ./dev up: . .airlock/dev.env)".to_owned()
@@ -138,7 +141,7 @@ fn key_hint(target: &Target) -> String {
 }
 
 /// The last cause, which is the one that says something: `Connection refused`.
-fn innermost(error: &(dyn Error + 'static)) -> String {
+fn root_cause_text(error: &(dyn Error + 'static)) -> String {
     let mut last = error;
     while let Some(cause) = last.source() {
         last = cause;
@@ -172,13 +175,13 @@ mod tests {
 
     fn typed(status: u16, kind: &str) -> Problem {
         Problem {
-            kind: format!("{PROBLEMS}{kind}"),
+            kind: format!("{PROBLEM_TYPE_PREFIX}{kind}"),
             ..problem(status)
         }
     }
 
     fn explained(problem: Problem, key: Option<&str>) -> Explained {
-        explain(&ClientError::Problem(Box::new(problem)), &target(key))
+        explain_error(&ClientError::Problem(Box::new(problem)), &target(key))
     }
 
     #[test]
@@ -271,7 +274,7 @@ mod tests {
     async fn nobody_there_says_how_to_start_it() {
         let client = airlock_client::Client::new("http://127.0.0.1:9", "k").unwrap();
         let error = client.with_retries(0).get("x").await.unwrap_err();
-        let explained = explain(&error, &target(None));
+        let explained = explain_error(&error, &target(None));
         assert_eq!(explained.exit, Exit::Unreachable);
         assert!(explained.text.contains("refused"), "{}", explained.text);
         assert!(explained.hint.unwrap().contains("./dev up"));

@@ -12,10 +12,10 @@ use tokio::time::Instant;
 
 use crate::explain::is_transient;
 
-const QUICK: Duration = Duration::from_millis(50);
-const SLOW: Duration = Duration::from_secs(1);
+const MIN_POLL: Duration = Duration::from_millis(50);
+const MAX_POLL: Duration = Duration::from_secs(1);
 /// How long the API may be away.
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_OUTAGE: Duration = Duration::from_secs(30);
 
 /// Whether what was seen is news.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,14 +25,14 @@ pub enum Seen {
 }
 
 /// Shows `id` to `see` until it has ended, or `bound` is over. Gives it as it was last.
-pub async fn follow(
+pub async fn follow_job(
     client: &Client,
     id: &str,
     bound: Option<Duration>,
     mut see: impl FnMut(&Job) -> Seen,
 ) -> Result<Job, ClientError> {
     let deadline = bound.map(|bound| Instant::now() + bound);
-    let mut pause = QUICK;
+    let mut pause = MIN_POLL;
     let mut last: Option<Job> = None;
     let mut last_answer_at = Instant::now();
     loop {
@@ -49,8 +49,8 @@ pub async fn follow(
             Ok(job) => {
                 last_answer_at = Instant::now();
                 pause = match see(&job) {
-                    Seen::New => QUICK,
-                    Seen::Unchanged => (pause * 3 / 2).min(SLOW),
+                    Seen::New => MIN_POLL,
+                    Seen::Unchanged => (pause * 3 / 2).min(MAX_POLL),
                 };
                 if job.state.is_final() {
                     return Ok(job);
@@ -59,8 +59,8 @@ pub async fn follow(
             }
             // A job that was never seen is a mistake more often than an outage.
             Err(error) if last.is_none() || !is_transient(&error) => return Err(error),
-            Err(error) if last_answer_at.elapsed() >= PATIENCE => return Err(error),
-            Err(_) => tokio::time::sleep(SLOW).await,
+            Err(error) if last_answer_at.elapsed() >= MAX_OUTAGE => return Err(error),
+            Err(_) => tokio::time::sleep(MAX_POLL).await,
         }
         if let (Some(deadline), Some(job)) = (deadline, last.as_ref())
             && Instant::now() >= deadline

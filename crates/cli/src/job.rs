@@ -8,24 +8,26 @@ use serde::Serialize;
 
 use crate::args::{self, Action};
 use crate::exit::Exit;
-use crate::follow::{Seen, follow};
+use crate::follow::{Seen, follow_job};
 use crate::payload;
 use crate::render::{self, Updates};
-use crate::session::{self, Answer, Failure, Session};
+use crate::session::{self, CommandResult, Failure, Session};
 use crate::terminal::{Terminal, one_line};
 
 pub fn run(args: args::Job, terminal: Terminal) -> Exit {
-    session::run(args.api, terminal, |session| act(session, args.action))
+    session::run_with_session(args.api, terminal, |session| {
+        run_action(session, args.action)
+    })
 }
 
-async fn act(session: Session, action: Action) -> Answer {
+async fn run_action(session: Session, action: Action) -> CommandResult {
     match action {
-        Action::Submit(submit) => session.submit(*submit).await,
-        Action::Get { id } => session.get(&id).await,
-        Action::List(list) => session.list(list).await,
-        Action::Watch { id } => session.watch(&id, None).await,
-        Action::Cancel { id, reason } => session.cancel(&id, reason.as_deref()).await,
-        Action::Explain { id } => session.explain(&id).await,
+        Action::Submit(submit) => session.submit_job(*submit).await,
+        Action::Get { id } => session.print_job(&id).await,
+        Action::List(list) => session.list_jobs(list).await,
+        Action::Watch { id } => session.watch_job(&id, None).await,
+        Action::Cancel { id, reason } => session.cancel_job(&id, reason.as_deref()).await,
+        Action::Explain { id } => session.explain_job(&id).await,
     }
 }
 
@@ -37,18 +39,18 @@ struct PageJson<'a> {
 }
 
 impl Session {
-    async fn submit(mut self, submit: args::Submit) -> Answer {
+    async fn submit_job(mut self, submit: args::Submit) -> CommandResult {
         if let Some(tenant) = &submit.tenant {
             self.client = self.client.for_tenant(tenant)?;
         }
         let wait = submit.wait;
-        let accepted = self.client.submit(&request(submit)?).await?;
+        let accepted = self.client.submit(&to_submit_request(submit)?).await?;
         let id = &accepted.job_id;
         let Some(bound) = wait else {
             if self.json {
-                return self.print(&accepted);
+                return self.print_json(&accepted);
             }
-            self.terminal.say(&format!(
+            self.terminal.print(&format!(
                 "{id}  {}",
                 self.terminal.out.state(accepted.state)
             ));
@@ -57,36 +59,36 @@ impl Session {
             return Ok(Exit::Done);
         };
         if !self.json {
-            self.terminal.say(&self.terminal.out.bold(id));
+            self.terminal.print(&self.terminal.out.bold(id));
         }
-        self.watch(id, Some(bound)).await
+        self.watch_job(id, Some(bound)).await
     }
 
-    async fn get(&self, id: &str) -> Answer {
+    async fn print_job(&self, id: &str) -> CommandResult {
         let job = self.client.get(id).await?;
         if self.json {
-            return self.print(&job);
+            return self.print_json(&job);
         }
         self.terminal
-            .say(&render::job(&job, &self.render_context()));
+            .print(&render::render_job(&job, &self.render_context()));
         Ok(Exit::Done)
     }
 
-    async fn list(&self, list: args::List) -> Answer {
-        let page = self.client.list(&listing(&list)).await?;
+    async fn list_jobs(&self, list: args::List) -> CommandResult {
+        let page = self.client.list(&to_list_request(&list)).await?;
         if self.json {
-            return self.print(&PageJson {
+            return self.print_json(&PageJson {
                 items: &page.items,
                 next_cursor: page.next_cursor.as_deref(),
             });
         }
-        self.show(&page);
+        self.print_page(&page);
         Ok(Exit::Done)
     }
 
-    fn show(&self, page: &JobPage) {
+    fn print_page(&self, page: &JobPage) {
         self.terminal
-            .say(&render::list(page, &self.render_context()));
+            .print(&render::render_job_table(page, &self.render_context()));
         if let Some(cursor) = &page.next_cursor {
             self.terminal
                 .hint(&format!("more entries: --cursor {cursor}"));
@@ -94,36 +96,36 @@ impl Session {
     }
 
     /// Shows each state as it is reached, then how it came out.
-    async fn watch(&self, id: &str, bound: Option<Duration>) -> Answer {
+    async fn watch_job(&self, id: &str, bound: Option<Duration>) -> CommandResult {
         let mut news = Updates::default();
-        let job = follow(&self.client, id, bound, |job| {
-            let lines = news.of(job, &self.render_context());
+        let job = follow_job(&self.client, id, bound, |job| {
+            let lines = news.new_lines(job, &self.render_context());
             if lines.is_empty() {
                 return Seen::Unchanged;
             }
             if !self.json {
-                self.terminal.say(&lines.join("\n"));
+                self.terminal.print(&lines.join("\n"));
             }
             Seen::New
         })
         .await?;
-        let exit = Exit::of(job.state);
+        let exit = Exit::from_job_state(job.state);
         if self.json {
-            self.print(&job)?;
+            self.print_json(&job)?;
             return Ok(exit);
         }
-        let outcome = render::outcome(&job, &self.render_context());
+        let outcome = render::render_outcome(&job, &self.render_context());
         if !outcome.is_empty() {
-            self.terminal.say(&outcome);
+            self.terminal.print(&outcome);
         }
         if exit == Exit::Unfinished {
-            self.why_unfinished(&job).await;
+            self.note_why_unfinished(&job).await;
         }
         Ok(exit)
     }
 
     /// What the job waits for, for a caller whose wait ended before the job.
-    async fn why_unfinished(&self, job: &Job) {
+    async fn note_why_unfinished(&self, job: &Job) {
         let (id, state) = (one_line(&job.job_id), job.state);
         match self.client.explain(&job.job_id).await {
             Ok(explanation) => {
@@ -144,42 +146,47 @@ impl Session {
             .note(&format!("airlock job watch {id} follows it"));
     }
 
-    async fn explain(&self, id: &str) -> Answer {
+    async fn explain_job(&self, id: &str) -> CommandResult {
         let explanation = self.client.explain(id).await?;
         if self.json {
-            return self.print(&explanation);
+            return self.print_json(&explanation);
         }
         let state = self.terminal.out.state(explanation.state);
         self.terminal
-            .say(&format!("{}  {state}", one_line(&explanation.job_id)));
-        self.terminal.say(&one_line(&explanation.explanation));
-        let when = |text: &str| render::time::read(text);
+            .print(&format!("{}  {state}", one_line(&explanation.job_id)));
+        self.terminal.print(&one_line(&explanation.explanation));
+        let when = |text: &str| render::time::parse_timestamp(text);
         let now = self.render_context().now;
         for (name, at) in [("since", &explanation.since), ("until", &explanation.until)] {
             if let Some(at) = at.as_deref().and_then(when) {
-                let text = format!("{name} {}", render::time::relative(at, now));
-                self.terminal.say(&self.terminal.out.dim(&text));
+                let text = format!("{name} {}", render::time::format_relative(at, now));
+                self.terminal.print(&self.terminal.out.dim(&text));
             }
         }
         Ok(Exit::Done)
     }
 
-    async fn cancel(&self, id: &str, reason: Option<&str>) -> Answer {
+    async fn cancel_job(&self, id: &str, reason: Option<&str>) -> CommandResult {
         let cancelled = self.client.cancel(id, reason).await?;
         if self.json {
-            return self.print(&cancelled);
+            return self.print_json(&cancelled);
         }
         let state = self.terminal.out.state(cancelled.state);
-        self.terminal.say(&format!("{}  {state}", cancelled.job_id));
+        self.terminal
+            .print(&format!("{}  {state}", cancelled.job_id));
         Ok(Exit::Done)
     }
 }
 
-fn request(submit: args::Submit) -> Result<SubmitRequest, Failure> {
+fn to_submit_request(submit: args::Submit) -> Result<SubmitRequest, Failure> {
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     Ok(SubmitRequest {
         topic: submit.topic,
-        payload: submit.payload.as_deref().map(payload::read).transpose()?,
+        payload: submit
+            .payload
+            .as_deref()
+            .map(payload::read_payload)
+            .transpose()?,
         priority: submit.priority,
         labels: submit.labels.into_iter().collect(),
         capability: submit.capability,
@@ -196,7 +203,7 @@ fn request(submit: args::Submit) -> Result<SubmitRequest, Failure> {
     })
 }
 
-fn listing(list: &args::List) -> ListRequest {
+fn to_list_request(list: &args::List) -> ListRequest {
     let states: Vec<&str> = list.states.iter().copied().map(JobState::as_str).collect();
     ListRequest {
         state: (!states.is_empty()).then(|| states.join(",")),
@@ -228,7 +235,7 @@ mod tests {
         let Action::Submit(plain) = action(&["submit", "job.echo"]) else {
             panic!("not a submission");
         };
-        let json = serde_json::to_string(&request(*plain).ok().unwrap()).unwrap();
+        let json = serde_json::to_string(&to_submit_request(*plain).ok().unwrap()).unwrap();
         assert_eq!(json, r#"{"topic":"job.echo"}"#);
 
         let Action::Submit(full) = action(&[
@@ -251,7 +258,7 @@ mod tests {
         ]) else {
             panic!("not a submission");
         };
-        let json = serde_json::to_string(&request(*full).ok().unwrap()).unwrap();
+        let json = serde_json::to_string(&to_submit_request(*full).ok().unwrap()).unwrap();
         for part in [
             r#""payload":{"n": 1e400}"#,
             r#""priority":"CRITICAL""#,
@@ -270,7 +277,7 @@ mod tests {
         let Action::List(list) = action(&["list", "--state", "failed", "--state", "DENIED"]) else {
             panic!("not a list");
         };
-        let request = listing(&list);
+        let request = to_list_request(&list);
         assert_eq!(request.state.as_deref(), Some("FAILED,DENIED"));
         assert_eq!(request.limit, Some(20));
     }

@@ -22,5 +22,5 @@ mod worker;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    run::run(std::env::args_os()).into()
+    run::run_command_line(std::env::args_os()).into()
 }

@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use crate::exit::Exit;
-use crate::terminal::{Terminal, clean, one_line};
+use crate::terminal::{Terminal, one_line, strip_control_chars};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -127,7 +127,7 @@ pub fn run(args: OutputArgs, terminal: Terminal) -> Exit {
     let (scanner, input) = match source.open() {
         Ok(opened) => opened,
         Err(message) => {
-            terminal.error(&clean(&message));
+            terminal.error(&strip_control_chars(&message));
             return Exit::Usage;
         }
     };
@@ -156,13 +156,13 @@ fn scan(scanner: &Scanner, input: &Input, name: &str, json: bool, terminal: Term
     };
     if json {
         match serde_json::to_string_pretty(&Report { file: name, report }) {
-            Ok(text) => terminal.say(&text),
+            Ok(text) => terminal.print(&text),
             Err(error) => terminal.error(&format!("writing JSON: {error}")),
         }
         return exit;
     }
     for finding in &report.findings {
-        terminal.say(&one_line(&format!("{name}:{}", describe(finding))));
+        terminal.print(&one_line(&format!("{name}:{}", describe(finding))));
     }
     let count = match report.findings.len() {
         0 => "no findings".to_owned(),

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use serde_json::value::RawValue;
 
 /// The gateway takes less unless it is told otherwise; this bounds our memory.
-const MAX: u64 = 32 << 20;
+const MAX_BYTES: u64 = 32 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum PayloadError {
@@ -20,7 +20,7 @@ pub enum PayloadError {
     },
     #[error("reading the payload from standard input: {0}")]
     Stdin(std::io::Error),
-    #[error("the payload is larger than {} MiB", MAX >> 20)]
+    #[error("the payload is larger than {} MiB", MAX_BYTES >> 20)]
     TooLarge,
     #[error(
         "the payload is not JSON: {source}\n\
@@ -31,32 +31,32 @@ pub enum PayloadError {
 }
 
 /// Reads what `--payload` names.
-pub fn read(argument: &str) -> Result<Box<RawValue>, PayloadError> {
+pub fn read_payload(argument: &str) -> Result<Box<RawValue>, PayloadError> {
     let text = if argument == "-" {
-        bounded(std::io::stdin().lock(), PayloadError::Stdin)?
+        read_bounded(std::io::stdin().lock(), PayloadError::Stdin)?
     } else if let Some(path) = argument.strip_prefix('@') {
         let path = PathBuf::from(path);
         let failed = |source| PayloadError::File {
             path: path.clone(),
             source,
         };
-        bounded(std::fs::File::open(&path).map_err(failed)?, failed)?
+        read_bounded(std::fs::File::open(&path).map_err(failed)?, failed)?
     } else {
         argument.to_owned()
     };
     RawValue::from_string(text).map_err(|source| PayloadError::NotJson { source })
 }
 
-fn bounded(
+fn read_bounded(
     source: impl Read,
     failed: impl Fn(std::io::Error) -> PayloadError,
 ) -> Result<String, PayloadError> {
     let mut text = String::new();
     let read = source
-        .take(MAX + 1)
+        .take(MAX_BYTES + 1)
         .read_to_string(&mut text)
         .map_err(failed)?;
-    if read as u64 > MAX {
+    if read as u64 > MAX_BYTES {
         return Err(PayloadError::TooLarge);
     }
     Ok(text)
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn json_is_kept_as_it_was_written() {
         let text = r#"{"b": 12345678901234567890123, "a": "\u0000"}"#;
-        assert_eq!(read(text).unwrap().get(), text);
+        assert_eq!(read_payload(text).unwrap().get(), text);
     }
 
     #[test]
@@ -77,15 +77,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("in.json");
         std::fs::write(&path, "[1, 2]\n").unwrap();
-        let payload = read(&format!("@{}", path.display())).unwrap();
+        let payload = read_payload(&format!("@{}", path.display())).unwrap();
         assert_eq!(payload.get().trim_end(), "[1, 2]");
-        let error = read("@/no/such/file").unwrap_err().to_string();
+        let error = read_payload("@/no/such/file").unwrap_err().to_string();
         assert!(error.contains("/no/such/file"), "{error}");
     }
 
     #[test]
     fn a_bare_word_gets_a_hint() {
-        let error = read("hello").unwrap_err().to_string();
+        let error = read_payload("hello").unwrap_err().to_string();
         assert!(error.contains("line 1 column 1"), "{error}");
         assert!(error.contains("quotes"), "{error}");
     }
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn what_is_too_large_is_refused_without_reading_it_all() {
         let endless = std::io::repeat(b' ');
-        let error = bounded(endless, PayloadError::Stdin).unwrap_err();
+        let error = read_bounded(endless, PayloadError::Stdin).unwrap_err();
         assert!(matches!(error, PayloadError::TooLarge));
     }
 }

@@ -10,7 +10,7 @@ use crate::exit::Exit;
 use crate::job;
 use crate::terminal::Terminal;
 
-pub fn run(args: impl IntoIterator<Item = OsString>) -> Exit {
+pub fn run_command_line(args: impl IntoIterator<Item = OsString>) -> Exit {
     let args: Vec<OsString> = args.into_iter().collect();
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
@@ -54,7 +54,7 @@ fn wait_hint(args: &[OsString]) -> Option<String> {
         .windows(2)
         .find(|pair| pair[0] == "--wait" || pair[0] == "-w")?;
     let value = pair[1].to_str()?;
-    let time = crate::args::duration(value).is_ok() || value.parse::<u64>().is_ok();
+    let time = crate::args::parse_duration(value).is_ok() || value.parse::<u64>().is_ok();
     time.then(|| format!("hint: write --wait={value}"))
 }
 

@@ -8,13 +8,13 @@ use serde::Serialize;
 use crate::args;
 use crate::connect::Target;
 use crate::exit::Exit;
-use crate::explain::{Explained, explain};
+use crate::explain::{Explained, explain_error};
 use crate::payload;
 use crate::render::RenderContext;
 use crate::terminal::Terminal;
 
 /// A person waits, so that only what passes by itself within a second is waited for.
-const RETRIES: usize = 3;
+const MAX_RETRIES: usize = 3;
 
 /// Why there is no answer.
 pub enum Failure {
@@ -45,7 +45,7 @@ impl From<payload::PayloadError> for Failure {
     }
 }
 
-pub type Answer = Result<Exit, Failure>;
+pub type CommandResult = Result<Exit, Failure>;
 
 pub struct Session {
     pub client: Client,
@@ -54,12 +54,16 @@ pub struct Session {
 }
 
 /// Opens a session, lets `act` use it, and reports how that went.
-pub fn run<F>(api: args::Api, terminal: Terminal, act: impl FnOnce(Session) -> F) -> Exit
+pub fn run_with_session<F>(
+    api: args::Api,
+    terminal: Terminal,
+    act: impl FnOnce(Session) -> F,
+) -> Exit
 where
-    F: Future<Output = Answer>,
+    F: Future<Output = CommandResult>,
 {
     let folder = std::env::current_dir().unwrap_or_default();
-    let target = Target::find(api.url, api.api_key, &folder);
+    let target = Target::resolve(api.url, api.api_key, &folder);
     let runtime = match tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -74,7 +78,7 @@ where
         .and_then(|session| runtime.block_on(act(session)));
     match result {
         Ok(exit) => exit,
-        Err(Failure::Client(error)) => explain(&error, &target).print(terminal),
+        Err(Failure::Client(error)) => explain_error(&error, &target).print(terminal),
         Err(Failure::Explained(explained)) => explained.print(terminal),
     }
 }
@@ -84,20 +88,20 @@ impl Session {
         // Without a key the API is asked all the same: it knows whether it needs one.
         let key = target.key.as_ref().map_or("", |key| key.expose_secret());
         Ok(Self {
-            client: Client::new(&target.url, key)?.with_retries(RETRIES),
+            client: Client::new(&target.url, key)?.with_retries(MAX_RETRIES),
             terminal,
             json,
         })
     }
 
     pub fn render_context(&self) -> RenderContext {
-        RenderContext::now(self.terminal.out)
+        RenderContext::from_system(self.terminal.out)
     }
 
-    pub fn print(&self, value: &impl Serialize) -> Answer {
+    pub fn print_json(&self, value: &impl Serialize) -> CommandResult {
         match serde_json::to_string_pretty(value) {
             Ok(text) => {
-                self.terminal.say(&text);
+                self.terminal.print(&text);
                 Ok(Exit::Done)
             }
             Err(error) => Err(Failure::Explained(Explained {

@@ -1,7 +1,7 @@
 //! What is written where, and in which colours.
 //!
 //! Answers go to standard output, everything about them (hints, errors) to standard
-//! error. What others wrote (results, reasons, labels) passes through [`clean`] before
+//! error. What others wrote (results, reasons, labels) passes through [`strip_control_chars`] before
 //! a person sees it, since a result with escape sequences in it could otherwise
 //! rewrite what the terminal shows.
 
@@ -21,7 +21,7 @@ pub enum Paint {
 impl Paint {
     /// Only for a terminal that can, and whose owner has not declined
     /// (<https://no-color.org>).
-    pub fn of(terminal: bool, no_color: Option<&str>, term: Option<&str>) -> Self {
+    pub fn detect(terminal: bool, no_color: Option<&str>, term: Option<&str>) -> Self {
         let declined = no_color.is_some_and(|value| !value.is_empty());
         if terminal && !declined && term != Some("dumb") {
             Self::Colours
@@ -40,22 +40,22 @@ impl Paint {
             JobState::Running => Style::new().cyan(),
             JobState::Pending | JobState::Scheduled | JobState::Dispatched => Style::new().blue(),
         };
-        self.with(style, state.as_str())
+        self.apply_style(style, state.as_str())
     }
 
     pub fn dim(self, text: &str) -> String {
-        self.with(Style::new().dimmed(), text)
+        self.apply_style(Style::new().dimmed(), text)
     }
 
     pub fn bold(self, text: &str) -> String {
-        self.with(Style::new().bold(), text)
+        self.apply_style(Style::new().bold(), text)
     }
 
-    pub fn bad(self, text: &str) -> String {
-        self.with(Style::new().red().bold(), text)
+    pub fn red(self, text: &str) -> String {
+        self.apply_style(Style::new().red().bold(), text)
     }
 
-    fn with(self, style: Style, text: &str) -> String {
+    fn apply_style(self, style: Style, text: &str) -> String {
         match self {
             Self::Plain => text.to_owned(),
             Self::Colours => text.style(style).to_string(),
@@ -79,7 +79,7 @@ impl Terminal {
         let no_color =
             std::env::var_os("NO_COLOR").map(|value| value.to_string_lossy().into_owned());
         let term = std::env::var("TERM").ok();
-        let paint = |terminal| Paint::of(terminal, no_color.as_deref(), term.as_deref());
+        let paint = |terminal| Paint::detect(terminal, no_color.as_deref(), term.as_deref());
         let person = std::io::stdout().is_terminal();
         Self {
             out: paint(person),
@@ -90,7 +90,7 @@ impl Terminal {
 
     /// Writes an answer. When its reader is gone (`airlock job list | head -1`), there
     /// is nobody left to tell, and `println!` would panic.
-    pub fn say(self, text: &str) {
+    pub fn print(self, text: &str) {
         let mut out = std::io::stdout().lock();
         let _ = writeln!(out, "{text}").and_then(|()| out.flush());
     }
@@ -100,7 +100,7 @@ impl Terminal {
     }
 
     pub fn error(self, text: &str) {
-        self.note(&format!("{} {text}", self.err.bad("error:")));
+        self.note(&format!("{} {text}", self.err.red("error:")));
     }
 
     /// What to do next: only for people, a script knows.
@@ -112,7 +112,7 @@ impl Terminal {
 }
 
 /// `text` without anything a terminal would obey; line ends stay.
-pub fn clean(text: &str) -> Cow<'_, str> {
+pub fn strip_control_chars(text: &str) -> Cow<'_, str> {
     let harmless = |c: char| !c.is_control() || c == '\n' || c == '\t';
     if text.chars().all(harmless) {
         return Cow::Borrowed(text);
@@ -126,7 +126,7 @@ pub fn clean(text: &str) -> Cow<'_, str> {
 
 /// `text` on one line, for tables and histories.
 pub fn one_line(text: &str) -> String {
-    clean(text).replace(['\n', '\t'], " ")
+    strip_control_chars(text).replace(['\n', '\t'], " ")
 }
 
 #[cfg(test)]
@@ -135,11 +135,11 @@ mod tests {
 
     #[test]
     fn colours_are_for_terminals_that_want_them() {
-        assert_eq!(Paint::of(true, None, Some("xterm")), Paint::Colours);
-        assert_eq!(Paint::of(true, Some(""), None), Paint::Colours);
-        assert_eq!(Paint::of(true, Some("1"), None), Paint::Plain);
-        assert_eq!(Paint::of(true, None, Some("dumb")), Paint::Plain);
-        assert_eq!(Paint::of(false, None, Some("xterm")), Paint::Plain);
+        assert_eq!(Paint::detect(true, None, Some("xterm")), Paint::Colours);
+        assert_eq!(Paint::detect(true, Some(""), None), Paint::Colours);
+        assert_eq!(Paint::detect(true, Some("1"), None), Paint::Plain);
+        assert_eq!(Paint::detect(true, None, Some("dumb")), Paint::Plain);
+        assert_eq!(Paint::detect(false, None, Some("xterm")), Paint::Plain);
         for state in JobState::ALL {
             assert_eq!(Paint::Plain.state(state), state.as_str());
             assert!(Paint::Colours.state(state).contains(state.as_str()));
@@ -149,8 +149,11 @@ mod tests {
 
     #[test]
     fn escape_sequences_of_others_are_not_obeyed() {
-        assert_eq!(clean("a\u{1b}[2Jb\u{9b}c\n"), "a\u{fffd}[2Jb\u{fffd}c\n");
-        assert_eq!(clean("plain ü"), "plain ü");
+        assert_eq!(
+            strip_control_chars("a\u{1b}[2Jb\u{9b}c\n"),
+            "a\u{fffd}[2Jb\u{fffd}c\n"
+        );
+        assert_eq!(strip_control_chars("plain ü"), "plain ü");
         assert_eq!(one_line("a\nb"), "a b");
     }
 }

@@ -4,14 +4,19 @@ use airlock_api::{Approval, ApprovalDetail, ApprovalListRequest, ApprovalPage, V
 use reqwest::Method;
 use serde_json::Value;
 
-use crate::client::{CALL_TIMEOUT, Client, encode, escaped, send, with_json};
+use crate::client::{
+    CALL_TIMEOUT, Client, encode_json, escape_path_segment, send_and_decode, with_json_body,
+};
 use crate::error::ClientError;
 
-fn path(job_id: &str, rest: &str) -> Result<String, ClientError> {
+fn approval_path(job_id: &str, rest: &str) -> Result<String, ClientError> {
     if job_id.is_empty() {
         return Err(ClientError::Config("a job's id is needed".to_owned()));
     }
-    Ok(format!("/api/v1/approvals/{}{rest}", escaped(job_id)))
+    Ok(format!(
+        "/api/v1/approvals/{}{rest}",
+        escape_path_segment(job_id)
+    ))
 }
 
 impl Client {
@@ -19,9 +24,9 @@ impl Client {
         &self,
         request: &ApprovalListRequest,
     ) -> Result<ApprovalPage, ClientError> {
-        self.retrying(self.retries, || {
-            send(
-                self.call(Method::GET, "/api/v1/approvals", CALL_TIMEOUT)
+        self.call_with_retries(self.retries, || {
+            send_and_decode(
+                self.request_builder(Method::GET, "/api/v1/approvals", CALL_TIMEOUT)
                     .query(request),
             )
         })
@@ -30,9 +35,9 @@ impl Client {
 
     /// The newest request about a job, with its votes and its audit trail.
     pub async fn approval(&self, job_id: &str) -> Result<ApprovalDetail, ClientError> {
-        let path = path(job_id, "")?;
-        self.retrying(self.retries, || {
-            send(self.call(Method::GET, &path, CALL_TIMEOUT))
+        let path = approval_path(job_id, "")?;
+        self.call_with_retries(self.retries, || {
+            send_and_decode(self.request_builder(Method::GET, &path, CALL_TIMEOUT))
         })
         .await
     }
@@ -64,15 +69,15 @@ impl Client {
         reason: Option<&str>,
         constraints: Option<&Value>,
     ) -> Result<Approval, ClientError> {
-        let path = path(job_id, action)?;
-        let body = encode(&VoteRequest {
+        let path = approval_path(job_id, action)?;
+        let body = encode_json(&VoteRequest {
             reason: reason.map(str::to_owned),
             note: None,
             constraints,
         })?;
-        self.retrying(self.retries, || {
-            send(with_json(
-                self.call(Method::POST, &path, CALL_TIMEOUT),
+        self.call_with_retries(self.retries, || {
+            send_and_decode(with_json_body(
+                self.request_builder(Method::POST, &path, CALL_TIMEOUT),
                 body.clone(),
             ))
         })

@@ -22,10 +22,10 @@ use crate::error::ClientError;
 /// How long one call may take, waiting for a job's end not counted.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(40);
 /// The longest a single call waits for a job's end; longer waits are several calls.
-const LONGEST_WAIT: Duration = Duration::from_secs(30);
-const RETRIES: usize = 5;
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+const MAX_WAIT_PER_CALL: Duration = Duration::from_secs(30);
+const DEFAULT_RETRIES: usize = 5;
+const MIN_RETRY_PAUSE: Duration = Duration::from_millis(50);
+const MAX_RETRY_PAUSE: Duration = Duration::from_secs(2);
 
 /// A client of one gateway. Clones share its connections.
 #[derive(Clone)]
@@ -67,7 +67,7 @@ impl Client {
             http,
             base: base.into(),
             headers: HeaderMap::new(),
-            retries: RETRIES,
+            retries: DEFAULT_RETRIES,
         };
         // Without a key none is sent, so that the gateway can tell it from a wrong one.
         if key.is_empty() {
@@ -127,11 +127,14 @@ impl Client {
 
     /// Submits a job; when this returns, it is committed.
     pub async fn submit(&self, request: &SubmitRequest) -> Result<SubmitResponse, ClientError> {
-        let body = encode(request)?;
-        let key = self.generated_key(request);
-        self.retrying(self.retries, || {
-            let call = self.call(Method::POST, "/api/v1/jobs", CALL_TIMEOUT);
-            send(with_json(with_key(call, key.as_deref()), body.clone()))
+        let body = encode_json(request)?;
+        let key = self.new_key_if_missing(request);
+        self.call_with_retries(self.retries, || {
+            let call = self.request_builder(Method::POST, "/api/v1/jobs", CALL_TIMEOUT);
+            send_and_decode(with_json_body(
+                with_idempotency_key(call, key.as_deref()),
+                body.clone(),
+            ))
         })
         .await
     }
@@ -144,14 +147,17 @@ impl Client {
         bound: Duration,
     ) -> Result<Job, ClientError> {
         let deadline = Instant::now() + bound;
-        let body = encode(request)?;
-        let key = self.generated_key(request);
+        let body = encode_json(request)?;
+        let key = self.new_key_if_missing(request);
         let job: Job = self
-            .retrying(self.retries, || {
-                let wait = bound.min(LONGEST_WAIT);
+            .call_with_retries(self.retries, || {
+                let wait = bound.min(MAX_WAIT_PER_CALL);
                 let path = format!("/api/v1/jobs?wait={}ms", wait.as_millis());
-                let call = self.call(Method::POST, &path, CALL_TIMEOUT + wait);
-                send(with_json(with_key(call, key.as_deref()), body.clone()))
+                let call = self.request_builder(Method::POST, &path, CALL_TIMEOUT + wait);
+                send_and_decode(with_json_body(
+                    with_idempotency_key(call, key.as_deref()),
+                    body.clone(),
+                ))
             })
             .await?;
         if job.state.is_final() || Instant::now() >= deadline {
@@ -168,16 +174,18 @@ impl Client {
         let body = if self.retries > 0 {
             let mut keyed = requests.to_vec();
             for request in &mut keyed {
-                request.idempotency_key.get_or_insert_with(new_key);
+                request
+                    .idempotency_key
+                    .get_or_insert_with(new_idempotency_key);
             }
-            encode(&BatchRequest { jobs: &keyed })?
+            encode_json(&BatchRequest { jobs: &keyed })?
         } else {
-            encode(&BatchRequest { jobs: requests })?
+            encode_json(&BatchRequest { jobs: requests })?
         };
         let answer: BatchResponse = self
-            .retrying(self.retries, || {
-                let call = self.call(Method::POST, "/api/v1/jobs/batch", CALL_TIMEOUT);
-                send(with_json(call, body.clone()))
+            .call_with_retries(self.retries, || {
+                let call = self.request_builder(Method::POST, "/api/v1/jobs/batch", CALL_TIMEOUT);
+                send_and_decode(with_json_body(call, body.clone()))
             })
             .await?;
         Ok(answer
@@ -192,8 +200,8 @@ impl Client {
 
     pub async fn get(&self, job_id: &str) -> Result<Job, ClientError> {
         let path = job_path(job_id, "")?;
-        self.retrying(self.retries, || {
-            send(self.call(Method::GET, &path, CALL_TIMEOUT))
+        self.call_with_retries(self.retries, || {
+            send_and_decode(self.request_builder(Method::GET, &path, CALL_TIMEOUT))
         })
         .await
     }
@@ -203,11 +211,11 @@ impl Client {
         let deadline = Instant::now() + bound;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let wait = left.min(LONGEST_WAIT);
+            let wait = left.min(MAX_WAIT_PER_CALL);
             let path = job_path(job_id, &format!("?wait={}ms", wait.as_millis()))?;
             let job: Job = self
-                .retrying(self.retries, || {
-                    send(self.call(Method::GET, &path, CALL_TIMEOUT + wait))
+                .call_with_retries(self.retries, || {
+                    send_and_decode(self.request_builder(Method::GET, &path, CALL_TIMEOUT + wait))
                 })
                 .await?;
             if job.state.is_final() || Instant::now() >= deadline {
@@ -217,9 +225,9 @@ impl Client {
     }
 
     pub async fn list(&self, request: &ListRequest) -> Result<JobPage, ClientError> {
-        self.retrying(self.retries, || {
-            send(
-                self.call(Method::GET, "/api/v1/jobs", CALL_TIMEOUT)
+        self.call_with_retries(self.retries, || {
+            send_and_decode(
+                self.request_builder(Method::GET, "/api/v1/jobs", CALL_TIMEOUT)
                     .query(request),
             )
         })
@@ -234,12 +242,12 @@ impl Client {
         reason: Option<&str>,
     ) -> Result<CancelResponse, ClientError> {
         let path = job_path(job_id, "/cancel")?;
-        let body = encode(&CancelRequest {
+        let body = encode_json(&CancelRequest {
             reason: reason.map(str::to_owned),
         })?;
-        self.retrying(self.retries, || {
-            send(with_json(
-                self.call(Method::POST, &path, CALL_TIMEOUT),
+        self.call_with_retries(self.retries, || {
+            send_and_decode(with_json_body(
+                self.request_builder(Method::POST, &path, CALL_TIMEOUT),
                 body.clone(),
             ))
         })
@@ -249,24 +257,29 @@ impl Client {
     /// What a job waits for, and since when.
     pub async fn explain(&self, job_id: &str) -> Result<Explanation, ClientError> {
         let path = job_path(job_id, "/explain")?;
-        self.retrying(self.retries, || {
-            send(self.call(Method::GET, &path, CALL_TIMEOUT))
+        self.call_with_retries(self.retries, || {
+            send_and_decode(self.request_builder(Method::GET, &path, CALL_TIMEOUT))
         })
         .await
     }
 
-    pub(crate) fn call(&self, method: Method, path: &str, timeout: Duration) -> RequestBuilder {
+    pub(crate) fn request_builder(
+        &self,
+        method: Method,
+        path: &str,
+        timeout: Duration,
+    ) -> RequestBuilder {
         self.http
             .request(method, format!("{}{path}", self.base))
             .headers(self.headers.clone())
             .timeout(timeout)
     }
 
-    fn generated_key(&self, request: &SubmitRequest) -> Option<String> {
-        (self.retries > 0 && request.idempotency_key.is_none()).then(new_key)
+    fn new_key_if_missing(&self, request: &SubmitRequest) -> Option<String> {
+        (self.retries > 0 && request.idempotency_key.is_none()).then(new_idempotency_key)
     }
 
-    pub(crate) async fn retrying<T, F>(
+    pub(crate) async fn call_with_retries<T, F>(
         &self,
         retries: usize,
         call: impl FnMut() -> F,
@@ -275,30 +288,30 @@ impl Client {
         F: Future<Output = Result<T, ClientError>>,
     {
         let pauses = ExponentialBuilder::default()
-            .with_min_delay(FIRST_PAUSE)
-            .with_max_delay(LONGEST_PAUSE)
+            .with_min_delay(MIN_RETRY_PAUSE)
+            .with_max_delay(MAX_RETRY_PAUSE)
             .with_max_times(retries)
             .with_jitter();
         call.retry(pauses).when(ClientError::is_retryable).await
     }
 }
 
-fn new_key() -> String {
+fn new_idempotency_key() -> String {
     format!("auto-{}", Uuid::now_v7().as_simple())
 }
 
-fn with_key(call: RequestBuilder, key: Option<&str>) -> RequestBuilder {
+fn with_idempotency_key(call: RequestBuilder, key: Option<&str>) -> RequestBuilder {
     match key {
         Some(key) => call.header("idempotency-key", key),
         None => call,
     }
 }
 
-pub(crate) fn with_json(call: RequestBuilder, body: Vec<u8>) -> RequestBuilder {
+pub(crate) fn with_json_body(call: RequestBuilder, body: Vec<u8>) -> RequestBuilder {
     call.header(CONTENT_TYPE, "application/json").body(body)
 }
 
-pub(crate) fn encode(value: &impl Serialize) -> Result<Vec<u8>, ClientError> {
+pub(crate) fn encode_json(value: &impl Serialize) -> Result<Vec<u8>, ClientError> {
     serde_json::to_vec(value).map_err(|e| ClientError::Config(format!("cannot be JSON: {e}")))
 }
 
@@ -307,11 +320,14 @@ fn job_path(job_id: &str, rest: &str) -> Result<String, ClientError> {
     if job_id.is_empty() {
         return Err(ClientError::Config("a job's id is needed".to_owned()));
     }
-    Ok(format!("/api/v1/jobs/{}{rest}", escaped(job_id)))
+    Ok(format!(
+        "/api/v1/jobs/{}{rest}",
+        escape_path_segment(job_id)
+    ))
 }
 
 /// As one piece of a path, whatever is in it.
-pub(crate) fn escaped(piece: &str) -> String {
+pub(crate) fn escape_path_segment(piece: &str) -> String {
     let mut path = String::with_capacity(piece.len());
     for byte in piece.bytes() {
         if byte.is_ascii_alphanumeric() || b"-_~".contains(&byte) {
@@ -323,7 +339,9 @@ pub(crate) fn escaped(piece: &str) -> String {
     path
 }
 
-pub(crate) async fn send<T: DeserializeOwned>(call: RequestBuilder) -> Result<T, ClientError> {
+pub(crate) async fn send_and_decode<T: DeserializeOwned>(
+    call: RequestBuilder,
+) -> Result<T, ClientError> {
     let response = call.send().await.map_err(ClientError::Transport)?;
     let status = response.status();
     let body = response.bytes().await.map_err(ClientError::Transport)?;

@@ -7,11 +7,11 @@ use airlock_api::{
 use reqwest::Method;
 use serde::Serialize;
 
-use crate::client::{CALL_TIMEOUT, Client, encode, send, with_json};
+use crate::client::{CALL_TIMEOUT, Client, encode_json, send_and_decode, with_json_body};
 use crate::error::ClientError;
 
 #[derive(Serialize)]
-struct Listing<'a> {
+struct DeadLetterListQuery<'a> {
     #[serde(flatten)]
     filter: &'a DeadLetterFilter,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -24,17 +24,17 @@ impl Client {
         filter: &DeadLetterFilter,
         cursor: Option<&str>,
     ) -> Result<DeadLetterPage, ClientError> {
-        self.retrying(self.retries, || {
-            let call = self.call(Method::GET, "/api/v1/dlq", CALL_TIMEOUT);
-            send(call.query(&Listing { filter, cursor }))
+        self.call_with_retries(self.retries, || {
+            let call = self.request_builder(Method::GET, "/api/v1/dlq", CALL_TIMEOUT);
+            send_and_decode(call.query(&DeadLetterListQuery { filter, cursor }))
         })
         .await
     }
 
     pub async fn dead_letter(&self, id: i64) -> Result<DeadLetterDetail, ClientError> {
         let path = format!("/api/v1/dlq/{id}");
-        self.retrying(self.retries, || {
-            send(self.call(Method::GET, &path, CALL_TIMEOUT))
+        self.call_with_retries(self.retries, || {
+            send_and_decode(self.request_builder(Method::GET, &path, CALL_TIMEOUT))
         })
         .await
     }
@@ -42,8 +42,8 @@ impl Client {
     /// Retries a dead letter as a new job. One that was retried before answers with that job.
     pub async fn retry_dead_letter(&self, id: i64) -> Result<RetryResponse, ClientError> {
         let path = format!("/api/v1/dlq/{id}/retry");
-        self.retrying(self.retries, || {
-            send(self.call(Method::POST, &path, CALL_TIMEOUT))
+        self.call_with_retries(self.retries, || {
+            send_and_decode(self.request_builder(Method::POST, &path, CALL_TIMEOUT))
         })
         .await
     }
@@ -51,7 +51,7 @@ impl Client {
     /// Deletes a dead letter. Never repeated: the second call would not find it.
     pub async fn delete_dead_letter(&self, id: i64) -> Result<DeleteOutcome, ClientError> {
         let path = format!("/api/v1/dlq/{id}");
-        send(self.call(Method::DELETE, &path, CALL_TIMEOUT)).await
+        send_and_decode(self.request_builder(Method::DELETE, &path, CALL_TIMEOUT)).await
     }
 
     /// Retries all dead letters the filter matches that were not retried yet, or with
@@ -62,7 +62,8 @@ impl Client {
         all: bool,
         dry_run: bool,
     ) -> Result<BulkOutcome, ClientError> {
-        self.bulk("/api/v1/dlq/retry", filter, all, dry_run).await
+        self.post_bulk_request("/api/v1/dlq/retry", filter, all, dry_run)
+            .await
     }
 
     /// Deletes all dead letters the filter matches, or with `dry_run` counts them.
@@ -72,21 +73,22 @@ impl Client {
         all: bool,
         dry_run: bool,
     ) -> Result<BulkOutcome, ClientError> {
-        self.bulk("/api/v1/dlq/delete", filter, all, dry_run).await
+        self.post_bulk_request("/api/v1/dlq/delete", filter, all, dry_run)
+            .await
     }
 
-    async fn bulk(
+    async fn post_bulk_request(
         &self,
         path: &str,
         filter: &DeadLetterFilter,
         all: bool,
         dry_run: bool,
     ) -> Result<BulkOutcome, ClientError> {
-        let body = encode(&BulkRequest::new(filter, all, dry_run))?;
+        let body = encode_json(&BulkRequest::new(filter, all, dry_run))?;
         // The filter no longer matches what is done, so it may be repeated.
-        self.retrying(self.retries, || {
-            let call = self.call(Method::POST, path, CALL_TIMEOUT);
-            send(with_json(call, body.clone()))
+        self.call_with_retries(self.retries, || {
+            let call = self.request_builder(Method::POST, path, CALL_TIMEOUT);
+            send_and_decode(with_json_body(call, body.clone()))
         })
         .await
     }

@@ -10,7 +10,7 @@ pub enum ClientError {
     #[error("{0}")]
     Problem(Box<Problem>),
     /// No answer, or not a whole one.
-    #[error("calling the gateway: {}", causes(.0))]
+    #[error("calling the gateway: {}", join_causes(.0))]
     Transport(#[source] reqwest::Error),
     /// An answer that is not the gateway's.
     #[error("the answer (status {status}) is not the gateway's: {detail}")]
@@ -18,7 +18,7 @@ pub enum ClientError {
 }
 
 /// The error with its causes; its own text is only "error sending request".
-fn causes(error: &reqwest::Error) -> String {
+fn join_causes(error: &reqwest::Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(inner) = cause {

@@ -7,7 +7,9 @@ use airlock_api::{
 use reqwest::Method;
 use serde::Serialize;
 
-use crate::client::{CALL_TIMEOUT, Client, encode, escaped, send, with_json};
+use crate::client::{
+    CALL_TIMEOUT, Client, encode_json, escape_path_segment, send_and_decode, with_json_body,
+};
 use crate::error::ClientError;
 
 #[derive(Serialize)]
@@ -46,10 +48,10 @@ impl Client {
         path: &str,
         request: &EvaluationRequest,
     ) -> Result<Evaluation, ClientError> {
-        let body = encode(request)?;
-        self.retrying(self.retries, || {
-            send(with_json(
-                self.call(Method::POST, path, CALL_TIMEOUT),
+        let body = encode_json(request)?;
+        self.call_with_retries(self.retries, || {
+            send_and_decode(with_json_body(
+                self.request_builder(Method::POST, path, CALL_TIMEOUT),
                 body.clone(),
             ))
         })
@@ -57,39 +59,39 @@ impl Client {
     }
 
     pub async fn policy_snapshots(&self) -> Result<SnapshotPage, ClientError> {
-        self.fetch("/api/v1/policy/snapshots").await
+        self.get_json("/api/v1/policy/snapshots").await
     }
 
     pub async fn policy_status(&self) -> Result<PolicyStatus, ClientError> {
-        self.fetch("/api/v1/policy/status").await
+        self.get_json("/api/v1/policy/status").await
     }
 
     pub async fn policy_rules(&self) -> Result<Rules, ClientError> {
-        self.fetch("/api/v1/policy/rules").await
+        self.get_json("/api/v1/policy/rules").await
     }
 
     /// All stored versions, of one name or of all.
     pub async fn bundles(&self, name: Option<&str>) -> Result<BundlePage, ClientError> {
         let path = match name {
-            Some(name) => format!("/api/v1/policy/bundles?name={}", escaped(name)),
+            Some(name) => format!("/api/v1/policy/bundles?name={}", escape_path_segment(name)),
             None => "/api/v1/policy/bundles".to_owned(),
         };
-        self.fetch(&path).await
+        self.get_json(&path).await
     }
 
-    async fn fetch<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.retrying(self.retries, || {
-            send(self.call(Method::GET, path, CALL_TIMEOUT))
+    async fn get_json<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.call_with_retries(self.retries, || {
+            send_and_decode(self.request_builder(Method::GET, path, CALL_TIMEOUT))
         })
         .await
     }
 
     /// Publishes a bundle. The same content again is the same version.
     pub async fn publish(&self, request: &PublishRequest) -> Result<BundleChange, ClientError> {
-        let body = encode(request)?;
-        self.retrying(self.retries, || {
-            send(with_json(
-                self.call(Method::POST, "/api/v1/policy/bundles", CALL_TIMEOUT),
+        let body = encode_json(request)?;
+        self.call_with_retries(self.retries, || {
+            send_and_decode(with_json_body(
+                self.request_builder(Method::POST, "/api/v1/policy/bundles", CALL_TIMEOUT),
                 body.clone(),
             ))
         })
@@ -99,12 +101,15 @@ impl Client {
     /// Goes back to version `to`, or by one. Going back by one twice is going back by
     /// two, so without `to` this is tried only once.
     pub async fn rollback(&self, name: &str, to: Option<u64>) -> Result<BundleChange, ClientError> {
-        let path = format!("/api/v1/policy/bundles/{}/rollback", escaped(name));
-        let body = encode(&RollbackRequest { to })?;
+        let path = format!(
+            "/api/v1/policy/bundles/{}/rollback",
+            escape_path_segment(name)
+        );
+        let body = encode_json(&RollbackRequest { to })?;
         let retries = if to.is_some() { self.retries } else { 0 };
-        self.retrying(retries, || {
-            send(with_json(
-                self.call(Method::POST, &path, CALL_TIMEOUT),
+        self.call_with_retries(retries, || {
+            send_and_decode(with_json_body(
+                self.request_builder(Method::POST, &path, CALL_TIMEOUT),
                 body.clone(),
             ))
         })
@@ -125,9 +130,9 @@ impl Client {
             limit,
             cursor,
         };
-        self.retrying(self.retries, || {
-            send(
-                self.call(Method::GET, "/api/v1/policy/decisions", CALL_TIMEOUT)
+        self.call_with_retries(self.retries, || {
+            send_and_decode(
+                self.request_builder(Method::GET, "/api/v1/policy/decisions", CALL_TIMEOUT)
                     .query(&request),
             )
         })

@@ -17,13 +17,13 @@ pub struct ElectionConfig {
     /// in one database need two keys.
     pub lock_key: i64,
     /// How often a standby tries the lock, in milliseconds.
-    #[serde(deserialize_with = "duration::millis")]
+    #[serde(deserialize_with = "duration::deserialize_millis")]
     pub retry_ms: u64,
     /// How often the leader pings the session that holds the lock, in milliseconds.
-    #[serde(deserialize_with = "duration::millis")]
+    #[serde(deserialize_with = "duration::deserialize_millis")]
     pub ping_interval_ms: u64,
     /// A ping without an answer for this long is missed, in milliseconds.
-    #[serde(deserialize_with = "duration::millis")]
+    #[serde(deserialize_with = "duration::deserialize_millis")]
     pub ping_timeout_ms: u64,
     /// So many misses in a row lose the lease.
     pub max_misses: u32,
@@ -66,7 +66,7 @@ impl ElectionConfig {
         problems
     }
 
-    pub(crate) fn retry(&self) -> Duration {
+    pub(crate) fn retry_interval(&self) -> Duration {
         Duration::from_millis(self.retry_ms)
     }
 
@@ -83,7 +83,7 @@ impl ElectionConfig {
     /// The lock of a shard: the configured key itself for shard 0, as documented, and
     /// for the others an FNV-1a hash of key and shard, which every version must compute
     /// alike or two versions would both lead.
-    pub(crate) fn key_of(&self, shard: Shard) -> i64 {
+    pub(crate) fn lock_key(&self, shard: Shard) -> i64 {
         if shard.0 == 0 {
             return self.lock_key;
         }
@@ -127,17 +127,17 @@ mod tests {
     #[test]
     fn shards_have_keys_of_their_own() {
         let config = ElectionConfig::default();
-        assert_eq!(config.key_of(Shard(0)), config.lock_key);
+        assert_eq!(config.lock_key(Shard(0)), config.lock_key);
         let keys: std::collections::HashSet<i64> =
-            (0..1024).map(|n| config.key_of(Shard(n))).collect();
+            (0..1024).map(|n| config.lock_key(Shard(n))).collect();
         assert_eq!(keys.len(), 1024);
         // Pinned: a different answer in a later version would let two leaders be.
-        assert_eq!(config.key_of(Shard(1)), PINNED_SHARD_1);
+        assert_eq!(config.lock_key(Shard(1)), PINNED_SHARD_1);
         let other = ElectionConfig {
             lock_key: 1001,
             ..config
         };
-        assert!(!keys.contains(&other.key_of(Shard(1))));
+        assert!(!keys.contains(&other.lock_key(Shard(1))));
     }
 
     const PINNED_SHARD_1: i64 = -7_379_929_513_965_366_272;

@@ -54,7 +54,7 @@ impl Elector {
 
     /// Waits until this instance leads, and raises the epoch. `None`: the shutdown came
     /// first. A Postgres that is away is waited for.
-    pub async fn acquire(
+    pub async fn acquire_leadership(
         &mut self,
         shutdown: &CancellationToken,
     ) -> Result<Option<Leadership>, ElectionError> {
@@ -76,10 +76,10 @@ impl Elector {
         let started = Instant::now();
         let mut waiting = false;
         let mut unavailable = false;
-        let retry = self.config.retry();
+        let retry = self.config.retry_interval();
         let mut backoff = Backoff::new(retry, LONGEST_PAUSE.max(retry));
         loop {
-            let tried = self.try_once().await;
+            let tried = self.try_acquire().await;
             if unavailable && tried.is_ok() {
                 tracing::info!(shard = shard.0, "ledger available again");
                 unavailable = false;
@@ -127,12 +127,12 @@ impl Elector {
     }
 
     /// One try; `None` while somebody else holds the lock.
-    async fn try_once(&mut self) -> Result<Option<(LeaseConnection, Epoch)>, LedgerError> {
+    async fn try_acquire(&mut self) -> Result<Option<(LeaseConnection, Epoch)>, LedgerError> {
         let mut session = match self.session.take() {
             Some(session) => session,
             None => self.ledger.lease_connection(&self.instance).await?,
         };
-        let key = self.config.key_of(self.shard);
+        let key = self.config.lock_key(self.shard);
         if !session.try_lock(key, self.config.ping_timeout()).await? {
             self.session = Some(session);
             return Ok(None);

@@ -1,7 +1,7 @@
 //! A term of leadership, and the task that keeps it.
 //!
 //! What must stay true: whatever ends the task that renews the lease (misses, another
-//! epoch, release, a panic) also cancels [`Leadership::lost`], because a leader whose
+//! epoch, release, a panic) also cancels [`Leadership::lost_token`], because a leader whose
 //! lease nobody renews must stop. The session ends with the task, so a lock that is no
 //! longer renewed is never held on to either.
 
@@ -15,7 +15,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::ElectionConfig;
 
-/// This process leads, until [`Leadership::lost`] says otherwise. Dropping it gives the
+/// This process leads, until [`Leadership::lost_token`] says otherwise. Dropping it gives the
 /// lease back too, a little later.
 #[derive(Debug)]
 pub struct Leadership {
@@ -67,7 +67,7 @@ impl Leadership {
     }
 
     /// Cancelled as soon as this process no longer leads, given back or lost.
-    pub fn lost(&self) -> CancellationToken {
+    pub fn lost_token(&self) -> CancellationToken {
         self.lost.clone()
     }
 

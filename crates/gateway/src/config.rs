@@ -203,15 +203,15 @@ impl Default for SubmitConfig {
 }
 
 impl PolicyConfig {
-    pub fn keys(&self) -> Result<Vec<PublicKey>, String> {
+    pub fn parse_public_keys(&self) -> Result<Vec<PublicKey>, String> {
         self.public_keys
             .iter()
             .map(|key| PublicKey::parse(key).map_err(|e| format!("policy.public_keys: {e}")))
             .collect()
     }
 
-    fn problems(&self) -> Vec<String> {
-        let mut problems: Vec<String> = self.keys().err().into_iter().collect();
+    fn validate(&self) -> Vec<String> {
+        let mut problems: Vec<String> = self.parse_public_keys().err().into_iter().collect();
         if self.require_signature && self.public_keys.is_empty() {
             problems.push(
                 "policy.require_signature needs policy.public_keys to verify against".to_owned(),
@@ -226,7 +226,7 @@ impl LimitsConfig {
     const OVERHEAD: usize = 256 << 10;
 
     /// The largest body of a single submission.
-    pub fn body_bytes(&self) -> usize {
+    pub fn max_body_bytes(&self) -> usize {
         self.payload_bytes.saturating_add(Self::OVERHEAD)
     }
 }
@@ -245,7 +245,7 @@ impl ServiceConfig for GatewayConfig {
     }
 
     fn validate(&self) -> Vec<String> {
-        let mut problems = auth::problems(&self.auth, &self.http.listen);
+        let mut problems = auth::validate_keys(&self.auth, &self.http.listen);
         let mut need = |sound: bool, problem: &str| {
             if !sound {
                 problems.push(problem.to_owned());
@@ -262,7 +262,7 @@ impl ServiceConfig for GatewayConfig {
             "limits.payload_bytes, limits.batch_items and limits.max_inflight must be at least 1",
         );
         need(
-            limits.batch_bytes >= limits.body_bytes(),
+            limits.batch_bytes >= limits.max_body_bytes(),
             "limits.batch_bytes must hold at least one job: limits.payload_bytes and 256 KiB",
         );
         need(
@@ -302,9 +302,9 @@ impl ServiceConfig for GatewayConfig {
             self.submit.queue >= 1 && self.submit.publishers >= 1,
             "submit.queue and submit.publishers must be at least 1",
         );
-        problems.extend(self.policy.problems());
+        problems.extend(self.policy.validate());
         problems.extend(self.kernel.validate());
-        problems.extend(self.tasks.problems());
+        problems.extend(self.tasks.validate());
         problems.extend(self.database.validate());
         problems.extend(
             self.nats

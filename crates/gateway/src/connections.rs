@@ -40,28 +40,28 @@ impl Links {
     }
 
     /// What seals jobs that are told of ahead.
-    pub fn ahead_key(&self) -> Option<&ahead::Key> {
+    pub fn speculation_key(&self) -> Option<&ahead::Key> {
         self.ahead_key.get()
     }
 
     /// The ledger, or what to tell a client without it.
-    pub fn need_ledger(&self) -> Result<Ledger, Problem> {
+    pub fn require_ledger(&self) -> Result<Ledger, Problem> {
         self.ledger()
             .ok_or_else(|| Problem::unavailable("the ledger cannot be reached yet"))
     }
 
     /// Keeps both links; returns at once.
-    pub fn keep(&self, database: LedgerConfig, nats: BusConfig, ctx: &Context) {
+    pub fn keep_connected(&self, database: LedgerConfig, nats: BusConfig, ctx: &Context) {
         let not_yet = || "not connected yet".to_owned();
-        ctx.health.connecting(DATABASE, Status::Down(not_yet()));
-        ctx.health.connecting(NATS, Status::Degraded(not_yet()));
+        ctx.health.set_connecting(DATABASE, Status::Down(not_yet()));
+        ctx.health.set_connecting(NATS, Status::Degraded(not_yet()));
         let (links, context) = (self.clone(), ctx.clone());
         ctx.tasks
             .spawn("database", OnFailure::StopService, async move {
                 let shutdown = context.shutdown.clone();
                 tokio::select! {
                     () = shutdown.cancelled() => Ok(()),
-                    kept = links.keep_ledger(&database, &context) => kept,
+                    kept = links.keep_ledger_connected(&database, &context) => kept,
                 }
             });
         let counts = LinkMetrics::new(&ctx.metrics, Bus::METRICS);
@@ -70,15 +70,19 @@ impl Links {
             let shutdown = context.shutdown.clone();
             tokio::select! {
                 () = shutdown.cancelled() => Ok(()),
-                kept = links.keep_bus(nats, &counts, &context) => kept,
+                kept = links.keep_bus_connected(nats, &counts, &context) => kept,
             }
         });
     }
 
-    async fn keep_ledger(&self, config: &LedgerConfig, ctx: &Context) -> anyhow::Result<()> {
+    async fn keep_ledger_connected(
+        &self,
+        config: &LedgerConfig,
+        ctx: &Context,
+    ) -> anyhow::Result<()> {
         let mut backoff = Backoff::new(FIRST_PAUSE, Duration::from_secs(2));
         let (ledger, key) = loop {
-            match open(config).await {
+            match open_ledger(config).await {
                 Ok(opened) => break opened,
                 Err(error) if error.failure() == Failure::Fatal => {
                     return Err(error).context("opening the ledger");
@@ -98,7 +102,7 @@ impl Links {
         }
     }
 
-    async fn keep_bus(
+    async fn keep_bus_connected(
         &self,
         config: BusConfig,
         counts: &LinkMetrics,
@@ -115,7 +119,7 @@ impl Links {
             }
             tokio::time::sleep(FIRST_PAUSE).await;
         };
-        counts.follow(bus.metrics_reader());
+        counts.set_reader(bus.metrics_reader());
         let mut connected = bus.connected();
         self.bus.get_or_init(|| bus);
         loop {
@@ -132,7 +136,7 @@ impl Links {
     }
 }
 
-async fn open(config: &LedgerConfig) -> Result<(Ledger, ahead::Key), LedgerError> {
+async fn open_ledger(config: &LedgerConfig) -> Result<(Ledger, ahead::Key), LedgerError> {
     let ledger = Ledger::connect(config, "gateway").await?;
     ledger.migrate().await?;
     let key = ahead::Key::new(&ledger.bus_key().await?);

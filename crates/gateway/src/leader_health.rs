@@ -18,11 +18,13 @@ const WATCH_EVERY: Duration = Duration::from_secs(2);
 /// the lease, or its own health is down because of its rounds.
 const LIMIT: Duration = Duration::from_secs(7);
 
-pub fn watch(links: Links, shards: u16, ctx: &Context) {
+pub fn watch_leader_health(links: Links, shards: u16, ctx: &Context) {
     let context = ctx.clone();
     ctx.tasks.spawn("watch-leader", OnFailure::Log, async move {
         loop {
-            context.health.set(LEADER, read(&links, shards).await);
+            context
+                .health
+                .set(LEADER, read_leader_status(&links, shards).await);
             tokio::select! {
                 () = context.shutdown.cancelled() => return,
                 () = tokio::time::sleep(WATCH_EVERY) => {}
@@ -32,7 +34,7 @@ pub fn watch(links: Links, shards: u16, ctx: &Context) {
 }
 
 /// The first shard whose leader is not as it should be speaks for all.
-async fn read(links: &Links, shards: u16) -> Status {
+async fn read_leader_status(links: &Links, shards: u16) -> Status {
     let Some(ledger) = links.ledger() else {
         return Status::Degraded("unknown while the ledger cannot be reached".to_owned());
     };
@@ -44,7 +46,7 @@ async fn read(links: &Links, shards: u16) -> Status {
                 return Status::Degraded("unknown while the ledger cannot be reached".to_owned());
             }
         };
-        if let Some(reason) = trouble(found.as_ref()) {
+        if let Some(reason) = describe_trouble(found.as_ref()) {
             let text = format!("{reason}; jobs are accepted and wait in the ledger");
             return Status::Degraded(text);
         }
@@ -52,7 +54,7 @@ async fn read(links: &Links, shards: u16) -> Status {
     Status::Ok
 }
 
-fn trouble(leader: Option<&LeaderHealth>) -> Option<String> {
+fn describe_trouble(leader: Option<&LeaderHealth>) -> Option<String> {
     let Some(leader) = leader else {
         return Some("no scheduler has led yet".to_owned());
     };
@@ -74,7 +76,7 @@ mod tests {
     #[test]
     fn a_leader_holds_its_lease_and_gets_on_with_its_work() {
         let of = |renewed, round| {
-            trouble(Some(&LeaderHealth {
+            describe_trouble(Some(&LeaderHealth {
                 renewed_ago: Duration::from_secs(renewed),
                 round_ago: Duration::from_secs(round),
             }))
@@ -84,6 +86,6 @@ mod tests {
         assert!(gone.contains("no scheduler leads since 60 s"), "{gone}");
         let stuck = of(1, 9).unwrap_or_default();
         assert!(stuck.contains("last good round is 9 s old"), "{stuck}");
-        assert!(trouble(None).is_some());
+        assert!(describe_trouble(None).is_some());
     }
 }

@@ -30,7 +30,7 @@ pub struct GatewayMetrics {
 }
 
 impl GatewayMetrics {
-    pub fn wake_ups_lost(&self, jobs: usize) {
+    pub fn count_lost_wake_ups(&self, jobs: usize) {
         self.wakeups_lost
             .inc_by(u64::try_from(jobs).unwrap_or(u64::MAX));
     }
@@ -74,16 +74,16 @@ impl GatewayMetrics {
         }
     }
 
-    pub fn answered(&self, status: u16) {
+    pub fn count_response(&self, status: u16) {
         self.answers.get_or_create(&Status { status }).inc();
     }
 
     /// A vote is committed.
-    pub fn voted(&self, outcome: &'static str) {
+    pub fn count_vote(&self, outcome: &'static str) {
         self.approvals.get_or_create(&Outcome { outcome }).inc();
     }
 
-    pub fn submitted(&self, outcome: &'static str) {
+    pub fn count_submission(&self, outcome: &'static str) {
         self.submissions.get_or_create(&Outcome { outcome }).inc();
     }
 }

@@ -29,16 +29,16 @@ impl Service for Gateway {
 
     async fn run(config: GatewayConfig, ctx: Context) -> anyhow::Result<()> {
         let links = Links::default();
-        links.keep(config.database.clone(), config.nats.clone(), &ctx);
-        DeadLetterGauge::new(&ctx.metrics).start(&links, &ctx);
+        links.keep_connected(config.database.clone(), config.nats.clone(), &ctx);
+        DeadLetterGauge::new(&ctx.metrics).start_counting(&links, &ctx);
         let (http, shards) = (config.http.clone(), config.shards);
         // The server's task alone holds the app and with it the submitter: when the
         // last request is answered, the committers see the end of their queue.
         let app = App::new(config, links.clone(), &ctx).await?;
-        app.waiting.start(&links, &ctx);
-        leader_health::watch(links.clone(), shards, &ctx);
-        kernel_status::watch(app.kernel.clone(), links, &ctx);
-        let router = ops::router(&ctx).merge(routes::router(Arc::new(app)));
+        app.waiting.start_listening(&links, &ctx);
+        leader_health::watch_leader_health(links.clone(), shards, &ctx);
+        kernel_status::watch_kernel_status(app.kernel.clone(), links, &ctx);
+        let router = ops::router(&ctx).merge(routes::build_router(Arc::new(app)));
         ops::serve(&http, router, &ctx).await?;
         // Not ready for all that until the ledger is: its component is down.
         ctx.health.declare_ready();

@@ -62,39 +62,39 @@ mod pauses {
 }
 
 impl TasksConfig {
-    pub fn problems(&self) -> Vec<String> {
+    pub fn validate(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.retry_after.len() > limits::RETRY_DELAYS {
             let most = limits::RETRY_DELAYS;
             problems.push(format!("tasks.retry_after: at most {most} pauses"));
         }
-        if let Err(e) = self.spec().validate() {
+        if let Err(e) = self.to_job_spec().validate() {
             problems.push(format!("tasks: {e}"));
         }
         problems
     }
 
     /// The job that a task is, without its time.
-    pub fn spec(&self) -> JobSpec {
+    pub fn to_job_spec(&self) -> JobSpec {
         let retries = u32::try_from(self.retry_after.len()).unwrap_or(u32::MAX);
         JobSpec {
             max_attempts: Some(retries.saturating_add(1)),
             retry: Some(RetryPlan {
-                delays_ms: self.retry_after.iter().copied().map(millis).collect(),
+                delays_ms: self.retry_after.iter().copied().map(to_millis).collect(),
                 on_failed: true,
-                visibility_ms: Some(millis(self.visibility_timeout)),
+                visibility_ms: Some(to_millis(self.visibility_timeout)),
             }),
             ..JobSpec::new(self.topic.clone())
         }
     }
 }
 
-fn millis(time: Duration) -> Millis {
+fn to_millis(time: Duration) -> Millis {
     Millis::try_from(time.as_millis()).unwrap_or(Millis::MAX)
 }
 
 /// What browsers and proxies add; nothing on this machine that speaks to us directly does.
-fn is_forwarded(name: &HeaderName) -> bool {
+fn is_forwarding_header(name: &HeaderName) -> bool {
     let name = name.as_str();
     matches!(
         name,
@@ -151,7 +151,7 @@ pub fn check_local_request(method: &Method, uri: &Uri, headers: &HeaderMap) -> R
         || headers
             .get(CONTENT_TYPE)
             .is_some_and(|v| v.as_bytes().starts_with(b"application/json"));
-    if !json || headers.keys().any(is_forwarded) || !is_for_localhost(headers, uri) {
+    if !json || headers.keys().any(is_forwarding_header) || !is_for_localhost(headers, uri) {
         return Err(Problem::unauthorized(
             "an API key is needed, as X-API-Key or Authorization: Bearer; without one, tasks are \
              taken as application/json and from this machine only",
@@ -161,7 +161,7 @@ pub fn check_local_request(method: &Method, uri: &Uri, headers: &HeaderMap) -> R
 }
 
 /// What the document calls a state.
-pub fn status(state: JobState) -> &'static str {
+pub fn to_task_status(state: JobState) -> &'static str {
     match state {
         JobState::Pending | JobState::ApprovalRequired => "PENDING",
         JobState::Scheduled | JobState::Dispatched | JobState::Running => "RUNNING",
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn the_defaults_are_the_documents() {
-        let spec = TasksConfig::default().spec();
+        let spec = TasksConfig::default().to_job_spec();
         assert_eq!(spec.topic.as_str(), "job.default");
         assert_eq!(spec.max_attempts, Some(6));
         let plan = spec.retry.unwrap();
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(minutes, [1, 5, 15, 15, 15]);
         assert_eq!(plan.visibility_ms, Some(120_000));
         assert!(plan.on_failed);
-        assert_eq!(TasksConfig::default().problems(), Vec::<String>::new());
+        assert_eq!(TasksConfig::default().validate(), Vec::<String>::new());
         let json = serde_json::to_string(&TasksConfig::default()).unwrap();
         assert!(json.contains(r#"["1m","5m","15m","15m","15m"]"#), "{json}");
     }

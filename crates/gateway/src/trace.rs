@@ -23,31 +23,31 @@ pub struct JobTrace {
 }
 
 /// The caller's `traceparent`, if it is one.
-pub fn incoming(headers: &HeaderMap) -> Option<&str> {
+pub fn incoming_traceparent(headers: &HeaderMap) -> Option<&str> {
     let text = headers.get(trace::HEADER)?.to_str().ok()?;
     trace::trace_id(text).map(|_| text)
 }
 
 /// A trace id for an answer that belongs to no job.
-pub fn fresh_id() -> String {
-    let fresh = trace::fresh();
+pub fn new_trace_id() -> String {
+    let fresh = trace::new_traceparent();
     trace::trace_id(&fresh).unwrap_or_default().to_owned()
 }
 
 impl Tracing {
     /// Begins the span of one submission.
-    pub fn begin(self, incoming: Option<&str>) -> JobTrace {
+    pub fn begin_job_trace(self, incoming: Option<&str>) -> JobTrace {
         let span = if self.exported {
             tracing::info_span!("http.submit")
         } else {
             tracing::debug_span!("http.submit")
         };
         if let Some(parent) = incoming {
-            trace::follow(&span, parent);
+            trace::set_remote_parent(&span, parent);
         }
-        let traceparent = trace::current(&span)
+        let traceparent = trace::traceparent_of_span(&span)
             .or_else(|| incoming.map(str::to_owned))
-            .unwrap_or_else(trace::fresh);
+            .unwrap_or_else(trace::new_traceparent);
         let trace_id = trace::trace_id(&traceparent).unwrap_or_default().to_owned();
         JobTrace {
             _span: span,
@@ -67,8 +67,19 @@ mod tests {
         let parent = format!("00-{}-{}-01", "ab".repeat(16), "cd".repeat(8));
         headers.insert(trace::HEADER, parent.parse().unwrap());
         let tracing = Tracing { exported: false };
-        assert_eq!(tracing.begin(incoming(&headers)).trace_id, "ab".repeat(16));
+        assert_eq!(
+            tracing
+                .begin_job_trace(incoming_traceparent(&headers))
+                .trace_id,
+            "ab".repeat(16)
+        );
         headers.insert(trace::HEADER, "nonsense".parse().unwrap());
-        assert_eq!(tracing.begin(incoming(&headers)).trace_id.len(), 32);
+        assert_eq!(
+            tracing
+                .begin_job_trace(incoming_traceparent(&headers))
+                .trace_id
+                .len(),
+            32
+        );
     }
 }

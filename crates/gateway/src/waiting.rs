@@ -68,7 +68,7 @@ impl Waiting {
 
     /// Takes a place. Whoever does so before looking at the job misses nothing.
     pub fn register(&self, job_id: &JobId, who: QuotaOwner<'_>) -> Result<Waiter, Problem> {
-        let place = self.places.enter(who).ok_or_else(|| {
+        let place = self.places.acquire(who).ok_or_else(|| {
             Problem::overloaded("too many clients wait for results; poll instead")
         })?;
         let mut slots = self.lock();
@@ -86,7 +86,7 @@ impl Waiting {
         })
     }
 
-    fn wake(&self, job_id: &str) {
+    fn wake_waiters(&self, job_id: &str) {
         if let Some(slot) = self.lock().get(job_id) {
             slot.woken.send_replace(());
         }
@@ -101,20 +101,20 @@ impl Waiting {
     }
 
     /// Listens and polls until the service stops.
-    pub fn start(&self, links: &Links, ctx: &Context) {
+    pub fn start_listening(&self, links: &Links, ctx: &Context) {
         let (waiting, links, shutdown) = (self.clone(), links.clone(), ctx.shutdown.clone());
         ctx.tasks.spawn_restarting("results", move || {
             let (waiting, links, shutdown) = (waiting.clone(), links.clone(), shutdown.clone());
             async move {
                 tokio::select! {
                     () = shutdown.cancelled() => Ok(()),
-                    ended = waiting.follow(&links) => ended,
+                    ended = waiting.follow_job_events(&links) => ended,
                 }
             }
         });
     }
 
-    async fn follow(&self, links: &Links) -> anyhow::Result<()> {
+    async fn follow_job_events(&self, links: &Links) -> anyhow::Result<()> {
         let mut events = None;
         let mut poll = tokio::time::interval(POLL_EVERY);
         let mut heard = Vec::new();
@@ -122,7 +122,7 @@ impl Waiting {
             if events.is_none()
                 && let Some(bus) = links.bus()
             {
-                events = subscribe(&bus).await;
+                events = subscribe_to_job_events(&bus).await;
             }
             let listen = async {
                 match events.as_mut() {
@@ -135,7 +135,7 @@ impl Waiting {
                     if count == 0 {
                         events = None;
                     }
-                    self.hear(heard.drain(..));
+                    self.handle_events(heard.drain(..));
                 }
                 _ = poll.tick() => {
                     if let Some(ledger) = links.ledger() {
@@ -146,13 +146,13 @@ impl Waiting {
         }
     }
 
-    fn hear(&self, heard: impl Iterator<Item = Incoming>) {
+    fn handle_events(&self, heard: impl Iterator<Item = Incoming>) {
         // Most of the time nobody waits, and reading the packets would be for nothing.
         if self.is_empty() {
             return;
         }
         for message in heard {
-            let Ok((_, Payload::JobEvents(events))) = packet::open(message.payload) else {
+            let Ok((_, Payload::JobEvents(events))) = packet::decode(message.payload) else {
                 continue;
             };
             for event in &events.events {
@@ -161,7 +161,7 @@ impl Waiting {
                     .parse::<JobState>()
                     .is_ok_and(JobState::is_final)
                 {
-                    self.wake(&event.job_id);
+                    self.wake_waiters(&event.job_id);
                 }
             }
         }
@@ -169,10 +169,10 @@ impl Waiting {
 
     async fn poll_ledger(&self, ledger: &Ledger) {
         for ids in self.job_ids().chunks(POLL_CHUNK) {
-            match ledger.states(ids).await {
+            match ledger.job_states(ids).await {
                 Ok(states) => {
                     for (id, _) in states.iter().filter(|(_, state)| state.is_final()) {
-                        self.wake(id.as_str());
+                        self.wake_waiters(id.as_str());
                     }
                 }
                 Err(error) => tracing::debug!(%error, "polling for finished jobs failed"),
@@ -181,7 +181,7 @@ impl Waiting {
     }
 }
 
-async fn subscribe(bus: &Bus) -> Option<airlock_bus::Subscription> {
+async fn subscribe_to_job_events(bus: &Bus) -> Option<airlock_bus::Subscription> {
     match bus.subscribe(subjects::JOB_EVENT, None).await {
         Ok(subscription) => Some(subscription),
         Err(error) => {
@@ -197,7 +197,7 @@ impl Waiter {
     }
 
     /// Until the job may have ended.
-    pub async fn woken(&mut self) {
+    pub async fn wait_until_woken(&mut self) {
         if self.woken.changed().await.is_err() {
             // The slot outlives its waiters, so this cannot happen; waiting for the
             // caller's own bound is right if it did.
@@ -235,7 +235,7 @@ mod tests {
     async fn places_are_bounded_and_given_back() {
         let waiting = waiting(3);
         let id = JobId::new("j").unwrap();
-        let enter = |key: &str| waiting.register(&id, QuotaOwner::user(key));
+        let enter = |key: &str| waiting.register(&id, QuotaOwner::new_user(key));
         let mut first = enter("eve").unwrap_or_else(|_| panic!("a place"));
         assert!(enter("eve").is_err());
         let second = enter("bob").unwrap_or_else(|_| panic!("a place"));
@@ -247,8 +247,8 @@ mod tests {
         assert!(waiting.register(&id, admin).is_ok());
         drop(second);
         assert_eq!(waiting.job_ids().len(), 1);
-        waiting.wake("j");
-        first.woken().await;
+        waiting.wake_waiters("j");
+        first.wait_until_woken().await;
         drop(first);
         assert!(waiting.is_empty());
     }
@@ -261,7 +261,7 @@ mod tests {
         let waiting = waiting(9);
         let id = JobId::new("j").unwrap();
         let mut waiter = waiting
-            .register(&id, QuotaOwner::user("k"))
+            .register(&id, QuotaOwner::new_user("k"))
             .unwrap_or_else(|_| panic!("a place"));
         let event = |job_id: &str, state: &str| {
             let events = JobEvents {
@@ -274,24 +274,24 @@ mod tests {
             let payload = Payload::JobEvents(events);
             Incoming {
                 subject: subjects::JOB_EVENT.to_owned(),
-                payload: packet::seal("scheduler", "t", Timestamp(1), payload),
+                payload: packet::encode("scheduler", "t", Timestamp(1), payload),
                 reply: None,
                 traceparent: None,
             }
         };
-        waiting.hear([event("j", "RUNNING"), event("other", "FAILED")].into_iter());
+        waiting.handle_events([event("j", "RUNNING"), event("other", "FAILED")].into_iter());
         assert!(!waiter.woken.has_changed().unwrap());
-        waiting.hear([event("j", "SUCCEEDED")].into_iter());
-        waiter.woken().await;
+        waiting.handle_events([event("j", "SUCCEEDED")].into_iter());
+        waiter.wait_until_woken().await;
     }
 
     #[tokio::test]
     async fn a_wake_before_the_wait_is_not_lost() {
         let waiting = waiting(1);
         let mut waiter = waiting
-            .register(&JobId::new("j").unwrap(), QuotaOwner::user("k"))
+            .register(&JobId::new("j").unwrap(), QuotaOwner::new_user("k"))
             .unwrap_or_else(|_| panic!("a place"));
-        waiting.wake("j");
-        waiter.woken().await;
+        waiting.wake_waiters("j");
+        waiter.wait_until_woken().await;
     }
 }

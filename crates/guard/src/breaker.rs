@@ -18,7 +18,7 @@ use airlock_settings::lock;
 use fred::types::Value;
 
 use crate::link::Guard;
-use crate::messages::millis;
+use crate::messages::millis_value;
 
 /// Who granted a permit; its report goes to the same place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl Guard {
     pub fn breaker(&self, failures: String, settings: Settings) -> SharedBreaker {
         SharedBreaker {
             guard: self.clone(),
-            circuit: crate::keys::circuit(&failures),
+            circuit: crate::keys::circuit_key(&failures),
             failures,
             settings,
             local: Mutex::new(Local {
@@ -75,7 +75,11 @@ impl SharedBreaker {
         let script = &self.guard.inner.scripts.breaker_admit;
         let answer: Option<Vec<i64>> = self
             .guard
-            .run_script(script, self.keys(), self.args(self.to_share(now)))
+            .run_script(
+                script,
+                self.script_keys(),
+                self.script_args(self.unshared_open_ms(now)),
+            )
             .await;
         let mut local = self.lock();
         let Some(answer) = answer else {
@@ -87,9 +91,9 @@ impl SharedBreaker {
             };
         };
         local.unshared = false;
-        let (go, shared) = parse(&answer, now);
+        let (go, shared) = parse_script_answer(&answer, now);
         // Our own follows, so that it knows where to go on when Redis is lost.
-        local.breaker.adopt(shared);
+        local.breaker.set_circuit(shared);
         go.then_some(Permit {
             by: GrantedBy::Shared {
                 report_success: shared != Circuit::Closed { failures: 0 },
@@ -99,23 +103,27 @@ impl SharedBreaker {
 
     /// What all replicas agree on, without a permit. Our own breaker follows, so
     /// that a replica that begins knows what the others found out. `None` without Redis.
-    pub async fn read_shared(&self, now: Timestamp) -> Option<Circuit> {
-        let (inner, keys) = (&self.guard.inner, self.keys());
+    pub async fn sync_from_shared(&self, now: Timestamp) -> Option<Circuit> {
+        let (inner, keys) = (&self.guard.inner, self.script_keys());
         let script = &inner.scripts.breaker_read;
-        let call = script.evalsha_with_reload(&inner.client, keys, self.args(0));
-        let answer: Vec<i64> = self.guard.call(inner.config.op_timeout, call).await.ok()?;
-        let (_, shared) = parse(&answer, now);
+        let call = script.evalsha_with_reload(&inner.client, keys, self.script_args(0));
+        let answer: Vec<i64> = self
+            .guard
+            .call_redis(inner.config.op_timeout, call)
+            .await
+            .ok()?;
+        let (_, shared) = parse_script_answer(&answer, now);
         let mut local = self.lock();
         // A circuit that opened without Redis has yet to be shared.
         if !local.unshared {
-            local.breaker.adopt(shared);
+            local.breaker.set_circuit(shared);
         }
         Some(shared)
     }
 
-    pub async fn succeeded(&self, permit: Permit) {
+    pub async fn record_success(&self, permit: Permit) {
         let Permit { by } = permit;
-        self.lock().breaker.succeeded();
+        self.lock().breaker.record_success();
         match by {
             GrantedBy::Shared {
                 report_success: true,
@@ -123,7 +131,7 @@ impl SharedBreaker {
                 let script = &self.guard.inner.scripts.breaker_succeeded;
                 let _: Option<i64> = self
                     .guard
-                    .run_script(script, self.keys(), self.args(0))
+                    .run_script(script, self.script_keys(), self.script_args(0))
                     .await;
             }
             GrantedBy::Shared {
@@ -133,16 +141,16 @@ impl SharedBreaker {
         }
     }
 
-    pub async fn failed(&self, permit: Permit, now: Timestamp) {
+    pub async fn record_failure(&self, permit: Permit, now: Timestamp) {
         let Permit { by: _ } = permit;
         let script = &self.guard.inner.scripts.breaker_failed;
         // Also what was admitted locally: Redis may be back, and the others want to know.
         let shared: Option<i64> = self
             .guard
-            .run_script(script, self.keys(), self.args(0))
+            .run_script(script, self.script_keys(), self.script_args(0))
             .await;
         let mut local = self.lock();
-        local.breaker.failed(now);
+        local.breaker.record_failure(now);
         if shared.is_none() && matches!(local.breaker.circuit(), Circuit::Open { .. }) {
             local.unshared = true;
         }
@@ -155,7 +163,7 @@ impl SharedBreaker {
     }
 
     /// Milliseconds that a circuit opened without Redis still has to stay open.
-    fn to_share(&self, now: Timestamp) -> i64 {
+    fn unshared_open_ms(&self, now: Timestamp) -> i64 {
         let local = self.lock();
         match local.breaker.circuit() {
             Circuit::Open { until } if local.unshared => {
@@ -165,20 +173,20 @@ impl SharedBreaker {
         }
     }
 
-    fn keys(&self) -> Vec<String> {
+    fn script_keys(&self) -> Vec<String> {
         vec![self.failures.clone(), self.circuit.clone()]
     }
 
-    fn args(&self, share_ms: i64) -> Vec<Value> {
+    fn script_args(&self, share_ms: i64) -> Vec<Value> {
         let s = &self.settings;
         vec![
             Value::from(i64::from(s.fail_budget)),
-            millis(s.open_for),
+            millis_value(s.open_for),
             Value::from(i64::from(s.half_open_max)),
             Value::from(i64::from(s.close_after)),
-            millis(s.probe_lease),
+            millis_value(s.probe_lease),
             Value::from(share_ms),
-            millis(crate::keys::BREAKER_TTL),
+            millis_value(crate::keys::BREAKER_TTL),
         ]
     }
 
@@ -189,7 +197,7 @@ impl SharedBreaker {
 
 /// `{go, state, a, b}`: state 0 closed with `a` failures, 1 open for another `a` ms,
 /// 2 half-open with `a` probes out and `b` successes.
-fn parse(answer: &[i64], now: Timestamp) -> (bool, Circuit) {
+fn parse_script_answer(answer: &[i64], now: Timestamp) -> (bool, Circuit) {
     let at = |i: usize| answer.get(i).copied().unwrap_or(0);
     let small = |i: usize| u32::try_from(at(i)).unwrap_or(u32::MAX);
     let circuit = match at(1) {

@@ -19,6 +19,6 @@ airlock_bus::counters! {
     renewals_abandoned,
 }
 
-pub(crate) fn add(counter: &AtomicU64, n: usize) {
+pub(crate) fn add_to_counter(counter: &AtomicU64, n: usize) {
     counter.fetch_add(n as u64, Ordering::Relaxed);
 }

@@ -52,16 +52,16 @@ impl Keys {
     /// Says that a message was processed; its value is the message's time in the stream.
     /// [`PROCESSED_TTL`].
     pub fn processed(&self, key: &MessageKey) -> String {
-        self.message("processed", key)
+        self.message_key("processed", key)
     }
 
     /// Says that a message is being worked on; for inspection, never a gate.
     /// [`INFLIGHT_TTL`].
     pub fn inflight(&self, key: &MessageKey) -> String {
-        self.message("inflight", key)
+        self.message_key("inflight", key)
     }
 
-    fn message(&self, what: &str, key: &MessageKey) -> String {
+    fn message_key(&self, what: &str, key: &MessageKey) -> String {
         let MessageKey {
             stream,
             consumer,
@@ -78,22 +78,22 @@ impl Keys {
 
     /// The ledger whose leader uses this Redis under this prefix; the life time of a claim
     /// ([`CLAIM_TTL`](crate::CLAIM_TTL)).
-    pub fn ledger(&self) -> String {
+    pub fn ledger_claim(&self) -> String {
         format!("{}:ledger", self.prefix)
     }
 
     /// One reconciler; [`periodic_ttl`].
-    pub fn reconciler(&self) -> String {
+    pub fn reconciler_lock(&self) -> String {
         format!("{}:reconciler:default", self.prefix)
     }
 
     /// One replayer of pending jobs; [`periodic_ttl`].
-    pub fn replayer(&self) -> String {
+    pub fn replayer_lock(&self) -> String {
         format!("{}:replayer:pending", self.prefix)
     }
 
     /// One reconciler of workflows; [`periodic_ttl`].
-    pub fn workflow_reconciler(&self) -> String {
+    pub fn workflow_reconciler_lock(&self) -> String {
         format!("{}:workflow-engine:reconciler:default", self.prefix)
     }
 
@@ -103,12 +103,12 @@ impl Keys {
     }
 
     /// One writer of the workers' snapshot; [`SNAPSHOT_LOCK_TTL`].
-    pub fn snapshot_writer(&self) -> String {
+    pub fn snapshot_writer_lock(&self) -> String {
         format!("{}:scheduler:snapshot:writer", self.prefix)
     }
 
     /// One poller of workflow delays; [`DELAY_POLLER_TTL`].
-    pub fn delay_poller(&self) -> String {
+    pub fn delay_poller_lock(&self) -> String {
         format!("{}:wf:delay:poller", self.prefix)
     }
 
@@ -136,84 +136,84 @@ impl Keys {
 
 /// Beside a failure counter: since when the circuit is open, and who probes. A day, so
 /// that what nobody asks for any more does not stay.
-pub fn circuit(failures: &str) -> String {
+pub fn circuit_key(failures: &str) -> String {
     format!("{failures}:circuit")
 }
 
 /// One rollback per saga at a time; [`SAGA_LOCK_TTL`].
-pub fn saga_lock(workflow: &str) -> String {
+pub fn saga_lock_key(workflow: &str) -> String {
     format!("saga:{workflow}:lock")
 }
 
 /// The saga's compensations, newest last: a working copy of the ledger's. No expiry.
-pub fn saga_stack(workflow: &str) -> String {
+pub fn saga_stack_key(workflow: &str) -> String {
     format!("saga:{workflow}:stack")
 }
 
 /// A job's input, where workers of the agent protocol look for it. The writer gives its
 /// life time.
-pub fn context(job: &JobId) -> String {
+pub fn context_key(job: &JobId) -> String {
     format!("ctx:{job}")
 }
 
 /// Where a worker leaves a job's output; expired once the ledger has it.
-pub fn result(job: &JobId) -> String {
+pub fn result_key(job: &JobId) -> String {
     format!("res:{job}")
 }
 
 /// Where one run of a job leaves its output, beside that of any other run of it; expired
 /// once the ledger has it.
-pub fn run_result(job: &JobId, dispatch: &str) -> String {
+pub fn run_result_key(job: &JobId, dispatch: &str) -> String {
     format!("res:{job}:{dispatch}")
 }
 
 /// What a running job has produced so far, its `n`th update; the worker gives it its life
 /// time. Only pointed at by progress, never a result.
-pub fn partial(job: &JobId, n: u32) -> String {
+pub fn partial_result_key(job: &JobId, n: u32) -> String {
     format!("res:{job}:partial:{n}")
 }
 
 /// Whether a key is where the worker of this very run leaves what it makes. A job's id may
 /// hold colons, so that not all that begins like its key is its own.
-pub fn is_of_run(job: &JobId, dispatch: &str, key: &str) -> bool {
-    if let Some(rest) = key.strip_prefix(result(job).as_str()) {
+pub fn is_key_of_run(job: &JobId, dispatch: &str, key: &str) -> bool {
+    if let Some(rest) = key.strip_prefix(result_key(job).as_str()) {
         let named = |kind: &str| rest.strip_prefix(kind).is_some_and(|name| !name.is_empty());
         return rest.is_empty()
             || named(":partial:")
             || named(":redacted:")
             || (!dispatch.is_empty() && rest.strip_prefix(':') == Some(dispatch));
     }
-    is_artifact_of(job.as_str(), key) || is_artifact_of(dispatch, key)
+    is_artifact_key_of(job.as_str(), key) || is_artifact_key_of(dispatch, key)
 }
 
-fn is_artifact_of(owner: &str, key: &str) -> bool {
+fn is_artifact_key_of(owner: &str, key: &str) -> bool {
     let name = key.strip_prefix(ARTIFACT);
     let rest = name.and_then(|name| name.strip_prefix(owner));
     !owner.is_empty() && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with([':', '-']))
 }
 
 /// Whether a key is one for artifacts, which are not ours to expire.
-pub fn is_artifact(key: &str) -> bool {
+pub fn is_artifact_key(key: &str) -> bool {
     key.starts_with(ARTIFACT)
 }
 
 const ARTIFACT: &str = "art:";
 
 /// An artifact of a worker's; never ours to expire.
-pub fn artifact(id: &str) -> String {
+pub fn artifact_key(id: &str) -> String {
     format!("{ARTIFACT}{id}")
 }
 
 const POINTER: &str = "redis://";
 
 /// What a packet carries instead of a payload. All after the scheme *is* the key.
-pub fn pointer(key: &str) -> String {
+pub fn to_pointer(key: &str) -> String {
     format!("{POINTER}{key}")
 }
 
 /// Whether a key is one for jobs' inputs. What a pointer of a stranger names must be: any
 /// other key is nobody's business but its owner's.
-pub fn is_context(key: &str) -> bool {
+pub fn is_context_key(key: &str) -> bool {
     key.len() > 4 && key.starts_with("ctx:")
 }
 
@@ -241,26 +241,26 @@ mod tests {
             keys.processed(&message),
             keys.inflight(&message),
             keys.job_lock(&job),
-            keys.ledger(),
-            keys.reconciler(),
-            keys.replayer(),
-            keys.workflow_reconciler(),
+            keys.ledger_claim(),
+            keys.reconciler_lock(),
+            keys.replayer_lock(),
+            keys.workflow_reconciler_lock(),
             keys.run_lock("r1"),
-            keys.snapshot_writer(),
-            keys.delay_poller(),
+            keys.snapshot_writer_lock(),
+            keys.delay_poller_lock(),
             keys.delay_timers(),
             keys.safety_failures(),
             keys.output_failures(),
-            circuit(&keys.safety_failures()),
+            circuit_key(&keys.safety_failures()),
             keys.velocity("0a1b"),
-            saga_lock("w1"),
-            saga_stack("w1"),
+            saga_lock_key("w1"),
+            saga_stack_key("w1"),
             WORKERS_SNAPSHOT.to_owned(),
-            context(&job),
-            result(&job),
-            artifact("a1"),
-            partial(&job, 3),
-            run_result(&job, "d1"),
+            context_key(&job),
+            result_key(&job),
+            artifact_key("a1"),
+            partial_result_key(&job, 3),
+            run_result_key(&job, "d1"),
         ]
     }
 
@@ -270,16 +270,16 @@ mod tests {
         for id in ["j1", "j1:x", "a:partial"] {
             let job = JobId::new(id).expect("a job id");
             for own in [
-                result(&job),
-                run_result(&job, RUN),
-                partial(&job, 3),
+                result_key(&job),
+                run_result_key(&job, RUN),
+                partial_result_key(&job, 3),
                 format!("res:{id}:redacted:0123456789abcdef"),
-                artifact(id),
-                artifact(&format!("{id}:log")),
-                artifact(RUN),
-                artifact(&format!("{RUN}-1")),
+                artifact_key(id),
+                artifact_key(&format!("{id}:log")),
+                artifact_key(RUN),
+                artifact_key(&format!("{RUN}-1")),
             ] {
-                assert!(is_of_run(&job, RUN, &own), "{own} of {id}");
+                assert!(is_key_of_run(&job, RUN, &own), "{own} of {id}");
             }
             for other in [
                 "res:j12",
@@ -293,18 +293,18 @@ mod tests {
                 "sys:workers:snapshot",
                 "",
             ] {
-                assert!(!is_of_run(&job, RUN, other), "{other} of {id}");
+                assert!(!is_key_of_run(&job, RUN, other), "{other} of {id}");
             }
             for end in [":x:y", ":partial", ":partial:", ":redacted:", ":", "x"] {
                 let key = format!("res:{id}{end}");
-                assert!(!is_of_run(&job, RUN, &key), "{key} of {id}");
+                assert!(!is_key_of_run(&job, RUN, &key), "{key} of {id}");
             }
-            let another = run_result(&job, "0d5e6a2c-1111-4222-8333-444455550000");
-            assert!(!is_of_run(&job, RUN, &another), "another run's");
-            assert!(!is_of_run(&job, "", &format!("res:{id}:")));
-            assert!(!is_of_run(&job, "", "art:-1"));
+            let another = run_result_key(&job, "0d5e6a2c-1111-4222-8333-444455550000");
+            assert!(!is_key_of_run(&job, RUN, &another), "another run's");
+            assert!(!is_key_of_run(&job, "", &format!("res:{id}:")));
+            assert!(!is_key_of_run(&job, "", "art:-1"));
         }
-        assert!(is_artifact("art:x") && !is_artifact("res:x"));
+        assert!(is_artifact_key("art:x") && !is_artifact_key("res:x"));
     }
 
     #[test]
@@ -345,9 +345,9 @@ mod tests {
     #[test]
     fn pointers_round_trip() {
         for key in ["ctx:j1", "res:j1:redacted:0123456789abcdef", "a://b"] {
-            assert_eq!(parse_pointer(&pointer(key)), Some(key));
+            assert_eq!(parse_pointer(&to_pointer(key)), Some(key));
         }
-        assert!(is_context("ctx:j1"));
+        assert!(is_context_key("ctx:j1"));
         for other in [
             "ctx:",
             "res:",
@@ -355,7 +355,7 @@ mod tests {
             "sys:workers:snapshot",
             "",
         ] {
-            assert!(!is_context(other), "{other}");
+            assert!(!is_context_key(other), "{other}");
         }
         for bad in ["", "redis://", "s3://x", "ctx:j1"] {
             assert_eq!(parse_pointer(bad), None, "{bad}");

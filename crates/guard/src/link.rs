@@ -109,7 +109,7 @@ impl Guard {
         if !problems.is_empty() {
             return Err(GuardError::Config(problems.join("; ")));
         }
-        let client = build(config)?;
+        let client = build_client(config)?;
         let connection = client.connect();
         let guard = Self {
             inner: Arc::new(Inner {
@@ -127,7 +127,10 @@ impl Guard {
                 foreign: AtomicBool::new(false),
             }),
         };
-        let recovery = tokio::spawn(recover(Arc::downgrade(&guard.inner), guard.mode()));
+        let recovery = tokio::spawn(ping_until_recovered(
+            Arc::downgrade(&guard.inner),
+            guard.mode(),
+        ));
         lock(&guard.inner.tasks).extend([connection.abort_handle(), recovery.abort_handle()]);
         let mut mode = guard.mode();
         let shared = mode.wait_for(|mode| !mode.is_local());
@@ -147,7 +150,7 @@ impl Guard {
         let client = &self.inner.client;
         let call = client.exists::<i64, _>(crate::keys::WORKERS_SNAPSHOT);
         // The outcome shows in the mode.
-        let _ = self.call(self.inner.config.op_timeout, call).await;
+        let _ = self.call_redis(self.inner.config.op_timeout, call).await;
     }
 
     pub fn keys(&self) -> &Keys {
@@ -180,7 +183,7 @@ impl Guard {
         move || (counters.values(), !mode.borrow().is_local())
     }
 
-    pub(crate) fn local(&self) -> MutexGuard<'_, LocalLocks> {
+    pub(crate) fn local_locks(&self) -> MutexGuard<'_, LocalLocks> {
         lock(&self.inner.local)
     }
 
@@ -192,27 +195,29 @@ impl Guard {
         keys: Vec<String>,
         args: Vec<Value>,
     ) -> Option<T> {
-        if self.is_foreign() {
-            counters::add(&self.inner.counters.answered_locally, 1);
+        if self.is_claimed_by_other_ledger() {
+            counters::add_to_counter(&self.inner.counters.answered_locally, 1);
             return None;
         }
         let call = script.evalsha_with_reload(&self.inner.client, keys, args);
-        self.call(self.inner.config.hot_timeout, call).await.ok()
+        self.call_redis(self.inner.config.hot_timeout, call)
+            .await
+            .ok()
     }
 
     /// Awaits a call of Redis, within a bound. One failure begins the local mode.
-    pub(crate) async fn call<T>(
+    pub(crate) async fn call_redis<T>(
         &self,
         bound: Duration,
         call: impl Future<Output = Result<T, fred::error::Error>>,
     ) -> Result<T, GuardError> {
         if let Mode::Local { reason, .. } = &*self.inner.mode.borrow() {
-            counters::add(&self.inner.counters.answered_locally, 1);
+            counters::add_to_counter(&self.inner.counters.answered_locally, 1);
             return Err(GuardError::Unavailable(reason.clone()));
         }
         let reason = match timeout(bound, call).await {
             Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(error)) if is_about_data(&error) => {
+            Ok(Err(error)) if is_data_error(&error) => {
                 return Err(GuardError::Refused(error.to_string()));
             }
             Ok(Err(error)) => error.to_string(),
@@ -234,23 +239,23 @@ impl Guard {
             begins
         });
         if began {
-            counters::add(&self.inner.counters.went_local, 1);
+            counters::add_to_counter(&self.inner.counters.went_local, 1);
             tracing::warn!(reason, "Redis unavailable, continuing without it");
         }
     }
 }
 
 /// A key of another type than expected says nothing about Redis.
-fn is_about_data(error: &fred::error::Error) -> bool {
+fn is_data_error(error: &fred::error::Error) -> bool {
     error.details().starts_with("WRONGTYPE")
 }
 
-fn build(config: &GuardConfig) -> Result<Client, GuardError> {
+fn build_client(config: &GuardConfig) -> Result<Client, GuardError> {
     let wrong = |_| GuardError::Config(format!("url {} is no Redis URL", config.url));
     let mut fred_config = Config::from_url(config.url.expose()).map_err(wrong)?;
     // Otherwise a Redis that is not there at the start would end the client for good.
     fred_config.fail_fast = false;
-    if let Some(tls) = tls::of(config)? {
+    if let Some(tls) = tls::build_tls_config(config)? {
         fred_config.tls = Some(tls);
     }
     let mut builder = Builder::from_config(fred_config);
@@ -282,7 +287,7 @@ fn build(config: &GuardConfig) -> Result<Client, GuardError> {
 }
 
 /// Pings while Redis is away, and ends the local mode when it answers.
-async fn recover(inner: std::sync::Weak<Inner>, mut mode: watch::Receiver<Mode>) {
+async fn ping_until_recovered(inner: std::sync::Weak<Inner>, mut mode: watch::Receiver<Mode>) {
     while mode.wait_for(Mode::is_local).await.is_ok() {
         let Some(guard) = inner.upgrade().map(|inner| Guard { inner }) else {
             return;
@@ -295,7 +300,7 @@ async fn recover(inner: std::sync::Weak<Inner>, mut mode: watch::Receiver<Mode>)
             .client
             .exists::<i64, _>(crate::keys::WORKERS_SNAPSHOT);
         if matches!(timeout(config.hot_timeout, probe).await, Ok(Ok(_))) {
-            guard.local().clear();
+            guard.local_locks().clear();
             let was = guard.inner.mode.send_replace(Mode::Shared);
             if let Mode::Local { since, .. } = was {
                 tracing::info!(away = ?now().since(since), "Redis available again");

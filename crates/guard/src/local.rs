@@ -18,7 +18,7 @@ pub(crate) struct Holder {
 
 impl Holder {
     /// As it stands in Redis.
-    pub fn value(&self) -> String {
+    pub fn lock_value(&self) -> String {
         format!("{}:{}", self.epoch, self.token)
     }
 }

@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 use crate::counters;
 use crate::link::{Guard, Mode};
 use crate::local::Holder;
-use crate::messages::millis;
+use crate::messages::millis_value;
 use crate::scripts::CHUNK;
 
 /// How often a busy lock is tried again while it is waited for. Whoever else changes a job
@@ -32,15 +32,15 @@ const BUSY_POLL: Duration = Duration::from_millis(10);
 pub struct JobLocks {
     guard: Guard,
     holder: Holder,
-    held: Arc<Held>,
+    held: Arc<HeldLocks>,
     renewal: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// Held locks with the number of renewals that failed in a row.
 #[derive(Default)]
-struct Held(Mutex<HashMap<JobId, u32>>);
+struct HeldLocks(Mutex<HashMap<JobId, u32>>);
 
-impl Held {
+impl HeldLocks {
     fn map(&self) -> MutexGuard<'_, HashMap<JobId, u32>> {
         lock(&self.0)
     }
@@ -65,8 +65,12 @@ impl Guard {
             epoch: epoch.0,
             token: uuid::Uuid::new_v4().simple().to_string(),
         };
-        let held = Arc::new(Held::default());
-        let renewal = tokio::spawn(renew(self.clone(), holder.clone(), Arc::clone(&held)));
+        let held = Arc::new(HeldLocks::default());
+        let renewal = tokio::spawn(renew_held_locks(
+            self.clone(),
+            holder.clone(),
+            Arc::clone(&held),
+        ));
         JobLocks {
             guard: self.clone(),
             holder,
@@ -78,7 +82,7 @@ impl Guard {
     pub(crate) fn lock_locally(&self, jobs: &[JobId], holder: &Holder) -> Vec<bool> {
         let ttl = self.inner.config.job_lock_ttl;
         let now = Instant::now();
-        let mut local = self.local();
+        let mut local = self.local_locks();
         jobs.iter()
             .map(|job| local.lock(&self.keys().job_lock(job), holder, ttl, now))
             .collect()
@@ -118,7 +122,10 @@ impl JobLocks {
     /// Which messages were processed already, and which jobs' locks are ours now: one
     /// round trip for both.
     pub async fn begin_batch(&self, keys: &[MessageKey], jobs: &[JobId]) -> (Vec<bool>, Vec<bool>) {
-        let (seen, locked) = self.guard.begin(keys, jobs, &self.holder).await;
+        let (seen, locked) = self
+            .guard
+            .check_messages_and_lock_jobs(keys, jobs, &self.holder)
+            .await;
         self.held.remember(jobs, &locked);
         (seen, locked)
     }
@@ -128,11 +135,13 @@ impl JobLocks {
         // First no more renewal, then the release. A renewal already on its way finds
         // the lock gone and changes nothing.
         self.held.forget(jobs);
-        self.guard.finish(keys, jobs, &self.holder).await;
+        self.guard
+            .mark_processed_and_unlock(keys, jobs, &self.holder)
+            .await;
     }
 
     /// How many locks are held, those left to expire included.
-    pub fn held(&self) -> usize {
+    pub fn held_count(&self) -> usize {
         self.held.map().len()
     }
 
@@ -144,7 +153,9 @@ impl JobLocks {
             let _ = renewal.await;
         }
         let jobs: Vec<JobId> = self.held.map().drain().map(|(job, _)| job).collect();
-        self.guard.finish(&[], &jobs, &self.holder).await;
+        self.guard
+            .mark_processed_and_unlock(&[], &jobs, &self.holder)
+            .await;
     }
 }
 
@@ -156,7 +167,7 @@ impl Drop for JobLocks {
     }
 }
 
-async fn renew(guard: Guard, holder: Holder, held: Arc<Held>) {
+async fn renew_held_locks(guard: Guard, holder: Holder, held: Arc<HeldLocks>) {
     let max_failures = guard.inner.config.max_renewal_failures;
     loop {
         tokio::time::sleep(guard.inner.config.job_lock_ttl / 3).await;
@@ -167,23 +178,23 @@ async fn renew(guard: Guard, holder: Holder, held: Arc<Held>) {
             .map(|(job, _)| job.clone())
             .collect();
         for jobs in jobs.chunks(CHUNK) {
-            let renewed = renew_chunk(&guard, &holder, jobs).await;
+            let renewed = renew_lock_chunk(&guard, &holder, jobs).await;
             record_renewals(&guard, &held, jobs, &renewed);
         }
     }
 }
 
-async fn renew_chunk(guard: &Guard, holder: &Holder, jobs: &[JobId]) -> Vec<bool> {
+async fn renew_lock_chunk(guard: &Guard, holder: &Holder, jobs: &[JobId]) -> Vec<bool> {
     let names: Vec<String> = jobs.iter().map(|job| guard.keys().job_lock(job)).collect();
     let ttl = guard.inner.config.job_lock_ttl;
-    let args = vec![Value::from(holder.value()), millis(ttl)];
+    let args = vec![Value::from(holder.lock_value()), millis_value(ttl)];
     let answers: Option<Vec<i64>> = guard
         .run_script(&guard.inner.scripts.renew, names.clone(), args)
         .await;
     match answers {
         Some(answers) => answers.into_iter().map(|n| n == 1).collect(),
         None => {
-            let mut local = guard.local();
+            let mut local = guard.local_locks();
             let now = Instant::now();
             names
                 .iter()
@@ -193,7 +204,7 @@ async fn renew_chunk(guard: &Guard, holder: &Holder, jobs: &[JobId]) -> Vec<bool
     }
 }
 
-fn record_renewals(guard: &Guard, held: &Held, jobs: &[JobId], renewed: &[bool]) {
+fn record_renewals(guard: &Guard, held: &HeldLocks, jobs: &[JobId], renewed: &[bool]) {
     let max_failures = guard.inner.config.max_renewal_failures;
     let (mut good, mut failed) = (0, 0);
     let mut abandoned = Vec::new();
@@ -214,9 +225,9 @@ fn record_renewals(guard: &Guard, held: &Held, jobs: &[JobId], renewed: &[bool])
             abandoned.push(job.as_str());
         }
     }
-    counters::add(&guard.inner.counters.renewals, good);
-    counters::add(&guard.inner.counters.renewals_failed, failed);
-    counters::add(&guard.inner.counters.renewals_abandoned, abandoned.len());
+    counters::add_to_counter(&guard.inner.counters.renewals, good);
+    counters::add_to_counter(&guard.inner.counters.renewals_failed, failed);
+    counters::add_to_counter(&guard.inner.counters.renewals_abandoned, abandoned.len());
     if let Some(first) = abandoned.first() {
         let local = matches!(&*guard.mode().borrow(), Mode::Local { .. });
         tracing::error!(

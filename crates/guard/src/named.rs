@@ -12,7 +12,7 @@ use fred::types::Value;
 
 use crate::link::Guard;
 use crate::local::Holder;
-use crate::messages::millis;
+use crate::messages::millis_value;
 
 /// A lock under a fixed key, with a token of our own.
 pub struct NamedLock {
@@ -23,7 +23,7 @@ pub struct NamedLock {
 }
 
 impl Guard {
-    /// A lock that is taken and extended by [`NamedLock::tick`], for a leader of this
+    /// A lock that is taken and extended by [`NamedLock::acquire_or_extend`], for a leader of this
     /// epoch. Keys come from [`Keys`](crate::Keys).
     pub fn periodic_lock(&self, key: impl Into<String>, ttl: Duration, epoch: Epoch) -> NamedLock {
         NamedLock {
@@ -36,27 +36,17 @@ impl Guard {
             },
         }
     }
-
-    /// Adds 1 to a counter that all replicas share; the life time begins with the first
-    /// count. `None` in local mode: the caller then counts for itself.
-    pub async fn count(&self, key: &str, ttl: Duration) -> Option<u64> {
-        let script = &self.inner.scripts.count;
-        let n: i64 = self
-            .run_script(script, vec![key.to_owned()], vec![millis(ttl)])
-            .await?;
-        u64::try_from(n).ok()
-    }
 }
 
 impl NamedLock {
     /// Takes the lock, or extends it when it is ours. True means: do the work now.
-    pub async fn tick(&self) -> bool {
+    pub async fn acquire_or_extend(&self) -> bool {
         let args = vec![
             Value::from("0"),
             Value::from("1"),
-            millis(self.ttl),
+            millis_value(self.ttl),
             Value::from(self.holder.epoch.to_string()),
-            Value::from(self.holder.value()),
+            Value::from(self.holder.lock_value()),
         ];
         let script = &self.guard.inner.scripts.begin;
         let answer: Option<Vec<i64>> = self
@@ -66,7 +56,7 @@ impl NamedLock {
         match answer {
             Some(answer) => answer == [1],
             None => {
-                let mut local = self.guard.local();
+                let mut local = self.guard.local_locks();
                 local.lock(&self.key, &self.holder, self.ttl, Instant::now())
             }
         }
@@ -77,7 +67,7 @@ impl NamedLock {
         let args = vec![
             Value::from("0"),
             Value::from("1"),
-            Value::from(self.holder.value()),
+            Value::from(self.holder.lock_value()),
         ];
         let script = &self.guard.inner.scripts.finish;
         let done: Option<i64> = self
@@ -85,7 +75,7 @@ impl NamedLock {
             .run_script(script, vec![self.key.clone()], args)
             .await;
         if done.is_none() {
-            self.guard.local().unlock(&self.key, &self.holder);
+            self.guard.local_locks().unlock(&self.key, &self.holder);
         }
     }
 }

@@ -26,7 +26,7 @@ impl Guard {
     ) -> Result<(), GuardError> {
         let named: Vec<_> = inputs
             .iter()
-            .map(|(job, content)| (keys::context(job), content.clone()))
+            .map(|(job, content)| (keys::context_key(job), content.clone()))
             .collect();
         self.set_many(&named, ttl).await
     }
@@ -51,14 +51,14 @@ impl Guard {
                 }
                 pipeline.all::<Vec<Value>>().await
             };
-            self.call(self.inner.config.op_timeout, call).await?;
+            self.call_redis(self.inner.config.op_timeout, call).await?;
         }
         Ok(())
     }
 
     pub async fn get(&self, key: &str) -> Result<Option<Bytes>, GuardError> {
         let call = self.inner.client.get::<Option<Bytes>, _>(key);
-        self.call(self.inner.config.op_timeout, call).await
+        self.call_redis(self.inner.config.op_timeout, call).await
     }
 
     /// One answer for each key, in the same order.
@@ -69,14 +69,14 @@ impl Guard {
                 .inner
                 .client
                 .mget::<Vec<Option<Bytes>>, _>(chunk.to_vec());
-            found.extend(self.call(self.inner.config.op_timeout, call).await?);
+            found.extend(self.call_redis(self.inner.config.op_timeout, call).await?);
         }
         Ok(found)
     }
 
     /// The size of each value and its content, up to `max` bytes of it; `None` for what
     /// is not there, is empty or is no text of bytes at all.
-    pub async fn heads(&self, keys: &[String], max: usize) -> Result<Vec<Head>, GuardError> {
+    pub async fn get_heads(&self, keys: &[String], max: usize) -> Result<Vec<Head>, GuardError> {
         let mut found = Vec::with_capacity(keys.len());
         for chunk in keys.chunks(CHUNK) {
             let pipeline = self.inner.client.pipeline();
@@ -87,7 +87,7 @@ impl Guard {
                 }
                 Ok(pipeline.try_all::<Value>().await)
             };
-            let answers = self.call(self.inner.config.op_timeout, call).await?;
+            let answers = self.call_redis(self.inner.config.op_timeout, call).await?;
             // A connection that broke in between answers nothing at all; the rest is gone.
             let mut answers = answers.into_iter();
             for _ in chunk {
@@ -105,7 +105,7 @@ impl Guard {
     /// Lets keys expire; those that do not exist are no error. Artifacts are left alone:
     /// their worker gave them their time, which is longer than that of a staged result.
     pub async fn expire(&self, keys: &[String], ttl: Duration) -> Result<(), GuardError> {
-        let ours = keys.iter().filter(|key| !keys::is_artifact(key));
+        let ours = keys.iter().filter(|key| !keys::is_artifact_key(key));
         let ours: Vec<&String> = ours.collect();
         for chunk in ours.chunks(CHUNK) {
             let pipeline = self.inner.client.pipeline();
@@ -115,7 +115,7 @@ impl Guard {
                 }
                 pipeline.all::<Vec<Value>>().await
             };
-            self.call(self.inner.config.op_timeout, call).await?;
+            self.call_redis(self.inner.config.op_timeout, call).await?;
         }
         Ok(())
     }
@@ -124,7 +124,7 @@ impl Guard {
     pub async fn delete(&self, keys: &[String]) -> Result<(), GuardError> {
         for chunk in keys.chunks(CHUNK) {
             let call = self.inner.client.del::<i64, _>(chunk.to_vec());
-            self.call(self.inner.config.op_timeout, call).await?;
+            self.call_redis(self.inner.config.op_timeout, call).await?;
         }
         Ok(())
     }

@@ -90,13 +90,6 @@ redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return ARGV[1]
 ";
 
-/// KEYS: a counter. ARGV: ttl. The life time begins with the first count.
-const COUNT: &str = r"
-local n = redis.call('INCR', KEYS[1])
-if n == 1 then redis.call('PEXPIRE', KEYS[1], ARGV[1]) end
-return n
-";
-
 /// What the four breaker scripts begin with. KEYS: the failure counter, the circuit.
 /// ARGV: failures that open it, ms it stays open, probes, successes that close it, ms
 /// after which a silent probe is forgiven, ms that a replica has it open by itself, ms
@@ -137,7 +130,7 @@ local probed = tonumber(c[4] or 0) or 0
     };
 }
 
-/// Answers {go, state, a, b}: see `breaker::parse`.
+/// Answers {go, state, a, b}: see `breaker::parse_script_answer`.
 const BREAKER_ADMIT: &str = breaker!(
     r"
 if not till then
@@ -220,7 +213,6 @@ pub(crate) struct Scripts {
     pub finish: Script,
     pub renew: Script,
     pub snapshot: Script,
-    pub count: Script,
     pub claim: Script,
     pub breaker_admit: Script,
     pub breaker_read: Script,
@@ -236,7 +228,6 @@ impl Default for Scripts {
             finish: Script::from_lua(FINISH),
             renew: Script::from_lua(RENEW),
             snapshot: Script::from_lua(SNAPSHOT),
-            count: Script::from_lua(COUNT),
             claim: Script::from_lua(CLAIM),
             breaker_admit: Script::from_lua(BREAKER_ADMIT),
             breaker_read: Script::from_lua(BREAKER_READ),

@@ -9,7 +9,7 @@ use fred::types::Value;
 
 use crate::keys;
 use crate::link::{Guard, GuardError};
-use crate::messages::millis;
+use crate::messages::millis_value;
 
 /// A start is never held up longer than this for a snapshot.
 const READ_BOUND: Duration = Duration::from_secs(5);
@@ -19,17 +19,17 @@ impl Guard {
     /// when somebody else is writing one.
     pub async fn write_snapshot(&self, content: Bytes) -> Result<bool, GuardError> {
         let names = vec![
-            self.keys().snapshot_writer(),
+            self.keys().snapshot_writer_lock(),
             keys::WORKERS_SNAPSHOT.to_owned(),
         ];
         let args = vec![
             Value::from(uuid::Uuid::new_v4().simple().to_string()),
-            millis(keys::SNAPSHOT_LOCK_TTL),
+            millis_value(keys::SNAPSHOT_LOCK_TTL),
             Value::from(content),
         ];
         let script = &self.inner.scripts.snapshot;
         let call = script.evalsha_with_reload::<i64, _, _>(&self.inner.client, names, args);
-        let written = self.call(self.inner.config.op_timeout, call).await?;
+        let written = self.call_redis(self.inner.config.op_timeout, call).await?;
         Ok(written == 1)
     }
 
@@ -39,6 +39,6 @@ impl Guard {
             .inner
             .client
             .get::<Option<Bytes>, _>(keys::WORKERS_SNAPSHOT);
-        self.call(READ_BOUND, call).await
+        self.call_redis(READ_BOUND, call).await
     }
 }

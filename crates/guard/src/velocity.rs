@@ -13,7 +13,7 @@ use airlock_settings::lock;
 use fred::types::Value;
 
 use crate::link::Guard;
-use crate::messages::millis;
+use crate::messages::millis_value;
 use crate::scripts::CHUNK;
 
 /// Counters kept in this process at most. The one used longest ago is given up.
@@ -71,15 +71,15 @@ impl Velocity {
 
     /// Counts each job, once.
     pub async fn count(&self, checks: &[VelocityCheck]) -> Counted {
-        self.run(checks, true).await
+        self.count_or_peek(checks, true).await
     }
 
     /// What counting would answer, without counting.
     pub async fn peek(&self, checks: &[VelocityCheck]) -> Counted {
-        self.run(checks, false).await
+        self.count_or_peek(checks, false).await
     }
 
-    async fn run(&self, checks: &[VelocityCheck], count: bool) -> Counted {
+    async fn count_or_peek(&self, checks: &[VelocityCheck], count: bool) -> Counted {
         let mut counts = Vec::with_capacity(checks.len());
         for chunk in checks.chunks(CHUNK) {
             match self.count_in_redis(chunk, count).await {
@@ -108,7 +108,7 @@ impl Velocity {
         for check in checks {
             args.push(Value::from(check.job.as_str()));
             args.push(Value::from(check.most.to_string()));
-            args.push(millis(check.window));
+            args.push(millis_value(check.window));
         }
         let script = &guard.inner.scripts.velocity;
         let found: Vec<i64> = guard.run_script(script, keys, args).await?;
@@ -125,19 +125,19 @@ impl Velocity {
         let mut local = lock(&self.local);
         checks
             .iter()
-            .map(|check| local.check(check, count, now))
+            .map(|check| local.count_job(check, count, now))
             .collect()
     }
 }
 
 impl Local {
-    fn check(&mut self, check: &VelocityCheck, count: bool, now: Instant) -> u64 {
+    fn count_job(&mut self, check: &VelocityCheck, count: bool, now: Instant) -> u64 {
         self.tick += 1;
         if !self.counters.contains_key(&check.counter) {
             if !count {
                 return 1;
             }
-            self.make_room();
+            self.evict_oldest_counter();
         }
         let counter = self.counters.entry(check.counter.clone()).or_default();
         counter.used = self.tick;
@@ -156,7 +156,7 @@ impl Local {
         n + 1
     }
 
-    fn make_room(&mut self) {
+    fn evict_oldest_counter(&mut self) {
         if self.counters.len() < MAX_COUNTERS {
             return;
         }
@@ -184,20 +184,20 @@ mod tests {
     fn alone_it_counts_each_job_once_and_never_what_is_over() {
         let mut local = Local::default();
         let now = Instant::now();
-        assert_eq!(local.check(&check("a"), false, now), 1);
-        assert_eq!(local.check(&check("a"), true, now), 1);
-        assert_eq!(local.check(&check("a"), true, now), 1, "once");
-        assert_eq!(local.check(&check("b"), true, now), 2);
-        assert_eq!(local.check(&check("c"), true, now), 3, "over");
+        assert_eq!(local.count_job(&check("a"), false, now), 1);
+        assert_eq!(local.count_job(&check("a"), true, now), 1);
+        assert_eq!(local.count_job(&check("a"), true, now), 1, "once");
+        assert_eq!(local.count_job(&check("b"), true, now), 2);
+        assert_eq!(local.count_job(&check("c"), true, now), 3, "over");
         assert_eq!(
-            local.check(&check("d"), true, now),
+            local.count_job(&check("d"), true, now),
             3,
             "the third left no trace"
         );
-        assert_eq!(local.check(&check("b"), true, now), 2, "still within");
+        assert_eq!(local.count_job(&check("b"), true, now), 2, "still within");
         let later = now + Duration::from_secs(60);
         assert_eq!(
-            local.check(&check("d"), true, later),
+            local.count_job(&check("d"), true, later),
             1,
             "the window has passed"
         );
@@ -211,7 +211,7 @@ mod tests {
                 counter: i.to_string(),
                 ..check("a")
             };
-            local.check(&check, true, Instant::now());
+            local.count_job(&check, true, Instant::now());
         }
         assert_eq!(local.counters.len(), MAX_COUNTERS);
         assert!(!local.counters.contains_key("0"), "the oldest went");

@@ -11,7 +11,7 @@ const MAX_REQUESTS: usize = 1_000;
 pub const MAX_BYTES: usize = 8 * 1024 * 1024;
 
 /// Splits `requests`, in order, by the encoded size of each.
-pub fn split(requests: &[usize], size: impl Fn(usize) -> usize) -> Vec<Vec<usize>> {
+pub fn split_into_batches(requests: &[usize], size: impl Fn(usize) -> usize) -> Vec<Vec<usize>> {
     let mut batches: Vec<Vec<usize>> = Vec::new();
     let mut bytes = 0_usize;
     for request in requests {
@@ -33,7 +33,7 @@ pub fn split(requests: &[usize], size: impl Fn(usize) -> usize) -> Vec<Vec<usize
 }
 
 /// Two batches of one that was rejected, or the request that was in it alone.
-pub fn halve(mut batch: Vec<usize>) -> Result<[Vec<usize>; 2], Option<usize>> {
+pub fn halve_batch(mut batch: Vec<usize>) -> Result<[Vec<usize>; 2], Option<usize>> {
     if batch.len() < 2 {
         return Err(batch.pop());
     }
@@ -49,14 +49,14 @@ mod tests {
     fn a_batch_is_bounded_by_requests_and_by_bytes() {
         let all: Vec<usize> = (0..2_500).collect();
         let lengths = |size: usize| -> Vec<usize> {
-            let batches = split(&all, |_| size);
+            let batches = split_into_batches(&all, |_| size);
             assert_eq!(batches.concat(), all, "every request once and in order");
             batches.iter().map(Vec::len).collect()
         };
         assert_eq!(lengths(100), [1_000, 1_000, 500]);
         assert!(lengths(70_000).iter().all(|n| *n <= MAX_BYTES / 70_000));
         assert!(lengths(usize::MAX).iter().all(|n| *n == 1));
-        assert!(split(&[], |_| 1).is_empty());
+        assert!(split_into_batches(&[], |_| 1).is_empty());
     }
 
     #[test]
@@ -64,7 +64,7 @@ mod tests {
         let mut batches = vec![(0..9).collect::<Vec<usize>>()];
         let mut alone = Vec::new();
         while let Some(batch) = batches.pop() {
-            match halve(batch) {
+            match halve_batch(batch) {
                 Ok(two) => batches.extend(two),
                 Err(one) => alone.extend(one),
             }

@@ -15,7 +15,7 @@ use crate::error::{ConnectError, KernelError};
 /// The largest answer that is read; the rules of a policy are the largest there is.
 const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
 
-const KEEP_ALIVE: Duration = Duration::from_secs(10);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Clones share the connection.
 #[derive(Clone)]
@@ -30,7 +30,7 @@ impl KernelClient {
     /// Connects when it is first called, and again whenever it must: a kernel that is away
     /// is a reason for a call to fail, not for a service not to start.
     pub async fn new(config: &ConnectionConfig) -> Result<Self, ConnectError> {
-        let channel = endpoint(config).await?.connect_lazy();
+        let channel = build_endpoint(config).await?.connect_lazy();
         let check = SafetyKernelClient::new(channel.clone());
         let batch = PolicyBatchClient::new(channel.clone());
         Ok(Self {
@@ -47,7 +47,7 @@ impl KernelClient {
         request: own::CheckBatchRequest,
     ) -> Result<own::CheckBatchResponse, KernelError> {
         let mut kernel = self.batch.clone();
-        within(self.timeout, kernel.check_batch(request)).await
+        call_within(self.timeout, kernel.check_batch(request)).await
     }
 
     /// What the policy would decide. No velocity counter is touched.
@@ -56,7 +56,7 @@ impl KernelClient {
         request: cap::PolicyCheckRequest,
     ) -> Result<cap::PolicyCheckResponse, KernelError> {
         let mut kernel = self.check.clone();
-        within(self.timeout, kernel.simulate(request)).await
+        call_within(self.timeout, kernel.simulate(request)).await
     }
 
     /// The same with every rule that was evaluated.
@@ -65,20 +65,20 @@ impl KernelClient {
         request: cap::PolicyCheckRequest,
     ) -> Result<cap::PolicyCheckResponse, KernelError> {
         let mut kernel = self.check.clone();
-        within(self.timeout, kernel.explain(request)).await
+        call_within(self.timeout, kernel.explain(request)).await
     }
 
     /// The snapshots the kernel remembers, the active one first.
     pub async fn snapshots(&self) -> Result<Vec<String>, KernelError> {
         let mut kernel = self.check.clone();
         let call = kernel.list_snapshots(cap::ListSnapshotsRequest {});
-        Ok(within(self.timeout, call).await?.snapshots)
+        Ok(call_within(self.timeout, call).await?.snapshots)
     }
 
     /// The active rules.
     pub async fn rules(&self) -> Result<own::RulesResponse, KernelError> {
         let mut kernel = self.batch.clone();
-        within(self.timeout, kernel.rules(own::RulesRequest {})).await
+        call_within(self.timeout, kernel.rules(own::RulesRequest {})).await
     }
 
     /// What these bundles, in this order, would make together with the kernel's own files.
@@ -88,7 +88,7 @@ impl KernelClient {
     ) -> Result<own::TryBundlesResponse, KernelError> {
         let mut kernel = self.admin.clone();
         let request = own::TryBundlesRequest { bundles };
-        within(self.timeout, kernel.try_bundles(request)).await
+        call_within(self.timeout, kernel.try_bundles(request)).await
     }
 
     /// Which policy is active.
@@ -102,11 +102,11 @@ impl KernelClient {
         bound: Duration,
     ) -> Result<own::ConfirmResponse, KernelError> {
         let mut kernel = self.batch.clone();
-        within(bound, kernel.confirm(own::ConfirmRequest {})).await
+        call_within(bound, kernel.confirm(own::ConfirmRequest {})).await
     }
 }
 
-async fn within<T>(
+async fn call_within<T>(
     bound: Duration,
     call: impl Future<Output = Result<Response<T>, Status>>,
 ) -> Result<T, KernelError> {
@@ -117,13 +117,13 @@ async fn within<T>(
     }
 }
 
-async fn endpoint(config: &ConnectionConfig) -> Result<Endpoint, ConnectError> {
+async fn build_endpoint(config: &ConnectionConfig) -> Result<Endpoint, ConnectError> {
     let url = config.secured_url();
     let endpoint = Endpoint::from_shared(url.clone())
         .map_err(|source| ConnectError::Url { url, source })?
         .connect_timeout(config.timeout)
         .tcp_nodelay(true)
-        .http2_keep_alive_interval(KEEP_ALIVE)
+        .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
         .keep_alive_while_idle(true);
     let Some(path) = &config.tls_ca else {
         return Ok(endpoint);

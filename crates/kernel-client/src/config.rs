@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tonic::transport::Endpoint;
 
 /// A shorter deadline would make a kernel on a busy machine look absent.
-const SHORTEST_TIMEOUT: Duration = Duration::from_millis(10);
+const MIN_TIMEOUT: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -59,7 +59,7 @@ impl ConnectionConfig {
             "kernel.tls_required needs kernel.tls_ca (SAFETY_KERNEL_TLS_CA)",
         );
         check(
-            self.timeout >= SHORTEST_TIMEOUT,
+            self.timeout >= MIN_TIMEOUT,
             "kernel.timeout must be at least 10ms",
         );
         if Endpoint::from_shared(self.secured_url()).is_err() {

@@ -6,7 +6,7 @@ use airlock_settings::{SecretUrl, duration};
 use serde::{Deserialize, Serialize};
 use sqlx::postgres::PgConnectOptions;
 
-use crate::error::{Doing, LedgerError};
+use crate::error::{ErrorContext, LedgerError};
 
 /// How to reach Postgres. The URL may carry a password, so it never shows.
 #[derive(Debug, Clone, Deserialize, Serialize)]
@@ -16,10 +16,10 @@ pub struct LedgerConfig {
     pub url: SecretUrl,
     pub max_connections: u32,
     /// How long to wait for a free connection, in milliseconds.
-    #[serde(deserialize_with = "duration::millis")]
+    #[serde(deserialize_with = "duration::deserialize_millis")]
     pub acquire_timeout_ms: u64,
     /// No single operation takes longer, in milliseconds.
-    #[serde(deserialize_with = "duration::millis")]
+    #[serde(deserialize_with = "duration::deserialize_millis")]
     pub op_timeout_ms: u64,
 }
 
@@ -35,7 +35,7 @@ impl Default for LedgerConfig {
 }
 
 impl LedgerConfig {
-    pub fn at(url: &str) -> Self {
+    pub fn from_url(url: &str) -> Self {
         Self {
             url: SecretUrl::new(url),
             ..Self::default()
@@ -60,12 +60,12 @@ impl LedgerConfig {
         problems
     }
 
-    pub(crate) fn options(&self, who: &str) -> Result<PgConnectOptions, LedgerError> {
+    pub(crate) fn connect_options(&self, who: &str) -> Result<PgConnectOptions, LedgerError> {
         let options: PgConnectOptions = self
             .url
             .expose()
             .parse()
-            .doing("reading the database URL")?;
+            .context("reading the database URL")?;
         // Jobs are looked up by key; a plan made while a table was small must not scan
         // it for ever after. A client that hangs in a transaction or is gone without a word
         // is ended by the server, so that what it locked holds up nobody for long.
@@ -107,7 +107,7 @@ mod tests {
     #[tokio::test]
     async fn a_pool_connection_that_hangs_in_a_transaction_is_ended() -> anyhow::Result<()> {
         let postgres = Postgres::start().await?;
-        let ledger = Ledger::connect(&LedgerConfig::at(&postgres.url()), "test").await?;
+        let ledger = Ledger::connect(&LedgerConfig::from_url(&postgres.url()), "test").await?;
         ledger.migrate().await?;
         let mut hung = ledger.pool.begin().await?;
         for (setting, wanted) in [

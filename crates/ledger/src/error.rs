@@ -132,17 +132,17 @@ impl LedgerError {
 }
 
 /// What is stored cannot be read.
-pub(crate) fn corrupt(e: impl std::fmt::Display) -> LedgerError {
+pub(crate) fn corrupt_error(e: impl std::fmt::Display) -> LedgerError {
     LedgerError::Corrupt(e.to_string())
 }
 
 /// Adds what was being done to a database error.
-pub(crate) trait Doing<T> {
-    fn doing(self, doing: &'static str) -> Result<T, LedgerError>;
+pub(crate) trait ErrorContext<T> {
+    fn context(self, doing: &'static str) -> Result<T, LedgerError>;
 }
 
-impl<T> Doing<T> for Result<T, sqlx::Error> {
-    fn doing(self, doing: &'static str) -> Result<T, LedgerError> {
+impl<T> ErrorContext<T> for Result<T, sqlx::Error> {
+    fn context(self, doing: &'static str) -> Result<T, LedgerError> {
         self.map_err(|source| LedgerError::Database { doing, source })
     }
 }

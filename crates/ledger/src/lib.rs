@@ -24,7 +24,7 @@ use std::time::Duration;
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
-pub use approvals::request::{AskedFor, Input, LastApproved};
+pub use approvals::request::{ApprovalSubject, Input, LastApproved};
 pub use approvals::rules::{Refusal, Voter, may_vote};
 pub use approvals::sweep::{HeldJob, Reevaluated};
 pub use approvals::vote::{NewVote, VoteOutcome};
@@ -35,7 +35,7 @@ pub use approvals::{
 pub use config::LedgerConfig;
 pub use dlq::counts::OpenDeadLetters;
 pub use dlq::dead_letters::{DeadLetter, DeadLetterDetail, DeadLetterFilter, NewDeadLetter};
-pub use dlq::retry::{Retried, retry_key};
+pub use dlq::retry::{Retried, retry_idempotency_key};
 pub use error::{Failure, LedgerError};
 pub use jobs::cancel::{CancelOutcome, CancelRequest};
 pub use jobs::decisions::PastDecision;
@@ -65,13 +65,13 @@ pub use reports::{
     NewReport, Partial, Progress,
 };
 
-use error::Doing;
+use error::ErrorContext;
 
 /// A handle on the ledger; cheap to clone.
 #[derive(Clone)]
 pub struct Ledger {
     pool: PgPool,
-    lines: ops::hot_pool::Lines,
+    hot_pool: ops::hot_pool::HotPool,
     options: PgConnectOptions,
     op_timeout: Duration,
 }
@@ -89,7 +89,7 @@ impl Ledger {
     /// Opens the pool and makes sure the first connection works. `who` is shown in
     /// `pg_stat_activity`.
     pub async fn connect(config: &LedgerConfig, who: &str) -> Result<Self, LedgerError> {
-        let options = config.options(who)?;
+        let options = config.connect_options(who)?;
         let pool = PgPoolOptions::new()
             .max_connections(config.max_connections)
             .min_connections(1)
@@ -97,10 +97,10 @@ impl Ledger {
             .test_before_acquire(false)
             .connect_with(options.clone())
             .await
-            .doing("connecting to Postgres")?;
+            .context("connecting to Postgres")?;
         Ok(Self {
             pool,
-            lines: ops::hot_pool::Lines::new(&options, config.op_timeout()),
+            hot_pool: ops::hot_pool::HotPool::new(&options, config.op_timeout()),
             options,
             op_timeout: config.op_timeout(),
         })
@@ -108,13 +108,13 @@ impl Ledger {
 
     /// Brings the schema up to date; safe to call from every service at once.
     pub async fn migrate(&self) -> Result<(), LedgerError> {
-        ops::migrate::run(&self.options).await
+        ops::migrate::run_migrations(&self.options).await
     }
 
     /// Asks the database anything, to see whether it answers; returns its time.
     pub async fn ping(&self) -> Result<airlock_model::Timestamp, LedgerError> {
         let ts: ts::Ts = self
-            .bounded("asking Postgres for the time", async {
+            .with_timeout("asking Postgres for the time", async {
                 sqlx::query_scalar("SELECT clock_timestamp()")
                     .fetch_one(&self.pool)
                     .await
@@ -125,18 +125,18 @@ impl Ledger {
 
     /// Ends all connections of this handle.
     pub async fn close(&self) {
-        self.lines.close().await;
+        self.hot_pool.close().await;
         self.pool.close().await;
     }
 
     /// Bounds an operation: a hung server must not hang the caller for ever.
-    async fn bounded<T>(
+    async fn with_timeout<T>(
         &self,
         doing: &'static str,
         work: impl Future<Output = Result<T, sqlx::Error>>,
     ) -> Result<T, LedgerError> {
         match tokio::time::timeout(self.op_timeout, work).await {
-            Ok(done) => done.doing(doing),
+            Ok(done) => done.context(doing),
             Err(_) => Err(LedgerError::timeout(doing, self.op_timeout)),
         }
     }

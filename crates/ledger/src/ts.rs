@@ -15,7 +15,7 @@ const PG_EPOCH_US: i64 = 946_684_800_000_000;
 pub struct Ts(pub Timestamp);
 
 impl Ts {
-    pub fn opt(ts: Option<Timestamp>) -> Option<Self> {
+    pub fn from_option(ts: Option<Timestamp>) -> Option<Self> {
         ts.map(Self)
     }
 }

@@ -77,7 +77,7 @@ impl Breaker {
     }
 
     /// Takes over a state that others agreed on.
-    pub fn adopt(&mut self, circuit: Circuit) {
+    pub fn set_circuit(&mut self, circuit: Circuit) {
         self.circuit = circuit;
     }
 
@@ -113,7 +113,7 @@ impl Breaker {
         }
     }
 
-    pub fn succeeded(&mut self) {
+    pub fn record_success(&mut self) {
         match self.circuit {
             Circuit::Closed { .. } => self.circuit = Circuit::Closed { failures: 0 },
             // A call that was admitted before it opened tells nothing about now.
@@ -136,7 +136,7 @@ impl Breaker {
         }
     }
 
-    pub fn failed(&mut self, now: Timestamp) {
+    pub fn record_failure(&mut self, now: Timestamp) {
         let open = Circuit::Open {
             until: now + self.settings.open_for,
         };
@@ -167,7 +167,7 @@ mod tests {
         let mut b = Breaker::new(Settings::default());
         for _ in 0..3 {
             assert_eq!(b.admit(at(0)), Admission::Go);
-            b.failed(at(0));
+            b.record_failure(at(0));
         }
         b
     }
@@ -184,9 +184,9 @@ mod tests {
     fn a_success_clears_the_count() {
         let mut b = Breaker::new(Settings::default());
         for _ in 0..10 {
-            b.failed(at(0));
-            b.failed(at(0));
-            b.succeeded();
+            b.record_failure(at(0));
+            b.record_failure(at(0));
+            b.record_success();
         }
         assert_eq!(b.circuit(), Circuit::Closed { failures: 0 });
     }
@@ -198,7 +198,7 @@ mod tests {
             assert_eq!(b.admit(at(30)), Admission::Go);
         }
         assert_eq!(b.admit(at(30)), Admission::Refused);
-        b.succeeded();
+        b.record_success();
         assert!(matches!(
             b.circuit(),
             Circuit::HalfOpen { successes: 1, .. }
@@ -208,7 +208,7 @@ mod tests {
             Admission::Refused,
             "three probes in all, answered or not"
         );
-        b.succeeded();
+        b.record_success();
         assert_eq!(b.circuit(), Circuit::Closed { failures: 0 });
     }
 
@@ -220,8 +220,8 @@ mod tests {
         }
         assert_eq!(b.admit(at(39)), Admission::Refused);
         assert_eq!(b.admit(at(40)), Admission::Go);
-        b.succeeded();
-        b.succeeded();
+        b.record_success();
+        b.record_success();
         assert_eq!(b.circuit(), Circuit::Closed { failures: 0 });
     }
 
@@ -243,9 +243,9 @@ mod tests {
     fn any_failed_probe_opens_it_for_another_thirty_seconds() {
         let mut b = opened();
         b.admit(at(30));
-        b.succeeded();
+        b.record_success();
         b.admit(at(31));
-        b.failed(at(31));
+        b.record_failure(at(31));
         assert_eq!(b.circuit(), Circuit::Open { until: at(61) });
     }
 }

@@ -30,13 +30,13 @@ pub struct Constraints {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Budgets {
-    #[serde(skip_serializing_if = "none")]
+    #[serde(skip_serializing_if = "is_default")]
     pub max_runtime_ms: i64,
-    #[serde(skip_serializing_if = "none")]
+    #[serde(skip_serializing_if = "is_default")]
     pub max_retries: i32,
-    #[serde(skip_serializing_if = "none")]
+    #[serde(skip_serializing_if = "is_default")]
     pub max_artifact_bytes: i64,
-    #[serde(skip_serializing_if = "none")]
+    #[serde(skip_serializing_if = "is_default")]
     pub max_concurrent_jobs: i32,
 }
 
@@ -64,9 +64,9 @@ pub struct Toolchain {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Diff {
-    #[serde(skip_serializing_if = "none")]
+    #[serde(skip_serializing_if = "is_default")]
     pub max_files: i32,
-    #[serde(skip_serializing_if = "none")]
+    #[serde(skip_serializing_if = "is_default")]
     pub max_lines: i32,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deny_path_globs: Vec<String>,
@@ -105,7 +105,7 @@ impl Default for ApprovalTerms {
 pub const NOTHING: &str = "(nothing)";
 
 /// A number that limits nothing.
-fn none<T: Default + PartialEq>(n: &T) -> bool {
+fn is_default<T: Default + PartialEq>(n: &T) -> bool {
     *n == T::default()
 }
 
@@ -116,7 +116,7 @@ impl Constraints {
     }
 
     /// The first bound that makes no sense, in words that name it.
-    pub fn fault(&self) -> Option<String> {
+    pub fn find_invalid_limit(&self) -> Option<String> {
         let budgets = self.budgets.unwrap_or_default();
         let (files, lines) = self
             .diff
@@ -141,26 +141,26 @@ impl Constraints {
     /// everything that either denies.
     #[must_use]
     pub fn narrow(&self, other: &Self) -> Self {
-        let budgets = merge(&self.budgets, &other.budgets, |a, b| Budgets {
-            max_runtime_ms: lower(a.max_runtime_ms, b.max_runtime_ms),
-            max_retries: lower(a.max_retries, b.max_retries),
-            max_artifact_bytes: lower(a.max_artifact_bytes, b.max_artifact_bytes),
-            max_concurrent_jobs: lower(a.max_concurrent_jobs, b.max_concurrent_jobs),
+        let budgets = merge_options(&self.budgets, &other.budgets, |a, b| Budgets {
+            max_runtime_ms: lower_limit(a.max_runtime_ms, b.max_runtime_ms),
+            max_retries: lower_limit(a.max_retries, b.max_retries),
+            max_artifact_bytes: lower_limit(a.max_artifact_bytes, b.max_artifact_bytes),
+            max_concurrent_jobs: lower_limit(a.max_concurrent_jobs, b.max_concurrent_jobs),
         });
-        let sandbox = merge(&self.sandbox, &other.sandbox, |a, b| Sandbox {
+        let sandbox = merge_options(&self.sandbox, &other.sandbox, |a, b| Sandbox {
             isolated: a.isolated || b.isolated,
-            network_allowlist: both(&a.network_allowlist, &b.network_allowlist),
-            fs_read_only: both(&a.fs_read_only, &b.fs_read_only),
-            fs_read_write: both(&a.fs_read_write, &b.fs_read_write),
+            network_allowlist: intersect_allowlists(&a.network_allowlist, &b.network_allowlist),
+            fs_read_only: intersect_allowlists(&a.fs_read_only, &b.fs_read_only),
+            fs_read_write: intersect_allowlists(&a.fs_read_write, &b.fs_read_write),
         });
-        let toolchain = merge(&self.toolchain, &other.toolchain, |a, b| Toolchain {
-            allowed_tools: both(&a.allowed_tools, &b.allowed_tools),
-            allowed_commands: both(&a.allowed_commands, &b.allowed_commands),
+        let toolchain = merge_options(&self.toolchain, &other.toolchain, |a, b| Toolchain {
+            allowed_tools: intersect_allowlists(&a.allowed_tools, &b.allowed_tools),
+            allowed_commands: intersect_allowlists(&a.allowed_commands, &b.allowed_commands),
         });
-        let diff = merge(&self.diff, &other.diff, |a, b| Diff {
-            max_files: lower(a.max_files, b.max_files),
-            max_lines: lower(a.max_lines, b.max_lines),
-            deny_path_globs: either(&a.deny_path_globs, &b.deny_path_globs),
+        let diff = merge_options(&self.diff, &other.diff, |a, b| Diff {
+            max_files: lower_limit(a.max_files, b.max_files),
+            max_lines: lower_limit(a.max_lines, b.max_lines),
+            deny_path_globs: union_lists(&a.deny_path_globs, &b.deny_path_globs),
         });
         // Levels are words we do not rank: what was added last is what is meant.
         let redaction_level = if other.redaction_level.is_empty() {
@@ -188,20 +188,20 @@ impl Constraints {
 
     /// Runs in all: the first one and its retries.
     pub fn max_attempts(&self) -> Option<u32> {
-        positive(self.budgets?.max_retries).map(|n| n.saturating_add(1))
+        positive_or_none(self.budgets?.max_retries).map(|n| n.saturating_add(1))
     }
 
     /// Jobs that may be in flight under the same rule.
     pub fn max_concurrent_jobs(&self) -> Option<u32> {
-        positive(self.budgets?.max_concurrent_jobs)
+        positive_or_none(self.budgets?.max_concurrent_jobs)
     }
 }
 
-fn positive(n: i32) -> Option<u32> {
+fn positive_or_none(n: i32) -> Option<u32> {
     u32::try_from(n).ok().filter(|n| *n > 0)
 }
 
-fn merge<T: Clone>(a: &Option<T>, b: &Option<T>, f: impl FnOnce(&T, &T) -> T) -> Option<T> {
+fn merge_options<T: Clone>(a: &Option<T>, b: &Option<T>, f: impl FnOnce(&T, &T) -> T) -> Option<T> {
     match (a, b) {
         (Some(a), Some(b)) => Some(f(a, b)),
         (Some(one), None) | (None, Some(one)) => Some(one.clone()),
@@ -209,7 +209,7 @@ fn merge<T: Clone>(a: &Option<T>, b: &Option<T>, f: impl FnOnce(&T, &T) -> T) ->
     }
 }
 
-fn lower<T: Ord + Default + Copy>(a: T, b: T) -> T {
+fn lower_limit<T: Ord + Default + Copy>(a: T, b: T) -> T {
     let none = T::default();
     match (a > none, b > none) {
         (true, true) => a.min(b),
@@ -219,7 +219,7 @@ fn lower<T: Ord + Default + Copy>(a: T, b: T) -> T {
     }
 }
 
-fn both(a: &[String], b: &[String]) -> Vec<String> {
+fn intersect_allowlists(a: &[String], b: &[String]) -> Vec<String> {
     if a.is_empty() {
         return b.to_vec();
     }
@@ -234,7 +234,7 @@ fn both(a: &[String], b: &[String]) -> Vec<String> {
     }
 }
 
-fn either(a: &[String], b: &[String]) -> Vec<String> {
+fn union_lists(a: &[String], b: &[String]) -> Vec<String> {
     let mut all = a.to_vec();
     all.extend(b.iter().filter(|x| !a.contains(x)).cloned());
     all
@@ -316,11 +316,11 @@ mod tests {
             ..Constraints::default()
         };
         assert_eq!(
-            c.fault().as_deref(),
+            c.find_invalid_limit().as_deref(),
             Some("diff.max_lines: -1 is below zero")
         );
         c.diff = None;
-        assert_eq!(c.fault(), None);
+        assert_eq!(c.find_invalid_limit(), None);
         assert!(c.is_empty());
     }
 

@@ -101,14 +101,14 @@ impl WaitStatus {
     }
 
     /// One sentence for a person, at `now`.
-    pub fn sentence(&self, now: Timestamp) -> String {
+    pub fn to_sentence(&self, now: Timestamp) -> String {
         match self {
             Self::Unknown => {
                 "The scheduler does not track it yet; the replayer finds forgotten jobs.".to_owned()
             }
             Self::Checking { since } => format!(
                 "It is before the safety kernel, {}.",
-                ago("since", now, *since)
+                elapsed_text("since", now, *since)
             ),
             Self::Waiting {
                 detail,
@@ -120,12 +120,13 @@ impl WaitStatus {
                 lane,
                 ..
             } => {
-                let mut text = format!("It waits {}: {detail}.", ago("since", now, *since));
+                let mut text =
+                    format!("It waits {}: {detail}.", elapsed_text("since", now, *since));
                 if *lane > 1 {
                     text.push_str(&format!(" {lane} jobs of its tenant wait there."));
                 }
-                text.push_str(&used_tries(*tries, *max_tries, *counted_since));
-                text.push_str(&next_try(now, *next_try_at));
+                text.push_str(&used_tries_text(*tries, *max_tries, *counted_since));
+                text.push_str(&next_try_text(now, *next_try_at));
                 text
             }
             Self::Sleeping {
@@ -135,12 +136,15 @@ impl WaitStatus {
                 until,
             } => format!(
                 "It waits {}: {}; next in {}.",
-                ago("since", now, *since),
+                elapsed_text("since", now, *since),
                 sleeping_text(reason, detail),
                 human_duration(until.since(now))
             ),
             Self::Held { since } => {
-                format!("It is held for approval, {}.", ago("since", now, *since))
+                format!(
+                    "It is held for approval, {}.",
+                    elapsed_text("since", now, *since)
+                )
             }
             Self::Assigned {
                 worker,
@@ -155,7 +159,7 @@ impl WaitStatus {
                 match (started_at, accepted) {
                     (Some(at), _) => format!(
                         "Worker {worker} runs it ({run}) {}; last heartbeat {} ago.",
-                        ago("since", now, *at),
+                        elapsed_text("since", now, *at),
                         human_duration(now.since(*last_heartbeat))
                     ),
                     (None, true) => {
@@ -163,7 +167,7 @@ impl WaitStatus {
                     }
                     (None, false) => format!(
                         "It was given to worker {worker} ({run}) {}, which has not accepted it yet.",
-                        ago("since", now, *since)
+                        elapsed_text("since", now, *since)
                     ),
                 }
             }
@@ -171,7 +175,7 @@ impl WaitStatus {
     }
 }
 
-fn used_tries(tries: u32, max: u32, counted_since: Option<Timestamp>) -> String {
+fn used_tries_text(tries: u32, max: u32, counted_since: Option<Timestamp>) -> String {
     match counted_since {
         _ if tries == 0 => String::new(),
         Some(at) => {
@@ -181,7 +185,7 @@ fn used_tries(tries: u32, max: u32, counted_since: Option<Timestamp>) -> String 
     }
 }
 
-fn next_try(now: Timestamp, at: Timestamp) -> String {
+fn next_try_text(now: Timestamp, at: Timestamp) -> String {
     if at <= now {
         return String::new();
     }
@@ -202,7 +206,7 @@ fn sleeping_text<'a>(reason: &'a str, detail: &'a str) -> &'a str {
     }
 }
 
-fn ago(label: &str, now: Timestamp, then: Timestamp) -> String {
+fn elapsed_text(label: &str, now: Timestamp, then: Timestamp) -> String {
     format!("for {} ({label} {then})", human_duration(now.since(then)))
 }
 
@@ -269,7 +273,7 @@ mod tests {
         let (code, text) = open.waits_for().unwrap();
         assert_eq!(code, "safety_unavailable");
         assert_eq!(text, "safety kernel circuit open");
-        let text = open.sentence(Timestamp(0));
+        let text = open.to_sentence(Timestamp(0));
         assert!(
             text.contains("safety kernel circuit open; next in 5 s"),
             "{text}"
@@ -296,7 +300,7 @@ mod tests {
             next_try_at: Timestamp::from_millis(104_000),
             lane: 7,
         }
-        .sentence(now);
+        .to_sentence(now);
         for part in [
             "12 s",
             "no worker in pool default",

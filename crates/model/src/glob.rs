@@ -42,11 +42,11 @@ impl Glob {
 
     /// A pattern in which only `*` is a wildcard.
     pub fn new(pattern: impl AsRef<str>) -> Self {
-        Self::with(pattern.as_ref(), Wildcards::Star)
+        Self::with_wildcards(pattern.as_ref(), Wildcards::Star)
     }
 
-    pub fn with(pattern: &str, wildcards: Wildcards) -> Self {
-        Self(Kind::of(pattern, wildcards))
+    pub fn with_wildcards(pattern: &str, wildcards: Wildcards) -> Self {
+        Self(Kind::from_pattern(pattern, wildcards))
     }
 
     /// Checks a pattern for topics that somebody wrote. The error says what is wrong.
@@ -70,7 +70,7 @@ impl Glob {
             Some(c) => Err(format!(
                 "{c:?} cannot be in a topic; patterns know only * (any characters)"
             )),
-            None if !can_be_topic(pattern) => {
+            None if !can_match_topic(pattern) => {
                 Err("no topic can match it: topics start with \"job.\"".to_owned())
             }
             None => Ok(Self::new(pattern)),
@@ -78,7 +78,7 @@ impl Glob {
     }
 
     /// Matches no topic.
-    pub fn nothing() -> Self {
+    pub fn match_nothing() -> Self {
         Self(Kind::Nothing)
     }
 
@@ -111,7 +111,7 @@ impl Glob {
             Kind::Exact(exact) => **exact == *topic,
             Kind::Prefix(prefix) => topic.starts_with(&**prefix),
             Kind::Suffix(suffix) => topic.ends_with(&**suffix),
-            Kind::General(tokens) => general(tokens, topic),
+            Kind::General(tokens) => matches_tokens(tokens, topic),
         }
     }
 }
@@ -134,7 +134,7 @@ impl fmt::Display for Glob {
 }
 
 impl Kind {
-    fn of(pattern: &str, wildcards: Wildcards) -> Self {
+    fn from_pattern(pattern: &str, wildcards: Wildcards) -> Self {
         let question_mark = wildcards == Wildcards::StarAndQuestionMark;
         let wildcard = |c: char| c == '*' || (question_mark && c == '?');
         let plain = |s: &str| !s.contains(wildcard);
@@ -169,7 +169,7 @@ pub const fn is_topic_char(c: char) -> bool {
 }
 
 /// Whether what stands before the first star can begin a topic.
-fn can_be_topic(pattern: &str) -> bool {
+fn can_match_topic(pattern: &str) -> bool {
     let fixed = pattern.split('*').next().unwrap_or("");
     let n = fixed.len().min("job.".len());
     fixed.as_bytes()[..n] == "job.".as_bytes()[..n]
@@ -178,7 +178,7 @@ fn can_be_topic(pattern: &str) -> bool {
 /// Matches greedily and goes back to the last `*` only: an earlier one never has to
 /// give way once a later one was reached. So the cost is at most pattern × topic, and
 /// a hostile pattern cannot make it explode.
-fn general(tokens: &[Token], topic: &str) -> bool {
+fn matches_tokens(tokens: &[Token], topic: &str) -> bool {
     let mut rest = topic.chars();
     let mut at = 0;
     // Where to go on when what follows the last `*` turns out not to fit.
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     fn glob(pattern: &str) -> Glob {
-        Glob::with(pattern, Wildcards::StarAndQuestionMark)
+        Glob::with_wildcards(pattern, Wildcards::StarAndQuestionMark)
     }
 
     fn matches(pattern: &str, topic: &str) -> bool {

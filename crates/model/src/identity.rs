@@ -1,6 +1,6 @@
 //! Who somebody is: what a credential proves, and what a request only claims.
 //!
-//! What must stay true: after [`JobSpec::identify`], `principal_id` and `actor_id` are
+//! What must stay true: after [`JobSpec::set_identity_from`], `principal_id` and `actor_id` are
 //! names that the credential stands for. Whatever else was claimed is in `on_behalf_of`,
 //! which no rule reads and no approval looks at.
 
@@ -52,7 +52,7 @@ impl Credential {
 
     /// Of a client on the bus. Its principal is apart from those of API keys, so that no
     /// sender id poses as one of them.
-    pub fn of_sender(sender: &str) -> Self {
+    pub fn from_bus_sender(sender: &str) -> Self {
         let name = format!("{}{sender}", Self::BUS);
         Self {
             principal: name.clone(),
@@ -74,7 +74,7 @@ impl Credential {
     }
 
     /// The name that counts, and the claim that does not.
-    fn resolve(&self, claimed: Option<String>) -> (String, Option<String>) {
+    fn resolve_principal(&self, claimed: Option<String>) -> (String, Option<String>) {
         match claimed.filter(|name| !name.is_empty()) {
             None => (self.principal.clone(), None),
             Some(name) if name.eq_ignore_ascii_case(&self.principal) => {
@@ -88,9 +88,9 @@ impl Credential {
 
 impl JobSpec {
     /// Puts the credential's names in place of what the request claimed.
-    pub fn identify(&mut self, by: &Credential) {
-        let (principal, claimed_principal) = by.resolve(self.principal_id.take());
-        let (actor, claimed_actor) = by.resolve(self.actor_id.take());
+    pub fn set_identity_from(&mut self, by: &Credential) {
+        let (principal, claimed_principal) = by.resolve_principal(self.principal_id.take());
+        let (actor, claimed_actor) = by.resolve_principal(self.actor_id.take());
         self.principal_id = Some(principal);
         self.actor_id = Some(actor);
         let claim = Claim {
@@ -110,7 +110,7 @@ mod tests {
         let mut spec = JobSpec::new(Topic::new("job.a").unwrap());
         spec.principal_id = principal.map(str::to_owned);
         spec.actor_id = actor.map(str::to_owned);
-        spec.identify(&Credential {
+        spec.set_identity_from(&Credential {
             name: "ann-laptop".to_owned(),
             principal: "ann".to_owned(),
             acts_for,
@@ -159,10 +159,10 @@ mod tests {
 
     #[test]
     fn a_sender_on_the_bus_is_nobodys_api_key() {
-        let by = Credential::of_sender("ann");
+        let by = Credential::from_bus_sender("ann");
         let mut spec = JobSpec::new(Topic::new("job.a").unwrap());
         spec.principal_id = Some("ann".to_owned());
-        spec.identify(&by);
+        spec.set_identity_from(&by);
         assert_eq!(spec.principal_id.as_deref(), Some("bus:ann"));
         assert_eq!(
             spec.on_behalf_of.unwrap().principal_id.as_deref(),

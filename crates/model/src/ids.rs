@@ -53,7 +53,7 @@ const SUBJECT: Charset = Charset {
     description: "only letters, digits and - _ . : / @ + are allowed",
 };
 
-fn check(kind: &'static str, s: &str, max: usize, set: &Charset) -> Result<(), IdError> {
+fn check_id(kind: &'static str, s: &str, max: usize, set: &Charset) -> Result<(), IdError> {
     if s.is_empty() {
         return Err(IdError::Empty { kind });
     }
@@ -89,7 +89,7 @@ macro_rules! string_id {
             /// Checks and takes a string.
             pub fn new(s: impl AsRef<str>) -> Result<Self, IdError> {
                 let s = s.as_ref();
-                check($kind, s, $max, &$set)?;
+                check_id($kind, s, $max, &$set)?;
                 Ok(Self(Arc::from(s)))
             }
 
@@ -240,7 +240,7 @@ impl Topic {
 
     pub fn new(s: impl AsRef<str>) -> Result<Self, TopicError> {
         let s = s.as_ref();
-        check("topic", s, Self::MAX_LEN, &SUBJECT)?;
+        check_id("topic", s, Self::MAX_LEN, &SUBJECT)?;
         let Some(rest) = s.strip_prefix("job.") else {
             return Err(TopicError::Prefix(s.to_owned()));
         };
@@ -393,7 +393,7 @@ impl Shard {
     /// Which of `shards` parts a job belongs to: FNV-1a of its id, so that every
     /// process and every later version gives the same answer. One shard, or none, is
     /// shard 0.
-    pub fn of(job: &JobId, shards: u16) -> Self {
+    pub fn for_job(job: &JobId, shards: u16) -> Self {
         if shards <= 1 {
             return Self(0);
         }
@@ -490,13 +490,13 @@ mod tests {
     #[test]
     fn a_job_always_falls_into_the_same_shard() {
         let id = |i: u32| JobId::new(format!("job-{i}")).unwrap();
-        assert_eq!(Shard::of(&id(1), 0), Shard(0));
-        assert_eq!(Shard::of(&id(1), 1), Shard(0));
+        assert_eq!(Shard::for_job(&id(1), 0), Shard(0));
+        assert_eq!(Shard::for_job(&id(1), 1), Shard(0));
         // Pinned: another answer would orphan every open job of a running system.
-        assert_eq!(Shard::of(&JobId::new("a").unwrap(), 16), Shard(12));
+        assert_eq!(Shard::for_job(&JobId::new("a").unwrap(), 16), Shard(12));
         let mut seen = [0_u32; 4];
         for i in 0..4_000 {
-            seen[usize::from(Shard::of(&id(i), 4).0)] += 1;
+            seen[usize::from(Shard::for_job(&id(i), 4).0)] += 1;
         }
         assert!(seen.iter().all(|n| (800..1_200).contains(n)), "{seen:?}");
     }

@@ -159,13 +159,13 @@ pub struct Compensation {
     pub payload: Option<serde_json::Value>,
     #[serde(
         default,
-        deserialize_with = "distinct",
+        deserialize_with = "deserialize_unique_map",
         skip_serializing_if = "BTreeMap::is_empty"
     )]
     pub labels: BTreeMap<String, String>,
     #[serde(
         default,
-        deserialize_with = "distinct",
+        deserialize_with = "deserialize_unique_map",
         skip_serializing_if = "BTreeMap::is_empty"
     )]
     pub env: BTreeMap<String, String>,
@@ -369,7 +369,7 @@ impl JobSpec {
                 check_text(field, value, limits::NAME)?;
             }
         }
-        if let Some(fault) = self.capability.as_deref().and_then(text::name_fault) {
+        if let Some(fault) = self.capability.as_deref().and_then(text::find_name_fault) {
             return Err(FieldError::new("capability", fault));
         }
         if let Some(n) = self.max_attempts
@@ -479,7 +479,7 @@ fn check_tags(field: &str, tags: &[String]) -> Result<(), FieldError> {
     for (i, tag) in tags.iter().enumerate() {
         let field = format!("{field}[{i}]");
         check_text(&field, tag, limits::TAG)?;
-        if let Some(fault) = text::name_fault(tag) {
+        if let Some(fault) = text::find_name_fault(tag) {
             return Err(FieldError::new(field, fault));
         }
     }
@@ -496,11 +496,11 @@ fn check_labels(field: &str, labels: &BTreeMap<String, String>) -> Result<(), Fi
                 "this label is reserved; approvals and compensations are made by Airlock itself",
             ));
         }
-        if let Some(fault) = text::name_fault(key) {
+        if let Some(fault) = text::find_name_fault(key) {
             return Err(FieldError::new(format!("{field}.{key}"), fault));
         }
     }
-    match text::same_labels(labels) {
+    match text::find_duplicate_labels(labels) {
         None => Ok(()),
         Some((first, second)) => Err(FieldError::new(
             format!("{field}.{second}"),
@@ -510,7 +510,7 @@ fn check_labels(field: &str, labels: &BTreeMap<String, String>) -> Result<(), Fi
 }
 
 /// Reads a map of texts in which no key comes twice. A plain map would keep the last.
-pub fn distinct<'de, D: Deserializer<'de>>(
+pub fn deserialize_unique_map<'de, D: Deserializer<'de>>(
     reader: D,
 ) -> Result<BTreeMap<String, String>, D::Error> {
     struct Distinct;
@@ -663,7 +663,7 @@ mod tests {
     fn a_key_that_comes_twice_is_no_map() {
         let read = |text: &str| {
             let mut reader = serde_json::Deserializer::from_str(text);
-            distinct(&mut reader).map_err(|e| e.to_string())
+            deserialize_unique_map(&mut reader).map_err(|e| e.to_string())
         };
         assert_eq!(read(r#"{"a":"1","b":"2"}"#).unwrap().len(), 2);
         assert!(

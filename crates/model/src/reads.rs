@@ -92,7 +92,7 @@ pub struct Reads {
 }
 
 impl Reads {
-    pub fn add(&mut self, field: Field) {
+    pub fn add_field(&mut self, field: Field) {
         self.fields |= field.bit();
     }
 
@@ -148,7 +148,7 @@ impl Reads {
             } else if let Some(label) = name.strip_prefix(LABEL) {
                 reads.add_label(label);
             } else {
-                reads.add(Field::ALL.into_iter().find(|f| f.name() == name)?);
+                reads.add_field(Field::ALL.into_iter().find(|f| f.name() == name)?);
             }
         }
         Some(reads)
@@ -159,19 +159,19 @@ impl Reads {
     pub fn write_key(&self, source: &impl FieldValues, out: &mut Vec<u8>) {
         let mut key = KeyWriter(out);
         for field in self.fields() {
-            source.write(field, &mut key);
+            source.write_field(field, &mut key);
         }
         let labels = source.labels();
         if self.all_labels {
-            key.count(labels.len());
+            key.write_count(labels.len());
             for (name, value) in labels {
-                key.text(name);
-                key.text(value);
+                key.write_text(name);
+                key.write_text(value);
             }
         }
         for name in &self.labels {
             // However the job spells the name, as the kernel finds it.
-            key.optional(text::label(labels, name));
+            key.write_optional(text::find_label(labels, name));
         }
     }
 }
@@ -179,7 +179,7 @@ impl Reads {
 /// What the fields of a [`Reads`] are read from.
 pub trait FieldValues {
     /// Writes the value of `field`. Different values must never give the same bytes.
-    fn write(&self, field: Field, key: &mut KeyWriter<'_>);
+    fn write_field(&self, field: Field, key: &mut KeyWriter<'_>);
     fn labels(&self) -> &BTreeMap<String, String>;
 }
 
@@ -187,64 +187,64 @@ pub trait FieldValues {
 pub struct KeyWriter<'a>(&'a mut Vec<u8>);
 
 impl KeyWriter<'_> {
-    pub fn bytes(&mut self, bytes: &[u8]) {
+    pub fn write_bytes(&mut self, bytes: &[u8]) {
         self.0.extend(bytes);
     }
 
-    fn count(&mut self, n: usize) {
-        self.bytes(&(n as u32).to_le_bytes());
+    fn write_count(&mut self, n: usize) {
+        self.write_bytes(&(n as u32).to_le_bytes());
     }
 
-    pub fn text(&mut self, text: &str) {
-        self.count(text.len());
-        self.bytes(text.as_bytes());
+    pub fn write_text(&mut self, text: &str) {
+        self.write_count(text.len());
+        self.write_bytes(text.as_bytes());
     }
 
     /// Apart from an empty text.
-    pub fn optional(&mut self, text: Option<&str>) {
+    pub fn write_optional(&mut self, text: Option<&str>) {
         match text {
-            None => self.count(u32::MAX as usize),
-            Some(text) => self.text(text),
+            None => self.write_count(u32::MAX as usize),
+            Some(text) => self.write_text(text),
         }
     }
 
-    pub fn list(&mut self, texts: &[String]) {
-        self.count(texts.len());
+    pub fn write_list(&mut self, texts: &[String]) {
+        self.write_count(texts.len());
         for text in texts {
-            self.text(text);
+            self.write_text(text);
         }
     }
 
-    pub fn numbers(&mut self, numbers: [i64; 4]) {
+    pub fn write_numbers(&mut self, numbers: [i64; 4]) {
         for n in numbers {
-            self.bytes(&n.to_le_bytes());
+            self.write_bytes(&n.to_le_bytes());
         }
     }
 }
 
 impl FieldValues for QueuedJob {
-    fn write(&self, field: Field, key: &mut KeyWriter<'_>) {
+    fn write_field(&self, field: Field, key: &mut KeyWriter<'_>) {
         let spec = &self.spec;
         match field {
-            Field::Topic => key.text(spec.topic.as_str()),
-            Field::Tenant => key.text(self.tenant.as_str()),
-            Field::PrincipalId => key.optional(spec.principal_id.as_deref()),
-            Field::Priority => key.bytes(&spec.priority.code().to_le_bytes()),
-            Field::Capability => key.optional(spec.capability.as_deref()),
-            Field::RiskTags => key.list(&spec.risk_tags),
-            Field::Requires => key.list(&spec.requires),
-            Field::PackId => key.optional(spec.pack_id.as_deref()),
-            Field::ActorId => key.optional(spec.actor_id.as_deref()),
-            Field::ActorType => key.bytes(&[match spec.actor_type {
+            Field::Topic => key.write_text(spec.topic.as_str()),
+            Field::Tenant => key.write_text(self.tenant.as_str()),
+            Field::PrincipalId => key.write_optional(spec.principal_id.as_deref()),
+            Field::Priority => key.write_bytes(&spec.priority.code().to_le_bytes()),
+            Field::Capability => key.write_optional(spec.capability.as_deref()),
+            Field::RiskTags => key.write_list(&spec.risk_tags),
+            Field::Requires => key.write_list(&spec.requires),
+            Field::PackId => key.write_optional(spec.pack_id.as_deref()),
+            Field::ActorId => key.write_optional(spec.actor_id.as_deref()),
+            Field::ActorType => key.write_bytes(&[match spec.actor_type {
                 None => 0,
                 Some(ActorType::Human) => 1,
                 Some(ActorType::Service) => 2,
             }]),
             Field::Budget => match &spec.budget {
-                None => key.bytes(&[0]),
+                None => key.write_bytes(&[0]),
                 Some(b) => {
-                    key.bytes(&[1]);
-                    key.numbers(
+                    key.write_bytes(&[1]);
+                    key.write_numbers(
                         [
                             b.max_input_tokens,
                             b.max_output_tokens,
@@ -257,10 +257,10 @@ impl FieldValues for QueuedJob {
             },
             Field::EstimatedCost => {
                 let cost = spec.estimated_cost.map_or(0.0, Cost::get);
-                key.bytes(&cost.to_bits().to_le_bytes());
+                key.write_bytes(&cost.to_bits().to_le_bytes());
             }
-            Field::MemoryId => key.optional(spec.memory_id.as_deref()),
-            Field::InputSize => key.bytes(&self.payload_len.to_le_bytes()),
+            Field::MemoryId => key.write_optional(spec.memory_id.as_deref()),
+            Field::InputSize => key.write_bytes(&self.payload_len.to_le_bytes()),
         }
     }
 
@@ -288,8 +288,8 @@ mod tests {
     struct Labels(BTreeMap<String, String>);
 
     impl FieldValues for Labels {
-        fn write(&self, field: Field, key: &mut KeyWriter<'_>) {
-            key.text(field.name());
+        fn write_field(&self, field: Field, key: &mut KeyWriter<'_>) {
+            key.write_text(field.name());
         }
 
         fn labels(&self) -> &BTreeMap<String, String> {
@@ -300,8 +300,8 @@ mod tests {
     #[test]
     fn names_go_there_and_back() {
         let mut reads = Reads::default();
-        reads.add(Field::Topic);
-        reads.add(Field::Budget);
+        reads.add_field(Field::Topic);
+        reads.add_field(Field::Budget);
         reads.add_label("labels.odd");
         reads.add_label("env");
         assert_eq!(Reads::from_names(&reads.names()), Some(reads.clone()));

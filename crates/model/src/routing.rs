@@ -46,7 +46,7 @@ impl WaitReason {
     /// tenant at its limit or an absent kernel cure themselves, and a pool that somebody
     /// closed is opened again or mapped away; `all` counts every try to place a job where
     /// nobody closed a pool, whatever it ended with.
-    pub const fn counts(self, all: bool) -> bool {
+    pub const fn counts_towards_giving_up(self, all: bool) -> bool {
         match self {
             Self::NoPoolMapping | Self::NoWorkers | Self::DispatchFailed => true,
             Self::PoolOverloaded | Self::TenantLimit => all,
@@ -141,7 +141,7 @@ impl Worker {
     }
 
     /// Whether it may be given a job.
-    pub(crate) fn is_open(&self) -> bool {
+    pub(crate) fn can_take_job(&self) -> bool {
         self.is_available() && self.has_room() && !self.is_overloaded()
     }
 
@@ -151,7 +151,7 @@ impl Worker {
         self.addressing == Addressing::Unregistered || (!self.sdk && self.topics.is_empty())
     }
 
-    pub(crate) fn score(&self) -> f64 {
+    pub(crate) fn load_score(&self) -> f64 {
         f64::from(self.reported_active)
             + f64::from(self.in_flight)
             + f64::from(self.cpu_load) / 100.0
@@ -168,7 +168,7 @@ impl Worker {
     }
 
     /// A worker that announces no capabilities has its pool's.
-    fn fits(&self, pool: &Pool, job: Placement<'_>) -> bool {
+    fn meets_requirements(&self, pool: &Pool, job: Placement<'_>) -> bool {
         let can = |capability: &str| {
             if self.capabilities.is_empty() {
                 pool.capabilities.contains(capability)
@@ -188,19 +188,19 @@ impl Worker {
 
 /// The pools a job may go to, in the order of the configuration; with those that take
 /// nothing new when `draining`.
-pub(crate) fn pools_of<'a>(
+pub(crate) fn eligible_pools<'a>(
     routing: &'a PoolRouting,
     spec: &'a JobSpec,
     draining: bool,
 ) -> impl Iterator<Item = (&'a PoolName, &'a Pool)> + Clone {
-    pools_where(routing, spec, move |status| match status {
+    pools_with_status(routing, spec, move |status| match status {
         PoolStatus::Active => true,
         PoolStatus::Draining => draining,
         PoolStatus::Inactive => false,
     })
 }
 
-fn pools_where<'a>(
+fn pools_with_status<'a>(
     routing: &'a PoolRouting,
     spec: &'a JobSpec,
     taking: impl Fn(PoolStatus) -> bool + Clone,
@@ -211,29 +211,29 @@ fn pools_where<'a>(
         .iter()
         .filter(move |p| job.preferred_pool().is_none_or(|want| want == p.as_str()))
         .filter_map(|name| Some((name, routing.pools.get(name)?)))
-        .filter(move |(_, pool)| taking(pool.status) && pool.offers(job.requires))
+        .filter(move |(_, pool)| taking(pool.status) && pool.offers_capabilities(job.requires))
 }
 
 /// Chooses a worker for `spec`, or says why there is none. A `crash_suspect` job (one more lost
 /// worker ends it) is not put beside another: one of the two may be what kills workers.
-pub(crate) fn pick<'a>(
+pub(crate) fn pick_worker<'a>(
     routing: &PoolRouting,
     spec: &JobSpec,
     crash_suspect: bool,
     workers: impl Iterator<Item = &'a Worker> + Clone,
 ) -> Result<&'a Worker, WaitReason> {
-    let pools = pools_of(routing, spec, false);
+    let pools = eligible_pools(routing, spec, false);
     if pools.clone().next().is_none() {
-        return Err(closed(routing, spec).unwrap_or(WaitReason::NoPoolMapping));
+        return Err(closed_pool_reason(routing, spec).unwrap_or(WaitReason::NoPoolMapping));
     }
     let job = spec.placement();
     let eligible = workers.filter(|w| {
         w.is_available()
             && pools
                 .clone()
-                .any(|(name, pool)| w.serves(name, job.topic) && w.fits(pool, job))
+                .any(|(name, pool)| w.serves(name, job.topic) && w.meets_requirements(pool, job))
     });
-    let open = |w: &Worker| w.is_open() && !(crash_suspect && w.health.crash_suspect > 0);
+    let open = |w: &Worker| w.can_take_job() && !(crash_suspect && w.health.crash_suspect > 0);
     if let Some(want) = job.preferred_worker()
         && let Some(worker) = eligible.clone().find(|w| w.id.as_str() == want && open(w))
     {
@@ -251,7 +251,7 @@ pub(crate) fn pick<'a>(
             any = true;
             &mut best
         };
-        if open(worker) && slot.is_none_or(|b| worker.score() < b.score()) {
+        if open(worker) && slot.is_none_or(|b| worker.load_score() < b.load_score()) {
             *slot = Some(worker);
         }
     }
@@ -260,7 +260,7 @@ pub(crate) fn pick<'a>(
         (None, _) if any => Err(WaitReason::PoolOverloaded),
         (None, Some(worker)) => Ok(worker),
         (None, None) if any_last => Err(WaitReason::PoolOverloaded),
-        (None, None) => Err(match closed(routing, spec) {
+        (None, None) => Err(match closed_pool_reason(routing, spec) {
             Some(WaitReason::PoolDraining) => WaitReason::PoolDraining,
             _ => WaitReason::NoWorkers,
         }),
@@ -269,9 +269,9 @@ pub(crate) fn pick<'a>(
 
 /// Whether a pool that could serve the job is closed by configuration: it is mapped, and
 /// may be opened again.
-fn closed(routing: &PoolRouting, spec: &JobSpec) -> Option<WaitReason> {
+fn closed_pool_reason(routing: &PoolRouting, spec: &JobSpec) -> Option<WaitReason> {
     let of = |status| {
-        pools_where(routing, spec, move |s| s == status)
+        pools_with_status(routing, spec, move |s| s == status)
             .next()
             .is_some()
     };
@@ -314,7 +314,7 @@ mod tests {
     }
 
     fn routing() -> PoolRouting {
-        PoolRouting::single(PoolName::new("default").unwrap())
+        PoolRouting::single_pool(PoolName::new("default").unwrap())
     }
 
     fn spec() -> JobSpec {
@@ -322,7 +322,7 @@ mod tests {
     }
 
     fn pick_id(spec: &JobSpec, workers: &[Worker]) -> Result<String, WaitReason> {
-        pick(&routing(), spec, false, workers.iter()).map(|w| w.id.to_string())
+        pick_worker(&routing(), spec, false, workers.iter()).map(|w| w.id.to_string())
     }
 
     #[test]
@@ -403,11 +403,11 @@ mod tests {
                 w
             }).collect();
             let ok = |w: &&Worker| !w.draining && w.has_room() && !w.is_overloaded();
-            match pick(&routing(), &spec(), false, workers.iter()) {
+            match pick_worker(&routing(), &spec(), false, workers.iter()) {
                 Ok(chosen) => {
                     prop_assert!(ok(&chosen));
                     for other in workers.iter().filter(ok) {
-                        prop_assert!(chosen.score() <= other.score());
+                        prop_assert!(chosen.load_score() <= other.load_score());
                     }
                 }
                 Err(_) => prop_assert_eq!(workers.iter().filter(ok).count(), 0),

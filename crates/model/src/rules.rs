@@ -70,7 +70,7 @@ pub struct Pool {
 impl Pool {
     /// Whether it may be given a job that needs these. A pool that lists no capabilities
     /// restricts nothing; what its workers announce still has to fit.
-    pub(crate) fn offers(&self, requires: &[String]) -> bool {
+    pub(crate) fn offers_capabilities(&self, requires: &[String]) -> bool {
         self.capabilities.is_empty() || requires.iter().all(|r| self.capabilities.contains(r))
     }
 }
@@ -84,7 +84,7 @@ pub struct PoolRouting {
 
 impl PoolRouting {
     /// What is shipped: every job goes to one pool.
-    pub fn single(pool: PoolName) -> Self {
+    pub fn single_pool(pool: PoolName) -> Self {
         let mut topics = ByTopic::default();
         topics.insert(Glob::new("job.*"), vec![pool.clone()]);
         Self {
@@ -121,7 +121,7 @@ impl Default for RetryOn {
 impl RetryOn {
     /// Whether another run follows one that ended like this. What never began is always
     /// tried again, and so is what its own visibility timeout took from its worker.
-    pub const fn follows(self, end: RunEnd) -> bool {
+    pub const fn allows_retry_after(self, end: RunEnd) -> bool {
         match end {
             RunEnd::Failed => self.failed,
             RunEnd::FailedRetryable => self.failed_retryable,
@@ -191,7 +191,7 @@ pub struct Rules {
 
 impl Rules {
     /// Routing alone, with the defaults for everything else.
-    pub fn routing(routing: PoolRouting) -> Self {
+    pub fn with_routing(routing: PoolRouting) -> Self {
         Self {
             routing,
             ..Self::default()
@@ -222,10 +222,10 @@ mod tests {
     fn a_pool_without_capabilities_restricts_nothing() {
         let mut pool = Pool::default();
         let needs = ["cuda".to_owned()];
-        assert!(pool.offers(&needs));
+        assert!(pool.offers_capabilities(&needs));
         pool.capabilities.insert("network".to_owned());
-        assert!(!pool.offers(&needs) && pool.offers(&[]));
+        assert!(!pool.offers_capabilities(&needs) && pool.offers_capabilities(&[]));
         pool.capabilities.insert("cuda".to_owned());
-        assert!(pool.offers(&needs));
+        assert!(pool.offers_capabilities(&needs));
     }
 }

@@ -1,6 +1,6 @@
 //! The states of a job and every way between them.
 //!
-//! [`TRANSITIONS`] is the one source: [`JobState::after`] looks it up, the exhaustive
+//! [`TRANSITIONS`] is the one source: [`JobState::after_event`] looks it up, the exhaustive
 //! test walks every (state, event) pair against it, and `docs/states.md` is generated
 //! from it. A pair that is not in the table is illegal: the caller must treat it as a
 //! lost race, never as a reason to write.
@@ -95,7 +95,7 @@ pub enum DeadLetterCode {
 
 impl DeadLetterCode {
     /// The code of a job with this reason code.
-    pub fn of(self, recorded: &str) -> &str {
+    pub fn for_reason_code(self, recorded: &str) -> &str {
         match self {
             Self::AsRecorded => recorded,
             Self::SafetyDenied => "safety_denied",
@@ -151,7 +151,7 @@ impl JobState {
     }
 
     /// Where `event` leads from here; `None` when it may not happen.
-    pub fn after(self, event: JobEvent) -> Option<Self> {
+    pub fn after_event(self, event: JobEvent) -> Option<Self> {
         TRANSITIONS
             .iter()
             .find(|(from, on, _)| *from == self && *on == event)
@@ -313,7 +313,7 @@ pub const TRANSITIONS: &[(JobState, JobEvent, JobState)] = &[
 ];
 
 /// The diagram in `docs/states.md`, in Mermaid.
-pub fn diagram() -> String {
+pub fn transition_diagram() -> String {
     let mut out = String::from("stateDiagram-v2\n    [*] --> PENDING: accepted\n");
     for (from, on, to) in TRANSITIONS {
         out.push_str(&format!("    {from} --> {to}: {on:?}\n"));
@@ -346,8 +346,14 @@ mod tests {
                 );
             }
         }
-        assert_eq!(DeadLetterCode::AsRecorded.of("worker_lost"), "worker_lost");
-        assert_eq!(DeadLetterCode::SafetyDenied.of("rejected"), "safety_denied");
+        assert_eq!(
+            DeadLetterCode::AsRecorded.for_reason_code("worker_lost"),
+            "worker_lost"
+        );
+        assert_eq!(
+            DeadLetterCode::SafetyDenied.for_reason_code("rejected"),
+            "safety_denied"
+        );
     }
 
     /// Written apart from the table, state by state, so that a slip in either shows.
@@ -424,7 +430,7 @@ mod tests {
     fn every_state_and_event_pair_is_as_designed() {
         for from in JobState::ALL {
             for on in JobEvent::ALL {
-                assert_eq!(from.after(on), expected(from, on), "{from} on {on:?}");
+                assert_eq!(from.after_event(on), expected(from, on), "{from} on {on:?}");
             }
         }
     }
@@ -457,7 +463,7 @@ mod tests {
         let page = format!(
             "# States of a job\n\nGenerated from the transition table in `crates/model/src/state.rs`; \
              `AIRLOCK_BLESS=1 cargo test -p airlock-model` writes it anew.\n\n```mermaid\n{}```\n",
-            diagram()
+            transition_diagram()
         );
         if std::env::var_os("AIRLOCK_BLESS").is_some() {
             std::fs::write(path, &page).unwrap();

@@ -19,7 +19,7 @@ pub fn is_ignorable(c: char) -> bool {
 
 /// The text in normalisation form KC, without what shows nothing and without NUL. Case
 /// stays. It has at most eleven times the bytes.
-pub fn fold(text: &str) -> Cow<'_, str> {
+pub fn fold_text(text: &str) -> Cow<'_, str> {
     if text.is_ascii() && !text.contains('\0') {
         return Cow::Borrowed(text);
     }
@@ -32,7 +32,7 @@ pub fn fold_name(name: &str) -> String {
     if name.is_ascii() && !name.contains('\0') {
         return name.trim().to_ascii_lowercase();
     }
-    fold(name)
+    fold_text(name)
         .trim()
         .chars()
         .flat_map(char::to_lowercase)
@@ -40,7 +40,7 @@ pub fn fold_name(name: &str) -> String {
 }
 
 /// Why a name is refused: it would look like another one, or like nothing.
-pub(crate) fn name_fault(name: &str) -> Option<String> {
+pub(crate) fn find_name_fault(name: &str) -> Option<String> {
     if name.is_ascii() {
         return None;
     }
@@ -55,7 +55,7 @@ pub(crate) fn name_fault(name: &str) -> Option<String> {
 }
 
 /// The label of this name, however its sender wrote the name. `name` is folded.
-pub fn label<'a>(labels: &'a BTreeMap<String, String>, name: &str) -> Option<&'a str> {
+pub fn find_label<'a>(labels: &'a BTreeMap<String, String>, name: &str) -> Option<&'a str> {
     let found = labels.get(name).or_else(|| {
         let mut odd = labels.iter().filter(|(k, _)| !is_folded(k));
         odd.find(|(k, _)| fold_name(k) == name).map(|(_, v)| v)
@@ -64,7 +64,7 @@ pub fn label<'a>(labels: &'a BTreeMap<String, String>, name: &str) -> Option<&'a
 }
 
 /// The names of two labels that are the same one.
-pub fn same_labels(labels: &BTreeMap<String, String>) -> Option<(&str, &str)> {
+pub fn find_duplicate_labels(labels: &BTreeMap<String, String>) -> Option<(&str, &str)> {
     if labels.keys().all(|k| is_folded(k)) {
         return None;
     }
@@ -100,16 +100,16 @@ mod tests {
             assert_eq!(fold_name(same), "env", "{same:?}");
         }
         assert_eq!(fold_name("e\u{200d}\u{301}"), "é");
-        assert_eq!(fold("ﬁle №1"), "file No1");
-        assert_eq!(fold("con\0fidential"), "confidential");
+        assert_eq!(fold_text("ﬁle №1"), "file No1");
+        assert_eq!(fold_text("con\0fidential"), "confidential");
     }
 
     #[test]
     fn a_name_that_hides_something_is_refused() {
         for fine in ["env", "Umwelt-Größe", "环境", "a b", "mcp.tool"] {
-            assert_eq!(name_fault(fine), None, "{fine:?}");
+            assert_eq!(find_name_fault(fine), None, "{fine:?}");
         }
-        let fault = |name| name_fault(name).unwrap_or_default();
+        let fault = |name| find_name_fault(name).unwrap_or_default();
         assert!(fault("e\u{200b}nv").contains("U+200B"));
         assert!(fault("ｅｎｖ").contains("write \"env\""));
         assert!(fault("e\u{301}").contains("form KC"));
@@ -124,13 +124,13 @@ mod tests {
                 .collect()
         };
         for name in ["env", "Env", "env ", "e\u{200b}nv"] {
-            assert_eq!(label(&labels(&["a", name]), "env"), Some(name));
+            assert_eq!(find_label(&labels(&["a", name]), "env"), Some(name));
         }
-        assert_eq!(label(&labels(&["environment"]), "env"), None);
-        assert_eq!(same_labels(&labels(&["a", "b"])), None);
-        assert_eq!(same_labels(&labels(&["A", "b"])), None);
+        assert_eq!(find_label(&labels(&["environment"]), "env"), None);
+        assert_eq!(find_duplicate_labels(&labels(&["a", "b"])), None);
+        assert_eq!(find_duplicate_labels(&labels(&["A", "b"])), None);
         assert_eq!(
-            same_labels(&labels(&["Env", "b", "env"])),
+            find_duplicate_labels(&labels(&["Env", "b", "env"])),
             Some(("Env", "env"))
         );
     }

@@ -6,11 +6,11 @@
 
 use std::fmt::Write as _;
 
+use crate::folded::FoldedText;
 use crate::glob::Glob;
 use crate::mcp::McpLists;
 use crate::request::Request;
 use crate::when::{Vars, When};
-use crate::words::Word;
 use airlock_model::reads::{Field, Reads};
 
 /// One job and what can be said about it.
@@ -32,37 +32,37 @@ impl<'a> Facts<'a> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Held {
+pub(crate) enum ClauseResult {
     Yes,
     No,
     /// It cannot be said.
     Failed,
 }
 
-impl From<bool> for Held {
+impl From<bool> for ClauseResult {
     fn from(held: bool) -> Self {
         if held { Self::Yes } else { Self::No }
     }
 }
 
-pub(crate) type Words = Box<[Word]>;
+pub(crate) type FoldedTexts = Box<[FoldedText]>;
 
 /// Labels by their folded names, each with a list of values.
-pub(crate) type LabelLists = Box<[(Box<str>, Words)]>;
+pub(crate) type LabelLists = Box<[(Box<str>, FoldedTexts)]>;
 
 /// A condition, as in the file.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Clause {
     NoRiskTags,
     Topics(Box<[Glob]>),
-    Tenants(Words),
-    Capabilities(Words),
-    PackIds(Words),
-    ActorIds(Words),
-    ActorTypes(Words),
-    RiskTags(Words),
-    Requires(Words),
-    Labels(Box<[(Box<str>, Word)]>),
+    Tenants(FoldedTexts),
+    Capabilities(FoldedTexts),
+    PackIds(FoldedTexts),
+    ActorIds(FoldedTexts),
+    ActorTypes(FoldedTexts),
+    RiskTags(FoldedTexts),
+    Requires(FoldedTexts),
+    Labels(Box<[(Box<str>, FoldedText)]>),
     LabelIn(LabelLists),
     LabelNotIn(LabelLists),
     LabelAllowlist(LabelLists),
@@ -74,7 +74,7 @@ pub(crate) enum Clause {
 
 impl Clause {
     /// Its name in the file.
-    pub(crate) fn field(&self) -> &'static str {
+    pub(crate) fn field_name(&self) -> &'static str {
         match self {
             Self::NoRiskTags => "no_risk_tags",
             Self::Topics(_) => "topics",
@@ -96,86 +96,98 @@ impl Clause {
         }
     }
 
-    pub(crate) fn held(&self, facts: &Facts<'_>) -> Held {
+    pub(crate) fn evaluate(&self, facts: &Facts<'_>) -> ClauseResult {
         let request = facts.request;
         match self {
             // A tag that is blank still counts as one: whoever sends it meant
             // something, and the job is then held to the rules for tagged jobs.
             Self::NoRiskTags => request.risk_tags.is_empty().into(),
             Self::Topics(globs) => globs.iter().any(|g| g.matches(request.topic)).into(),
-            Self::Tenants(words) => among(words, facts.tenant).into(),
-            Self::Capabilities(words) => among(words, request.capability).into(),
-            Self::PackIds(words) => among(words, request.pack_id).into(),
-            Self::ActorIds(words) => among(words, request.actor_id).into(),
-            Self::ActorTypes(words) => among(words, request.actor_type).into(),
-            Self::RiskTags(words) => words.iter().any(|w| carries(request.risk_tags, w)).into(),
-            Self::Requires(words) => words.iter().all(|w| carries(request.requires, w)).into(),
+            Self::Tenants(words) => matches_any(words, facts.tenant).into(),
+            Self::Capabilities(words) => matches_any(words, request.capability).into(),
+            Self::PackIds(words) => matches_any(words, request.pack_id).into(),
+            Self::ActorIds(words) => matches_any(words, request.actor_id).into(),
+            Self::ActorTypes(words) => matches_any(words, request.actor_type).into(),
+            Self::RiskTags(words) => words
+                .iter()
+                .any(|w| contains_match(request.risk_tags, w))
+                .into(),
+            Self::Requires(words) => words
+                .iter()
+                .all(|w| contains_match(request.requires, w))
+                .into(),
             Self::Labels(pairs) => pairs
                 .iter()
-                .all(|(name, value)| label(request, name).is_some_and(|given| value.fits(given)))
+                .all(|(name, value)| {
+                    find_label(request, name).is_some_and(|given| value.matches(given))
+                })
                 .into(),
             Self::LabelIn(lists) => lists
                 .iter()
-                .all(|(name, words)| label(request, name).is_some_and(|given| among(words, given)))
+                .all(|(name, words)| {
+                    find_label(request, name).is_some_and(|given| matches_any(words, given))
+                })
                 .into(),
             // A label that is not there is on no list, and off none: it cannot be said.
-            Self::LabelNotIn(lists) => match elsewhere(request, lists) {
-                Elsewhere::Some => Held::Yes,
-                Elsewhere::Unknown => Held::Failed,
-                Elsewhere::None => Held::No,
+            Self::LabelNotIn(lists) => match find_label_off_list(request, lists) {
+                LabelOffList::Some => ClauseResult::Yes,
+                LabelOffList::Unknown => ClauseResult::Failed,
+                LabelOffList::None => ClauseResult::No,
             },
             Self::LabelAllowlist(lists) => {
-                matches!(elsewhere(request, lists), Elsewhere::Some).into()
+                matches!(find_label_off_list(request, lists), LabelOffList::Some).into()
             }
             Self::LabelThreshold(limits) => limits
                 .iter()
-                .all(|(name, limit)| label(request, name).is_some_and(|given| over(given, *limit)))
+                .all(|(name, limit)| {
+                    find_label(request, name).is_some_and(|given| exceeds_limit(given, *limit))
+                })
                 .into(),
-            Self::SecretsPresent(wanted) => (secrets_present(request) == *wanted).into(),
-            Self::Mcp(lists) => lists.refused(request.labels).is_none().into(),
+            Self::SecretsPresent(wanted) => (has_secrets(request) == *wanted).into(),
+            Self::Mcp(lists) => lists.first_refused_label(request.labels).is_none().into(),
             Self::When(when) => match when.holds(&facts.vars) {
                 Ok(held) => held.into(),
-                Err(_) => Held::Failed,
+                Err(_) => ClauseResult::Failed,
             },
         }
     }
 
     /// Whether this surely holds for every job there can be.
-    pub(crate) fn always(&self) -> bool {
+    pub(crate) fn is_always_true(&self) -> bool {
         match self {
             // The topic of every job begins so.
             Self::Topics(globs) => {
                 let every = Glob::new("job.*");
                 globs.iter().any(|glob| glob.covers(&every))
             }
-            Self::When(when) => when.is_true(),
+            Self::When(when) => when.is_literal_true(),
             _ => false,
         }
     }
 
     /// Why it could not be judged, for an explanation.
-    pub(crate) fn failure(&self, facts: &Facts<'_>) -> Option<String> {
+    pub(crate) fn failure_reason(&self, facts: &Facts<'_>) -> Option<String> {
         match self {
             Self::When(when) => when.holds(&facts.vars).err().map(|f| f.to_string()),
             Self::LabelNotIn(lists) => {
                 let mut names = lists.iter().map(|(name, _)| name);
-                let missing = names.find(|name| label(facts.request, name).is_none())?;
+                let missing = names.find(|name| find_label(facts.request, name).is_none())?;
                 Some(format!("there is no label {missing:?}"))
             }
             _ => None,
         }
     }
 
-    pub(crate) fn note_reads(&self, reads: &mut Reads) {
+    pub(crate) fn collect_reads(&self, reads: &mut Reads) {
         match self {
-            Self::NoRiskTags | Self::RiskTags(_) => reads.add(Field::RiskTags),
-            Self::Topics(_) => reads.add(Field::Topic),
-            Self::Tenants(_) => reads.add(Field::Tenant),
-            Self::Capabilities(_) => reads.add(Field::Capability),
-            Self::PackIds(_) => reads.add(Field::PackId),
-            Self::ActorIds(_) => reads.add(Field::ActorId),
-            Self::ActorTypes(_) => reads.add(Field::ActorType),
-            Self::Requires(_) => reads.add(Field::Requires),
+            Self::NoRiskTags | Self::RiskTags(_) => reads.add_field(Field::RiskTags),
+            Self::Topics(_) => reads.add_field(Field::Topic),
+            Self::Tenants(_) => reads.add_field(Field::Tenant),
+            Self::Capabilities(_) => reads.add_field(Field::Capability),
+            Self::PackIds(_) => reads.add_field(Field::PackId),
+            Self::ActorIds(_) => reads.add_field(Field::ActorId),
+            Self::ActorTypes(_) => reads.add_field(Field::ActorType),
+            Self::Requires(_) => reads.add_field(Field::Requires),
             Self::Labels(pairs) => pairs.iter().for_each(|(name, _)| reads.add_label(name)),
             Self::LabelIn(lists) | Self::LabelNotIn(lists) | Self::LabelAllowlist(lists) => {
                 lists.iter().for_each(|(name, _)| reads.add_label(name));
@@ -184,17 +196,18 @@ impl Clause {
                 limits.iter().for_each(|(name, _)| reads.add_label(name))
             }
             Self::SecretsPresent(_) => {
-                reads.add(Field::RiskTags);
+                reads.add_field(Field::RiskTags);
                 reads.add_label(SECRETS_LABEL);
             }
-            Self::Mcp(lists) => lists.note_reads(reads),
+            Self::Mcp(lists) => lists.collect_reads(reads),
             Self::When(when) => reads.extend(when.reads()),
         }
     }
 
     /// Whether this surely holds whenever `other` does.
     pub(crate) fn covers(&self, other: &Self) -> bool {
-        let within = |narrow: &Words, wide: &Words| narrow.iter().all(|w| wide.contains(w));
+        let within =
+            |narrow: &FoldedTexts, wide: &FoldedTexts| narrow.iter().all(|w| wide.contains(w));
         match (self, other) {
             (Self::Topics(wide), Self::Topics(narrow)) => {
                 narrow.iter().all(|n| wide.iter().any(|w| w.covers(n)))
@@ -225,62 +238,64 @@ impl Clause {
     }
 
     /// What it asks for, in words.
-    pub(crate) fn wanted(&self) -> String {
+    pub(crate) fn expected_text(&self) -> String {
         match self {
             Self::NoRiskTags => "none".to_owned(),
-            Self::Topics(globs) => joined(globs.iter().map(ToString::to_string)),
+            Self::Topics(globs) => join_truncated(globs.iter().map(ToString::to_string)),
             Self::Tenants(words)
             | Self::Capabilities(words)
             | Self::PackIds(words)
             | Self::ActorIds(words)
             | Self::ActorTypes(words)
-            | Self::RiskTags(words) => format!("one of {}", list(words)),
-            Self::Requires(words) => format!("all of {}", list(words)),
-            Self::Labels(pairs) => joined(pairs.iter().map(|(n, v)| format!("{n}={}", v.as_str()))),
-            Self::LabelIn(lists) => joined(
+            | Self::RiskTags(words) => format!("one of {}", format_folded_list(words)),
+            Self::Requires(words) => format!("all of {}", format_folded_list(words)),
+            Self::Labels(pairs) => {
+                join_truncated(pairs.iter().map(|(n, v)| format!("{n}={}", v.as_str())))
+            }
+            Self::LabelIn(lists) => join_truncated(
                 lists
                     .iter()
-                    .map(|(n, words)| format!("{n} one of {}", list(words))),
+                    .map(|(n, words)| format!("{n} one of {}", format_folded_list(words))),
             ),
-            Self::LabelNotIn(lists) | Self::LabelAllowlist(lists) => joined(
+            Self::LabelNotIn(lists) | Self::LabelAllowlist(lists) => join_truncated(
                 lists
                     .iter()
-                    .map(|(n, words)| format!("{n} none of {}", list(words))),
+                    .map(|(n, words)| format!("{n} none of {}", format_folded_list(words))),
             ),
             Self::LabelThreshold(limits) => {
-                joined(limits.iter().map(|(n, limit)| format!("{n} over {limit}")))
+                join_truncated(limits.iter().map(|(n, limit)| format!("{n} over {limit}")))
             }
             Self::SecretsPresent(wanted) => wanted.to_string(),
-            Self::Mcp(lists) => wanted_mcp(lists),
+            Self::Mcp(lists) => expected_mcp_text(lists),
             Self::When(when) => when.source().to_owned(),
         }
     }
 
     /// What the job has there, in words.
-    pub(crate) fn given(&self, facts: &Facts<'_>) -> String {
+    pub(crate) fn actual_text(&self, facts: &Facts<'_>) -> String {
         let request = facts.request;
         let labels = |names: &mut dyn Iterator<Item = &str>| {
-            joined(names.map(|name| match label(request, name) {
-                Some(value) => format!("{name}={}", clip(value)),
+            join_truncated(names.map(|name| match find_label(request, name) {
+                Some(value) => format!("{name}={}", truncate_value(value)),
                 None => format!("no {name}"),
             }))
         };
         match self {
-            Self::NoRiskTags | Self::RiskTags(_) => given_list(request.risk_tags),
+            Self::NoRiskTags | Self::RiskTags(_) => format_string_list(request.risk_tags),
             Self::Topics(_) => request.topic.to_owned(),
-            Self::Tenants(_) => clip(facts.tenant),
-            Self::Capabilities(_) => clip(request.capability),
-            Self::PackIds(_) => clip(request.pack_id),
-            Self::ActorIds(_) => clip(request.actor_id),
-            Self::ActorTypes(_) => clip(request.actor_type),
-            Self::Requires(_) => given_list(request.requires),
+            Self::Tenants(_) => truncate_value(facts.tenant),
+            Self::Capabilities(_) => truncate_value(request.capability),
+            Self::PackIds(_) => truncate_value(request.pack_id),
+            Self::ActorIds(_) => truncate_value(request.actor_id),
+            Self::ActorTypes(_) => truncate_value(request.actor_type),
+            Self::Requires(_) => format_string_list(request.requires),
             Self::Labels(pairs) => labels(&mut pairs.iter().map(|(n, _)| &**n)),
             Self::LabelIn(lists) | Self::LabelNotIn(lists) | Self::LabelAllowlist(lists) => {
                 labels(&mut lists.iter().map(|(n, _)| &**n))
             }
             Self::LabelThreshold(limits) => labels(&mut limits.iter().map(|(n, _)| &**n)),
-            Self::SecretsPresent(_) => secrets_present(request).to_string(),
-            Self::Mcp(_) => labels(&mut crate::when::MCP.iter().map(|(_, label)| *label)),
+            Self::SecretsPresent(_) => has_secrets(request).to_string(),
+            Self::Mcp(_) => labels(&mut crate::when::MCP_FIELDS.iter().map(|(_, label)| *label)),
             Self::When(when) => match when.holds(&facts.vars) {
                 Ok(held) => held.to_string(),
                 Err(_) => "failed".to_owned(),
@@ -294,7 +309,7 @@ const SECRETS_TAG: &str = "secrets";
 
 /// A job carries secrets when it says so, by a label or by a risk tag. A label with a
 /// word that is no clear no counts as a yes.
-fn secrets_present(request: &Request<'_>) -> bool {
+fn has_secrets(request: &Request<'_>) -> bool {
     let denied = |value: &str| {
         let value = value.trim();
         value.is_empty()
@@ -302,66 +317,66 @@ fn secrets_present(request: &Request<'_>) -> bool {
                 .iter()
                 .any(|no| value.eq_ignore_ascii_case(no))
     };
-    label(request, SECRETS_LABEL).is_some_and(|value| !denied(value))
+    find_label(request, SECRETS_LABEL).is_some_and(|value| !denied(value))
         || request
             .risk_tags
             .iter()
             .any(|t| t.trim().eq_ignore_ascii_case(SECRETS_TAG))
 }
 
-fn label<'a>(request: &Request<'a>, name: &str) -> Option<&'a str> {
-    airlock_model::text::label(request.labels, name)
+fn find_label<'a>(request: &Request<'a>, name: &str) -> Option<&'a str> {
+    airlock_model::text::find_label(request.labels, name)
 }
 
 /// Whether any label has a value that is not on its list.
-enum Elsewhere {
+enum LabelOffList {
     Some,
     /// None has, and one of them is not there.
     Unknown,
     None,
 }
 
-fn elsewhere(request: &Request<'_>, lists: &[(Box<str>, Words)]) -> Elsewhere {
+fn find_label_off_list(request: &Request<'_>, lists: &[(Box<str>, FoldedTexts)]) -> LabelOffList {
     let mut missing = false;
     for (name, words) in lists {
-        match label(request, name) {
-            Some(given) if !among(words, given) => return Elsewhere::Some,
+        match find_label(request, name) {
+            Some(given) if !matches_any(words, given) => return LabelOffList::Some,
             Some(_) => {}
             None => missing = true,
         }
     }
     if missing {
-        Elsewhere::Unknown
+        LabelOffList::Unknown
     } else {
-        Elsewhere::None
+        LabelOffList::None
     }
 }
 
 /// Whether a label's number is over the limit. What is no number, or no finite one,
 /// counts as over it.
-fn over(given: &str, limit: f64) -> bool {
+fn exceeds_limit(given: &str, limit: f64) -> bool {
     match given.trim().parse::<f64>() {
         Ok(number) if number.is_finite() => number > limit,
         Ok(_) | Err(_) => true,
     }
 }
 
-fn among(words: &[Word], given: &str) -> bool {
-    words.iter().any(|w| w.fits(given))
+fn matches_any(words: &[FoldedText], given: &str) -> bool {
+    words.iter().any(|w| w.matches(given))
 }
 
-fn carries(given: &[String], word: &Word) -> bool {
-    given.iter().any(|g| word.fits(g))
+fn contains_match(given: &[String], word: &FoldedText) -> bool {
+    given.iter().any(|g| word.matches(g))
 }
 
 /// Entries that are named in an explanation; the rest are counted.
-const NAMED: usize = 10;
+const MAX_NAMED: usize = 10;
 
-fn joined(parts: impl Iterator<Item = String>) -> String {
+fn join_truncated(parts: impl Iterator<Item = String>) -> String {
     let mut text = String::new();
     let mut more = 0;
     for (i, part) in parts.enumerate() {
-        if i >= NAMED {
+        if i >= MAX_NAMED {
             more += 1;
         } else {
             let lead = if i == 0 { "" } else { ", " };
@@ -374,37 +389,43 @@ fn joined(parts: impl Iterator<Item = String>) -> String {
     text
 }
 
-fn list(words: &[Word]) -> String {
-    format!("[{}]", joined(words.iter().map(|w| w.as_str().to_owned())))
+fn format_folded_list(words: &[FoldedText]) -> String {
+    format!(
+        "[{}]",
+        join_truncated(words.iter().map(|w| w.as_str().to_owned()))
+    )
 }
 
-fn given_list(words: &[String]) -> String {
-    format!("[{}]", joined(words.iter().map(|w| clip(w))))
+fn format_string_list(words: &[String]) -> String {
+    format!(
+        "[{}]",
+        join_truncated(words.iter().map(|w| truncate_value(w)))
+    )
 }
 
 /// Short enough to be shown.
-fn clip(text: &str) -> String {
-    const SHOWN: usize = 80;
-    if text.chars().count() <= SHOWN {
+fn truncate_value(text: &str) -> String {
+    const MAX_CHARS: usize = 80;
+    if text.chars().count() <= MAX_CHARS {
         text.to_owned()
     } else {
-        let mut short: String = text.chars().take(SHOWN).collect();
+        let mut short: String = text.chars().take(MAX_CHARS).collect();
         short.push('…');
         short
     }
 }
 
-fn wanted_mcp(lists: &McpLists) -> String {
-    let names = crate::when::MCP.map(|(_, label)| label);
-    joined(lists.0.iter().zip(names).flat_map(|(pair, name)| {
+fn expected_mcp_text(lists: &McpLists) -> String {
+    let names = crate::when::MCP_FIELDS.map(|(_, label)| label);
+    join_truncated(lists.0.iter().zip(names).flat_map(|(pair, name)| {
         let allow = pair
             .allow
             .as_ref()
-            .map(|w| format!("{name} one of {}", list(w)));
+            .map(|w| format!("{name} one of {}", format_folded_list(w)));
         let deny = pair
             .deny
             .as_ref()
-            .map(|w| format!("{name} none of {}", list(w)));
+            .map(|w| format!("{name} none of {}", format_folded_list(w)));
         allow.into_iter().chain(deny)
     }))
 }

@@ -5,7 +5,7 @@
 
 use std::cell::OnceCell;
 
-use airlock_scan::{Needles, Views};
+use airlock_scan::{PatternSet, Views};
 
 use crate::request::{Content, Request};
 use crate::rule::Head;
@@ -14,7 +14,7 @@ use crate::rule::Head;
 pub(crate) struct ContentRule {
     pub(crate) head: Head,
     /// Patterns and keywords together; `None`: the rule is about the size alone.
-    pub(crate) patterns: Option<Needles>,
+    pub(crate) patterns: Option<PatternSet>,
     /// What each entry of `patterns` is, for the reason: never what it found.
     pub(crate) names: Box<[String]>,
     pub(crate) max_bytes: Option<u64>,
@@ -22,7 +22,7 @@ pub(crate) struct ContentRule {
 
 /// What a rule found in an input.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum ContentMatch {
     Larger {
         size: u64,
         max: u64,
@@ -33,8 +33,8 @@ pub(crate) enum Found {
     Unseen,
 }
 
-impl Found {
-    pub(crate) fn text(&self) -> String {
+impl ContentMatch {
+    pub(crate) fn describe(&self) -> String {
         match self {
             Self::Larger { size, max } => {
                 format!("the input is {size} bytes long; at most {max} are allowed")
@@ -47,25 +47,25 @@ impl Found {
 
 impl ContentRule {
     /// `views` are of the request's input, made by the first rule that needs them.
-    pub(crate) fn look<'a>(
+    pub(crate) fn scan<'a>(
         &self,
         request: &Request<'a>,
         views: &OnceCell<Views<'a>>,
-    ) -> Option<Found> {
+    ) -> Option<ContentMatch> {
         let Content { bytes, size, .. } = request.content?;
         if let Some(max) = self.max_bytes.filter(|max| size > *max) {
-            return Some(Found::Larger { size, max });
+            return Some(ContentMatch::Larger { size, max });
         }
         let patterns = self.patterns.as_ref()?;
         match bytes {
             Some(bytes) if bytes.len() as u64 >= size => {
-                let first = patterns.first(views.get_or_init(|| Views::of(bytes)))?;
+                let first = patterns.first_match(views.get_or_init(|| Views::from_bytes(bytes)))?;
                 let name = self.names.get(first).cloned().unwrap_or_default();
-                Some(Found::Entry(name))
+                Some(ContentMatch::Entry(name))
             }
             // Only a part of it is shown: what it contains counts, and what is not
             // shown counts as the worst.
-            Some(_) | None => (size > 0).then_some(Found::Unseen),
+            Some(_) | None => (size > 0).then_some(ContentMatch::Unseen),
         }
     }
 }

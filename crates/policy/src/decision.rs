@@ -32,7 +32,7 @@ impl Decision {
     ];
 
     /// The word in the file, in metrics and in logs.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Allow => "allow",
             Self::Deny => "deny",
@@ -43,7 +43,7 @@ impl Decision {
     }
 
     /// The word in answers over REST, where clients know exactly these.
-    pub fn wire(self) -> &'static str {
+    pub fn as_api_str(self) -> &'static str {
         match self {
             Self::Allow => "ALLOW",
             Self::Deny => "DENY",
@@ -59,7 +59,7 @@ impl Decision {
         let word = word.trim();
         Self::ALL
             .into_iter()
-            .find(|d| d.word().eq_ignore_ascii_case(word))
+            .find(|d| d.as_str().eq_ignore_ascii_case(word))
     }
 
     /// Whether a job so decided may run as it is.
@@ -94,7 +94,7 @@ impl Decision {
 
 impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.as_str())
     }
 }
 
@@ -116,8 +116,8 @@ mod tests {
     #[test]
     fn each_word_is_read_in_both_spellings_and_others_are_not() {
         for decision in Decision::ALL {
-            assert_eq!(Decision::parse(decision.word()), Some(decision));
-            assert_eq!(Decision::parse(decision.wire()), Some(decision));
+            assert_eq!(Decision::parse(decision.as_str()), Some(decision));
+            assert_eq!(Decision::parse(decision.as_api_str()), Some(decision));
         }
         assert_eq!(Decision::parse("allowed"), None);
         assert_eq!(Decision::parse(""), None);

@@ -1,6 +1,6 @@
 //! The file as written: the shape serde reads, with the place of each value.
 //!
-//! A condition is an `Option` that `null` cannot make `None` (see [`present`]):
+//! A condition is an `Option` that `null` cannot make `None` (see [`deserialize_present`]):
 //! `tenants:` with its value forgotten must be a mistake, not "any tenant".
 //!
 //! Serialised as JSON, this is also the canonical content that the snapshot and the
@@ -20,11 +20,11 @@ use crate::terms::{ApprovalTerms, Constraints, Remediation};
 #[serde(deny_unknown_fields)]
 pub(crate) struct Document {
     pub(crate) version: Spanned<Version>,
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     pub(crate) default_decision: Option<Spanned<Decision>>,
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     pub(crate) default_tenant: Option<Spanned<String>>,
-    #[serde(default = "enforced")]
+    #[serde(default = "default_enforce")]
     pub(crate) enforce: bool,
     #[serde(default)]
     pub(crate) input_policy: InputPolicy,
@@ -36,7 +36,7 @@ pub(crate) struct Document {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct InputPolicy {
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     pub(crate) fail_mode: Option<FailMode>,
     #[serde(default)]
     pub(crate) content_rules: Vec<Spanned<ContentDoc>>,
@@ -50,7 +50,7 @@ pub(crate) struct RuleDoc {
     pub(crate) matches: Spanned<MatchDoc>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) velocity: Option<Spanned<VelocityDoc>>,
@@ -59,7 +59,7 @@ pub(crate) struct RuleDoc {
     pub(crate) reason: Option<Spanned<String>>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) constraints: Option<Spanned<Constraints>>,
@@ -67,11 +67,11 @@ pub(crate) struct RuleDoc {
     pub(crate) remediations: Vec<Spanned<Remediation>>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) approval: Option<Spanned<ApprovalTerms>>,
-    #[serde(default = "enforced", skip_serializing_if = "is_true")]
+    #[serde(default = "default_enforce", skip_serializing_if = "is_true")]
     pub(crate) enforce: bool,
 }
 
@@ -83,25 +83,25 @@ pub(crate) struct ContentDoc {
     #[serde(
         rename = "match",
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) matches: Option<Spanned<MatchDoc>>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) patterns: Option<List>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) keywords: Option<List>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) max_bytes: Option<Spanned<u64>>,
@@ -112,11 +112,11 @@ pub(crate) struct ContentDoc {
     pub(crate) remediations: Vec<Spanned<Remediation>>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) approval: Option<Spanned<ApprovalTerms>>,
-    #[serde(default = "enforced", skip_serializing_if = "is_true")]
+    #[serde(default = "default_enforce", skip_serializing_if = "is_true")]
     pub(crate) enforce: bool,
 }
 
@@ -128,103 +128,103 @@ pub(crate) type Labels<T> = Spanned<BTreeMap<String, T>>;
 pub(crate) struct MatchDoc {
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) topics: Option<List>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) tenants: Option<List>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) capabilities: Option<List>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) risk_tags: Option<List>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) no_risk_tags: Option<Spanned<bool>>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) requires: Option<List>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) pack_ids: Option<List>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) actor_ids: Option<List>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) actor_types: Option<List>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) labels: Option<Labels<Spanned<String>>>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) label_in: Option<Labels<List>>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) label_not_in: Option<Labels<List>>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) label_allowlist: Option<Labels<List>>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) label_threshold: Option<Labels<Spanned<f64>>>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) secrets_present: Option<Spanned<bool>>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) mcp: Option<Spanned<McpDoc>>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) when: Option<Spanned<String>>,
@@ -235,49 +235,49 @@ pub(crate) struct MatchDoc {
 pub(crate) struct McpDoc {
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) allow_servers: Option<List>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) deny_servers: Option<List>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) allow_tools: Option<List>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) deny_tools: Option<List>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) allow_resources: Option<List>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) deny_resources: Option<List>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) allow_actions: Option<List>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) deny_actions: Option<List>,
@@ -290,7 +290,7 @@ pub(crate) struct VelocityDoc {
     pub(crate) window_seconds: Spanned<u64>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) key: Option<Spanned<KeyDoc>>,
@@ -325,7 +325,11 @@ pub(crate) enum KeyDoc {
 
 impl KeyDoc {
     /// Each word with its place; those of a text are all where the text is.
-    pub(crate) fn words(&self, referenced: Location, defined: Location) -> Vec<Spanned<String>> {
+    pub(crate) fn split_parts(
+        &self,
+        referenced: Location,
+        defined: Location,
+    ) -> Vec<Spanned<String>> {
         match self {
             Self::Text(text) => text
                 .split(':')
@@ -376,25 +380,25 @@ impl<'de> Deserialize<'de> for KeyDoc {
 pub(crate) struct TenantDoc {
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) allow_topics: Option<List>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) deny_topics: Option<List>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) max_concurrent_jobs: Option<Spanned<u32>>,
     #[serde(
         default,
-        deserialize_with = "present",
+        deserialize_with = "deserialize_present",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) mcp: Option<Spanned<McpDoc>>,
@@ -402,7 +406,7 @@ pub(crate) struct TenantDoc {
 
 /// A key that is there has a value: `null` is read as the value, and refused or found
 /// empty, instead of being taken for an absent key.
-fn present<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+fn deserialize_present<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: Deserialize<'de>,
@@ -410,7 +414,7 @@ where
     T::deserialize(deserializer).map(Some)
 }
 
-fn enforced() -> bool {
+fn default_enforce() -> bool {
     true
 }
 

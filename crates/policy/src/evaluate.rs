@@ -63,7 +63,7 @@ pub struct ShadowHit {
 
 impl Evaluation {
     /// Whether the same answer holds for every request that agrees on `reads`.
-    pub fn cacheable(&self) -> bool {
+    pub fn is_cacheable(&self) -> bool {
         !self.counted && !self.content_read
     }
 
@@ -73,7 +73,7 @@ impl Evaluation {
     }
 
     /// A denial that no rule made.
-    fn deny(policy: &Policy, reason: Arc<str>) -> Self {
+    fn new_denial(policy: &Policy, reason: Arc<str>) -> Self {
         Self {
             decision: Decision::Deny,
             reason,
@@ -91,7 +91,7 @@ impl Evaluation {
         }
     }
 
-    fn take(&mut self, head: &Head) {
+    fn apply_rule(&mut self, head: &Head) {
         self.decision = head.decision;
         self.reason = head.reason.clone();
         self.rule_id = Some(head.id.clone());
@@ -103,7 +103,7 @@ impl Evaluation {
 }
 
 impl ShadowHit {
-    fn of(head: &Head) -> Self {
+    fn from_rule(head: &Head) -> Self {
         Self {
             rule_id: Some(head.id.clone()),
             rule_hash: Some(head.hash.clone()),
@@ -120,17 +120,20 @@ impl Policy {
     /// The answer about one job.
     pub fn evaluate(&self, request: &Request<'_>, counters: &mut dyn Counters) -> Evaluation {
         // A policy never changes, so a panic cannot leave it half changed.
-        catch_unwind(AssertUnwindSafe(|| self.ask(request, counters, None))).unwrap_or_else(|_| {
+        catch_unwind(AssertUnwindSafe(|| {
+            self.evaluate_excluding_rule(request, counters, None)
+        }))
+        .unwrap_or_else(|_| {
             Evaluation {
                 // What was read and counted cannot be told any more.
                 counted: true,
-                ..Evaluation::deny(self, PANICKED.into())
+                ..Evaluation::new_denial(self, PANICKED.into())
             }
         })
     }
 
     /// `without`: as if the rule of this number were not there.
-    pub(crate) fn ask(
+    pub(crate) fn evaluate_excluding_rule(
         &self,
         request: &Request<'_>,
         counters: &mut dyn Counters,
@@ -142,32 +145,32 @@ impl Policy {
             return Evaluation {
                 // The limits look at fields that no rule may have read.
                 counted: true,
-                ..Evaluation::deny(self, format!("denied: {fault}").into())
+                ..Evaluation::new_denial(self, format!("denied: {fault}").into())
             };
         }
-        let facts = Facts::new(request, self.tenant_of(request));
-        let mut answer = Evaluation::deny(self, self.default_reason.clone());
-        if self.tenant_objects(&facts, &mut answer) {
+        let facts = Facts::new(request, self.tenant_or_default(request));
+        let mut answer = Evaluation::new_denial(self, self.default_reason.clone());
+        if self.apply_tenant_lists(&facts, &mut answer) {
             return answer;
         }
-        self.ask_rules(&facts, counters, without, &mut answer);
-        self.ask_content(&facts, &mut answer);
+        self.evaluate_rules(&facts, counters, without, &mut answer);
+        self.evaluate_content_rules(&facts, &mut answer);
         answer
     }
 
     /// The request's tenant, or the default one when it names none.
-    pub(crate) fn tenant_of<'a>(&'a self, request: &Request<'a>) -> &'a str {
+    pub(crate) fn tenant_or_default<'a>(&'a self, request: &Request<'a>) -> &'a str {
         match request.tenant.trim() {
             "" => &self.default_tenant,
             named => named,
         }
     }
 
-    fn tenant_objects(&self, facts: &Facts<'_>, answer: &mut Evaluation) -> bool {
+    fn apply_tenant_lists(&self, facts: &Facts<'_>, answer: &mut Evaluation) -> bool {
         let name = facts.tenant;
-        answer.tenant_concurrency = self.tenants.concurrency(name);
+        answer.tenant_concurrency = self.tenants.max_concurrent_jobs(name);
         for tenant in self.tenants.get(name) {
-            let Some(why) = tenant.objection(facts.request) else {
+            let Some(why) = tenant.denial_reason(facts.request) else {
                 continue;
             };
             if tenant.enforced {
@@ -184,28 +187,28 @@ impl Policy {
         false
     }
 
-    fn ask_rules(
+    fn evaluate_rules(
         &self,
         facts: &Facts<'_>,
         counters: &mut dyn Counters,
         without: Option<usize>,
         answer: &mut Evaluation,
     ) {
-        for number in self.index.candidates(facts).iter() {
+        for number in self.index.candidate_rules(facts).iter() {
             let Some(rule) = self.rules.get(number).filter(|_| without != Some(number)) else {
                 continue;
             };
-            let asked = rule.ask(facts, counters);
+            let asked = rule.evaluate(facts, counters);
             answer.counted |= asked.counted;
             if !asked.matched {
                 continue;
             }
             if rule.head.enforced {
-                answer.take(&rule.head);
+                answer.apply_rule(&rule.head);
                 answer.reads = rule.reads.clone();
                 return;
             }
-            answer.shadows.push(ShadowHit::of(&rule.head));
+            answer.shadows.push(ShadowHit::from_rule(&rule.head));
         }
         answer.decision = self.default_decision;
         answer.reads = self.all_reads.clone();
@@ -213,7 +216,7 @@ impl Policy {
 
     /// The strictest rule about content that is stricter than what was decided; the
     /// first of equals.
-    fn ask_content(&self, facts: &Facts<'_>, answer: &mut Evaluation) {
+    fn evaluate_content_rules(&self, facts: &Facts<'_>, answer: &mut Evaluation) {
         let views = OnceCell::new();
         for rule in &self.content {
             if !rule.head.matches(facts) {
@@ -224,21 +227,21 @@ impl Policy {
             {
                 continue;
             }
-            let Some(found) = rule.look(facts.request, &views) else {
+            let Some(found) = rule.scan(facts.request, &views) else {
                 continue;
             };
             if rule.head.enforced {
                 // What bounds the job stays, in case it is approved.
                 let constraints = answer.constraints.take();
-                answer.take(&rule.head);
+                answer.apply_rule(&rule.head);
                 if answer.decision == Decision::RequireApproval {
                     answer.constraints = constraints;
                 }
-                answer.reason = format!("{}: {}", rule.head.reason, found.text()).into();
+                answer.reason = format!("{}: {}", rule.head.reason, found.describe()).into();
             } else {
                 answer.shadows.push(ShadowHit {
-                    reason: format!("{}: {}", rule.head.would, found.text()).into(),
-                    ..ShadowHit::of(&rule.head)
+                    reason: format!("{}: {}", rule.head.would, found.describe()).into(),
+                    ..ShadowHit::from_rule(&rule.head)
                 });
             }
         }

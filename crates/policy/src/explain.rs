@@ -7,11 +7,11 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::Policy;
-use crate::clause::{Clause, Facts, Held};
+use crate::clause::{Clause, ClauseResult, Facts};
 use crate::decision::Decision;
 use crate::evaluate::Evaluation;
 use crate::request::Request;
-use crate::rule::{Rule, exceeded};
+use crate::rule::{Rule, evaluate_velocity};
 use crate::velocity::Counters;
 
 /// An answer with the way to it.
@@ -19,7 +19,7 @@ use crate::velocity::Counters;
 pub struct Explanation {
     pub evaluation: Evaluation,
     /// The rules that were asked, in order; of those that did not match only the first
-    /// [`Explanation::STEPS`].
+    /// [`Explanation::MAX_STEPS`].
     pub steps: Vec<Step>,
     /// Rules that were asked and are not listed.
     pub more_steps: usize,
@@ -71,9 +71,9 @@ pub struct Change {
 
 impl Explanation {
     /// Rules passed over that are listed.
-    pub const STEPS: usize = 100;
+    pub const MAX_STEPS: usize = 100;
     /// Changes that are listed.
-    pub const CHANGES: usize = 10;
+    pub const MAX_CHANGES: usize = 10;
 }
 
 impl Policy {
@@ -87,24 +87,24 @@ impl Policy {
             more_steps: 0,
             changes: Vec::new(),
         };
-        let facts = Facts::new(request, self.tenant_of(request));
+        let facts = Facts::new(request, self.tenant_or_default(request));
         let objected = self
             .tenants
             .get(facts.tenant)
             .iter()
-            .any(|t| t.enforced && t.objection(request).is_some());
+            .any(|t| t.enforced && t.denial_reason(request).is_some());
         if request.check().is_err() || objected {
             return explanation;
         }
         let mut near = Vec::new();
         let mut decided = None;
         for (number, rule) in self.rules.iter().enumerate() {
-            let step = self.step(rule, &facts, counters);
+            let step = self.explain_rule(rule, &facts, counters);
             let outcome = step.outcome;
             if outcome == Outcome::Missed {
-                near.extend(near_miss(&step, explanation.evaluation.decision));
+                near.extend(near_miss_change(&step, explanation.evaluation.decision));
             }
-            if outcome != Outcome::Missed || explanation.steps.len() < Explanation::STEPS {
+            if outcome != Outcome::Missed || explanation.steps.len() < Explanation::MAX_STEPS {
                 explanation.steps.push(step);
             } else {
                 explanation.more_steps += 1;
@@ -114,21 +114,26 @@ impl Policy {
                 break;
             }
         }
-        explanation.changes = self.changes(request, counters, decided, near);
+        explanation.changes = self.collect_changes(request, counters, decided, near);
         explanation
     }
 
-    fn step(&self, rule: &Rule, facts: &Facts<'_>, counters: &mut dyn Counters) -> Step {
+    fn explain_rule(&self, rule: &Rule, facts: &Facts<'_>, counters: &mut dyn Counters) -> Step {
         let head = &rule.head;
-        let mut conditions: Vec<Condition> =
-            head.clauses.iter().map(|c| condition(c, facts)).collect();
-        let holds = |c: &Condition| c.held || (c.failed.is_some() && head.counts(Held::Failed));
+        let mut conditions: Vec<Condition> = head
+            .clauses
+            .iter()
+            .map(|c| explain_clause(c, facts))
+            .collect();
+        let holds = |c: &Condition| {
+            c.held || (c.failed.is_some() && head.treats_as_held(ClauseResult::Failed))
+        };
         // A counter is asked only by a rule whose other conditions hold.
         if let Some(velocity) = &rule.velocity
             && conditions.iter().all(holds)
         {
-            let count = counters.count(&velocity.query(&head.id, facts));
-            let held = exceeded(velocity, count);
+            let count = counters.count(&velocity.to_query(&head.id, facts));
+            let held = evaluate_velocity(velocity, count);
             conditions.push(Condition {
                 field: "velocity",
                 wanted: format!(
@@ -139,8 +144,8 @@ impl Policy {
                     crate::velocity::Count::Is(n) => n.to_string(),
                     crate::velocity::Count::Unknown => "unknown".to_owned(),
                 },
-                held: held == Held::Yes,
-                failed: (held == Held::Failed).then(|| "nobody could count".to_owned()),
+                held: held == ClauseResult::Yes,
+                failed: (held == ClauseResult::Failed).then(|| "nobody could count".to_owned()),
             });
         }
         let outcome = match (conditions.iter().all(holds), head.enforced) {
@@ -159,7 +164,7 @@ impl Policy {
 
     /// What would come without the rule that decided, then the rules that were missed
     /// by the fewest conditions.
-    fn changes(
+    fn collect_changes(
         &self,
         request: &Request<'_>,
         counters: &mut dyn Counters,
@@ -170,7 +175,7 @@ impl Policy {
         if let Some(number) = decided
             && let Some(rule) = self.rules.get(number)
         {
-            let otherwise = self.ask(request, counters, Some(number));
+            let otherwise = self.evaluate_excluding_rule(request, counters, Some(number));
             changes.push(Change {
                 decision: otherwise.decision,
                 rule_id: otherwise.rule_id.clone(),
@@ -179,23 +184,23 @@ impl Policy {
         }
         near.sort_by_key(|(unmet, _)| *unmet);
         changes.extend(near.into_iter().map(|(_, change)| change));
-        changes.truncate(Explanation::CHANGES);
+        changes.truncate(Explanation::MAX_CHANGES);
         changes
     }
 }
 
-fn condition(clause: &Clause, facts: &Facts<'_>) -> Condition {
+fn explain_clause(clause: &Clause, facts: &Facts<'_>) -> Condition {
     Condition {
-        field: clause.field(),
-        wanted: clause.wanted(),
-        value: clause.given(facts),
-        held: clause.held(facts) == Held::Yes,
-        failed: clause.failure(facts),
+        field: clause.field_name(),
+        wanted: clause.expected_text(),
+        value: clause.actual_text(facts),
+        held: clause.evaluate(facts) == ClauseResult::Yes,
+        failed: clause.failure_reason(facts),
     }
 }
 
 /// A rule that would have decided otherwise and was missed by one or two conditions.
-fn near_miss(step: &Step, decided: Decision) -> Option<(usize, Change)> {
+fn near_miss_change(step: &Step, decided: Decision) -> Option<(usize, Change)> {
     let unmet: Vec<&Condition> = step.conditions.iter().filter(|c| !c.held).collect();
     if !step.enforced || step.decision == decided || unmet.len() > 2 {
         return None;
@@ -218,7 +223,7 @@ fn near_miss(step: &Step, decided: Decision) -> Option<(usize, Change)> {
 }
 
 /// Rules passed over that are named in the text; the rest are counted.
-const NAMED: usize = 20;
+const MAX_NAMED: usize = 20;
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -232,7 +237,7 @@ impl fmt::Display for Explanation {
         }
         let missed = self.steps.iter().filter(|s| s.outcome == Outcome::Missed);
         let total = missed.clone().count() + self.more_steps;
-        for (i, step) in missed.take(NAMED).enumerate() {
+        for (i, step) in missed.take(MAX_NAMED).enumerate() {
             let lead = if i == 0 { "; passed over: " } else { ", " };
             let unmet = step.conditions.iter().find(|c| !c.held);
             write!(
@@ -242,8 +247,8 @@ impl fmt::Display for Explanation {
                 unmet.map_or("", |c| c.field)
             )?;
         }
-        if total > NAMED {
-            write!(f, " and {} more", total - NAMED)?;
+        if total > MAX_NAMED {
+            write!(f, " and {} more", total - MAX_NAMED)?;
         }
         for shadow in &self.evaluation.shadows {
             write!(f, "; not enforced: {}", shadow.reason)?;

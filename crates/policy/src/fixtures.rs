@@ -16,7 +16,7 @@ use serde_saphyr::{Location, Spanned};
 use crate::Policy;
 use crate::decision::Decision;
 use crate::evaluate::Evaluation;
-use crate::load::read;
+use crate::load::parse_yaml;
 use crate::owned::OwnedRequest;
 use crate::problem::{LoadError, Problem};
 use crate::velocity::{Count, Counters, VelocityQuery};
@@ -71,7 +71,7 @@ impl Suite {
     /// Reads a file of tests; `name` is what it is called in reports.
     pub fn load(name: &str, text: &str) -> Result<Self, LoadError> {
         let fail = |problem: Problem| LoadError::from(problem.in_file(name));
-        let file: File = read(text).map_err(fail)?;
+        let file: File = parse_yaml(text).map_err(fail)?;
         if file.tests.is_empty() || file.tests.len() > MAX_CASES {
             let message = format!(
                 "{} tests; from 1 to {MAX_CASES} are possible",
@@ -83,7 +83,7 @@ impl Suite {
             .tests
             .into_iter()
             .map(|mut case| {
-                case.value.request = std::mem::take(&mut case.value.request).settle();
+                case.value.request = std::mem::take(&mut case.value.request).hoist_meta_labels();
                 case
             })
             .collect();
@@ -124,17 +124,17 @@ pub struct CaseResult {
 }
 
 impl Report {
-    pub fn passed(&self) -> bool {
+    pub fn all_passed(&self) -> bool {
         self.cases.iter().all(|c| c.passed)
     }
 
-    pub fn failures(&self) -> usize {
+    pub fn failure_count(&self) -> usize {
         self.cases.iter().filter(|c| !c.passed).count()
     }
 }
 
 /// Runs all tests against a policy.
-pub fn run(policy: &Policy, suites: &[Suite]) -> Report {
+pub fn run_suites(policy: &Policy, suites: &[Suite]) -> Report {
     let mut hit: BTreeSet<Arc<str>> = BTreeSet::new();
     let mut cases = Vec::new();
     for suite in suites {
@@ -163,8 +163,8 @@ fn run_case(policy: &Policy, suite: &str, case: &Spanned<Case>) -> CaseResult {
         expect,
         velocity,
     } = &case.value;
-    let got = policy.evaluate(&request.as_request(), &mut Written(velocity));
-    let why = difference(expect, &got);
+    let got = policy.evaluate(&request.as_request(), &mut FixtureCounts(velocity));
+    let why = first_mismatch(expect, &got);
     CaseResult {
         suite: suite.to_owned(),
         line: case.referenced.line(),
@@ -177,16 +177,16 @@ fn run_case(policy: &Policy, suite: &str, case: &Spanned<Case>) -> CaseResult {
 }
 
 /// The counts that a test writes down; what it does not name never happened.
-struct Written<'a>(&'a BTreeMap<String, u64>);
+struct FixtureCounts<'a>(&'a BTreeMap<String, u64>);
 
-impl Counters for Written<'_> {
+impl Counters for FixtureCounts<'_> {
     fn count(&mut self, query: &VelocityQuery) -> Count {
         Count::Is(self.0.get(&*query.rule_id).copied().unwrap_or_default())
     }
 }
 
 /// The first thing that is not as expected.
-fn difference(expect: &Expect, got: &Evaluation) -> Option<String> {
+fn first_mismatch(expect: &Expect, got: &Evaluation) -> Option<String> {
     let rule = got.rule_id.as_deref().unwrap_or(DEFAULT);
     if expect.decision != got.decision {
         return Some(format!(

@@ -11,7 +11,7 @@ use crate::when::When;
 use crate::{Policy, Source};
 
 /// Bytes as the text of a policy. What loads is also asked.
-pub fn load(bytes: &[u8]) {
+pub fn fuzz_load(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };
@@ -20,7 +20,7 @@ pub fn load(bytes: &[u8]) {
         text,
     };
     match Policy::load_files(&[source]) {
-        Ok(policy) => with_request(|request| {
+        Ok(policy) => with_largest_request(|request| {
             let answer = policy.explain(request, &mut NoCounters);
             let _ = answer.to_string();
         }),
@@ -31,19 +31,19 @@ pub fn load(bytes: &[u8]) {
 }
 
 /// Bytes as a `when` expression. What compiles is also asked.
-pub fn when(bytes: &[u8]) {
+pub fn fuzz_when(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };
     if let Ok(when) = When::compile(text) {
-        with_request(|request| {
+        with_largest_request(|request| {
             let _ = when.holds(&Facts::new(request, "acme").vars);
         });
     }
 }
 
 /// A request as large as one may be, so that what grows with it shows.
-fn with_request(ask: impl FnOnce(&Request<'_>)) {
+fn with_largest_request(ask: impl FnOnce(&Request<'_>)) {
     let word = "x".repeat(64);
     let many: Vec<String> = (0..Request::MAX_LIST)
         .map(|i| format!("tag-{i}-{word}"))

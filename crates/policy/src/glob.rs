@@ -43,7 +43,10 @@ pub fn parse_glob(pattern: &str) -> Result<Glob, GlobError> {
     if let Some(c) = pattern.chars().find(|c| !fits(*c)) {
         return Err(GlobError::BadChar(c));
     }
-    Ok(Glob::with(pattern, Wildcards::StarAndQuestionMark))
+    Ok(Glob::with_wildcards(
+        pattern,
+        Wildcards::StarAndQuestionMark,
+    ))
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ mod document;
 mod evaluate;
 mod explain;
 pub mod fixtures;
+mod folded;
 pub mod fuzz;
 mod glob;
 mod index;
@@ -29,13 +30,12 @@ mod problem;
 pub mod replay;
 mod request;
 mod rule;
-mod shape;
+mod schema;
 pub mod signature;
 mod tenants;
 mod terms;
 mod velocity;
 mod when;
-mod words;
 
 use std::sync::Arc;
 
@@ -93,8 +93,8 @@ impl Policy {
 
     /// All rules in the order in which they are asked, those about content last.
     pub fn rules(&self) -> impl Iterator<Item = RuleInfo> + '_ {
-        let content = self.content.iter().map(|r| r.head.info("content"));
-        self.rules.iter().map(Rule::info).chain(content)
+        let content = self.content.iter().map(|r| r.head.to_info("content"));
+        self.rules.iter().map(Rule::to_info).chain(content)
     }
 
     /// Rules, without those about content.
@@ -132,6 +132,6 @@ impl Policy {
             "" => &self.default_tenant,
             named => named,
         };
-        self.tenants.concurrency(tenant)
+        self.tenants.max_concurrent_jobs(tenant)
     }
 }

@@ -2,7 +2,7 @@
 //! them.
 //!
 //! Files are taken whole or not at all. Mistakes are collected, so that one look at the
-//! error is enough to mend them: those of form by `shape.rs`, those of meaning by the
+//! error is enough to mend them: those of form by `schema.rs`, those of meaning by the
 //! compiler, which looks at files that have no mistake of form.
 
 use serde::de::DeserializeOwned;
@@ -10,10 +10,10 @@ use serde_saphyr::options::{DuplicateKeyPolicy, MergeKeyPolicy};
 use serde_saphyr::{Error as YamlError, Location};
 
 use crate::Policy;
-use crate::compile::{Part, compile};
+use crate::compile::{ParsedFile, compile_policy};
 use crate::document::Document;
 use crate::problem::{LoadError, Problem, Problems, limits};
-use crate::shape;
+use crate::schema;
 use airlock_settings::hint::suggest;
 
 pub(crate) const NO_SUCH_FIELD: &str = "there is no such field";
@@ -50,26 +50,27 @@ impl Policy {
         let mut parts = Vec::with_capacity(files.len());
         for source in files {
             source.name.clone_into(&mut problems.file);
-            match read::<Document>(source.text) {
-                Ok(document) => parts.push(Part {
+            match parse_yaml::<Document>(source.text) {
+                Ok(document) => parts.push(ParsedFile {
                     source: *source,
                     document,
                 }),
                 Err(first) => {
-                    for problem in all_of(first, shape::mistakes(source.text)) {
+                    for problem in merge_schema_problems(first, schema::find_problems(source.text))
+                    {
                         problems.push(problem);
                     }
                 }
             }
         }
-        let policy = compile(&parts, &mut problems)?;
+        let policy = compile_policy(&parts, &mut problems)?;
         let warnings = problems.into_result()?;
         Ok(Self { warnings, ..policy })
     }
 }
 
 /// The mistake at which reading stopped, among all that the schema tells about.
-fn all_of(first: Problem, mut all: Vec<Problem>) -> Vec<Problem> {
+fn merge_schema_problems(first: Problem, mut all: Vec<Problem>) -> Vec<Problem> {
     if all.is_empty() {
         return vec![first];
     }
@@ -84,7 +85,7 @@ fn all_of(first: Problem, mut all: Vec<Problem>) -> Vec<Problem> {
 }
 
 /// Reads one file of any kind, strictly.
-pub(crate) fn read<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
+pub(crate) fn parse_yaml<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
     if text.len() > limits::FILE_BYTES {
         let message = format!(
             "the file is {} bytes long; at most {} are allowed",
@@ -103,29 +104,28 @@ pub(crate) fn read<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
             max_total_replayed_events: 100_000,
         },
     };
-    serde_saphyr::from_str_with_options(text, options).map_err(|e| from_yaml(&e))
+    serde_saphyr::from_str_with_options(text, options).map_err(|e| yaml_error_to_problem(&e))
 }
 
 /// An error of the YAML reader, as a problem with a hint.
-fn from_yaml(error: &YamlError) -> Problem {
+fn yaml_error_to_problem(error: &YamlError) -> Problem {
     let place = error.location().unwrap_or(Location::UNKNOWN);
     match error.without_snippet() {
         YamlError::SerdeUnknownField {
             field, expected, ..
-        } => match foreign(field) {
-            Some(instead) => {
-                Problem::at(place, field, "this field of Cordum is not supported").hint(instead)
-            }
-            None => Problem::at(place, field, NO_SUCH_FIELD).hint(suggest(field, expected)),
+        } => match cordum_field_hint(field) {
+            Some(instead) => Problem::at(place, field, "this field of Cordum is not supported")
+                .with_hint(instead),
+            None => Problem::at(place, field, NO_SUCH_FIELD).with_hint(suggest(field, expected)),
         },
         YamlError::SerdeUnknownVariant {
             variant, expected, ..
         } => Problem::at(
             place,
-            field_of(expected),
+            field_of_variants(expected),
             format!("unknown word {variant:?}"),
         )
-        .hint(variant_hint(variant, expected)),
+        .with_hint(variant_hint(variant, expected)),
         YamlError::SerdeMissingField { field, .. } => {
             Problem::at(place, *field, "this field is missing")
         }
@@ -136,16 +136,16 @@ fn from_yaml(error: &YamlError) -> Problem {
         ),
         YamlError::MergeKeyNotAllowed { .. } => {
             Problem::at(place, "<<", "merge keys are not supported")
-                .hint("write the conditions out in each rule")
+                .with_hint("write the conditions out in each rule")
         }
         // The reader's own errors are many and say what they mean; the place is
         // dropped from their text because the problem carries it.
-        other => Problem::at(place, "", plain(&other.to_string())),
+        other => Problem::at(place, "", strip_location(&other.to_string())),
     }
 }
 
 /// What to do instead of a field that Cordum has and Airlock has not.
-pub(crate) fn foreign(field: &str) -> Option<&'static str> {
+pub(crate) fn cordum_field_hint(field: &str) -> Option<&'static str> {
     Some(match field {
         "input_rules" => "write input_policy.content_rules, with patterns, keywords and max_bytes",
         "output_policy" | "output_rules" => "results are not looked at; leave it out",
@@ -170,7 +170,7 @@ pub(crate) fn foreign(field: &str) -> Option<&'static str> {
 }
 
 /// The words a field takes tell which field it was.
-fn field_of(expected: &[&'static str]) -> &'static str {
+fn field_of_variants(expected: &[&'static str]) -> &'static str {
     if expected.contains(&"deny") {
         "decision"
     } else {
@@ -188,7 +188,7 @@ fn variant_hint(variant: &str, expected: &[&str]) -> String {
 }
 
 /// The first line, without "at line …, column …" at its end.
-fn plain(text: &str) -> String {
+fn strip_location(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     line.split(" at line ").next().unwrap_or(line).to_owned()
 }

@@ -58,7 +58,7 @@ impl OwnedRequest {
     /// Moves the metadata's labels up to the request's own, which win. Whoever reads a
     /// request from outside does this once; [`OwnedRequest::as_request`] looks only at
     /// the request's own.
-    pub fn settle(mut self) -> Self {
+    pub fn hoist_meta_labels(mut self) -> Self {
         for (key, value) in std::mem::take(&mut self.meta.labels) {
             self.labels.entry(key).or_insert(value);
         }
@@ -99,7 +99,7 @@ mod tests {
     fn the_requests_own_labels_win_over_the_metadatas() {
         let text = r#"{"topic":"job.a","labels":{"env":"prod"},"meta":{"labels":{"env":"dev","team":"x"},"risk_tags":["net"]}}"#;
         let request: OwnedRequest = serde_json::from_str(text).unwrap();
-        let request = request.settle();
+        let request = request.hoist_meta_labels();
         let asked = request.as_request();
         assert_eq!(asked.labels["env"], "prod");
         assert_eq!(asked.labels["team"], "x");

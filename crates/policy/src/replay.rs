@@ -14,11 +14,11 @@ use crate::owned::OwnedRequest;
 use crate::velocity::NoCounters;
 
 /// Changes of one kind that are listed; all are counted.
-pub const KEPT: usize = 1_000;
+pub const MAX_LISTED: usize = 1_000;
 
 /// A job and what was decided about it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Past {
+pub struct PastJob {
     pub job_id: String,
     pub request: OwnedRequest,
     pub decision: Decision,
@@ -27,7 +27,7 @@ pub struct Past {
 
 /// A job that would be decided otherwise.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Changed {
+pub struct ChangedJob {
     pub job_id: String,
     pub topic: String,
     pub tenant: String,
@@ -44,8 +44,8 @@ pub struct Changed {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Changes {
     pub count: u64,
-    /// The first [`KEPT`].
-    pub jobs: Vec<Changed>,
+    /// The first [`MAX_LISTED`].
+    pub jobs: Vec<ChangedJob>,
 }
 
 /// What a candidate would change.
@@ -63,23 +63,23 @@ pub struct Replay {
 impl Replay {
     /// Adds one job of the past. Called for each, so that a long past need not be held
     /// in memory at once.
-    pub fn add(&mut self, candidate: &Policy, past: &Past) {
+    pub fn compare_job(&mut self, candidate: &Policy, past: &PastJob) {
         let after = candidate.evaluate(&past.request.as_request(), &mut NoCounters);
-        let uncertain = !after.cacheable();
+        let uncertain = !after.is_cacheable();
         self.uncertain += u64::from(uncertain);
-        if kind(past.decision) == kind(after.decision) {
+        if decision_group(past.decision) == decision_group(after.decision) {
             self.unchanged += 1;
             return;
         }
-        let changes = match kind(after.decision) {
-            Kind::Runs => &mut self.newly_allowed,
-            Kind::Denied => &mut self.newly_denied,
-            Kind::Held => &mut self.newly_held,
-            Kind::Throttled => &mut self.newly_throttled,
+        let changes = match decision_group(after.decision) {
+            DecisionGroup::Runs => &mut self.newly_allowed,
+            DecisionGroup::Denied => &mut self.newly_denied,
+            DecisionGroup::Held => &mut self.newly_held,
+            DecisionGroup::Throttled => &mut self.newly_throttled,
         };
         changes.count += 1;
-        if changes.jobs.len() < KEPT {
-            changes.jobs.push(Changed {
+        if changes.jobs.len() < MAX_LISTED {
+            changes.jobs.push(ChangedJob {
                 job_id: past.job_id.clone(),
                 topic: past.request.topic.clone(),
                 tenant: past.request.tenant.clone(),
@@ -93,7 +93,7 @@ impl Replay {
         }
     }
 
-    pub fn changed(&self) -> u64 {
+    pub fn changed_count(&self) -> u64 {
         self.newly_denied.count
             + self.newly_allowed.count
             + self.newly_held.count
@@ -102,28 +102,28 @@ impl Replay {
 }
 
 /// All jobs of the past at once.
-pub fn compare<'a>(candidate: &Policy, past: impl IntoIterator<Item = &'a Past>) -> Replay {
+pub fn replay_jobs<'a>(candidate: &Policy, past: impl IntoIterator<Item = &'a PastJob>) -> Replay {
     let mut replay = Replay::default();
     for job in past {
-        replay.add(candidate, job);
+        replay.compare_job(candidate, job);
     }
     replay
 }
 
 /// Decisions that come to the same for whoever sent the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum DecisionGroup {
     Runs,
     Denied,
     Held,
     Throttled,
 }
 
-fn kind(decision: Decision) -> Kind {
+fn decision_group(decision: Decision) -> DecisionGroup {
     match decision {
-        Decision::Allow | Decision::AllowWithConstraints => Kind::Runs,
-        Decision::Deny => Kind::Denied,
-        Decision::RequireApproval => Kind::Held,
-        Decision::Throttle => Kind::Throttled,
+        Decision::Allow | Decision::AllowWithConstraints => DecisionGroup::Runs,
+        Decision::Deny => DecisionGroup::Denied,
+        Decision::RequireApproval => DecisionGroup::Held,
+        Decision::Throttle => DecisionGroup::Throttled,
     }
 }

@@ -128,7 +128,7 @@ impl<'a> Request<'a> {
         let words = labels.iter().flat_map(|(k, v)| [k.as_str(), v.as_str()]);
         check_list("labels", labels.len(), words)?;
         // Rules find a label however its name is written, so there must be one to find.
-        match airlock_model::text::same_labels(labels) {
+        match airlock_model::text::find_duplicate_labels(labels) {
             Some(_) => Err(RequestFault::SameLabels),
             None => Ok(()),
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::clause::{Clause, Facts, Held};
+use crate::clause::{Clause, ClauseResult, Facts};
 use crate::decision::Decision;
 use crate::terms::{ApprovalTerms, Constraints, Remediation};
 use crate::velocity::{Count, Counters, Velocity};
@@ -48,61 +48,63 @@ pub(crate) struct Rule {
 
 impl Head {
     /// Whether a clause that cannot be judged counts as holding.
-    fn failing_holds(&self) -> bool {
+    fn failed_clause_holds(&self) -> bool {
         !self.decision.may_run()
     }
 
-    pub(crate) fn counts(&self, held: Held) -> bool {
+    pub(crate) fn treats_as_held(&self, held: ClauseResult) -> bool {
         match held {
-            Held::Yes => true,
-            Held::No => false,
-            Held::Failed => self.failing_holds(),
+            ClauseResult::Yes => true,
+            ClauseResult::No => false,
+            ClauseResult::Failed => self.failed_clause_holds(),
         }
     }
 
     pub(crate) fn matches(&self, facts: &Facts<'_>) -> bool {
-        self.clauses.iter().all(|c| self.counts(c.held(facts)))
+        self.clauses
+            .iter()
+            .all(|c| self.treats_as_held(c.evaluate(facts)))
     }
 
-    pub(crate) fn note_reads(&self, reads: &mut Reads) {
-        self.clauses.iter().for_each(|c| c.note_reads(reads));
+    pub(crate) fn collect_reads(&self, reads: &mut Reads) {
+        self.clauses.iter().for_each(|c| c.collect_reads(reads));
     }
 }
 
 /// Whether a rule matched, and whether a counter had to be asked for that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct RuleMatch {
     pub(crate) matched: bool,
     pub(crate) counted: bool,
 }
 
 impl Rule {
     /// The counter is asked last, so that only jobs the rule is about are counted.
-    pub(crate) fn ask(&self, facts: &Facts<'_>, counters: &mut dyn Counters) -> Asked {
+    pub(crate) fn evaluate(&self, facts: &Facts<'_>, counters: &mut dyn Counters) -> RuleMatch {
         if !self.head.matches(facts) {
-            return Asked {
+            return RuleMatch {
                 matched: false,
                 counted: false,
             };
         }
         let Some(velocity) = &self.velocity else {
-            return Asked {
+            return RuleMatch {
                 matched: true,
                 counted: false,
             };
         };
-        let count = counters.count(&velocity.query(&self.head.id, facts));
-        Asked {
-            matched: self.head.counts(exceeded(velocity, count)),
+        let count = counters.count(&velocity.to_query(&self.head.id, facts));
+        RuleMatch {
+            matched: self.head.treats_as_held(evaluate_velocity(velocity, count)),
             counted: true,
         }
     }
 }
 
-pub(crate) fn exceeded(velocity: &Velocity, count: Count) -> Held {
+pub(crate) fn evaluate_velocity(velocity: &Velocity, count: Count) -> ClauseResult {
     match count {
         Count::Is(n) => (n > velocity.max_requests).into(),
-        Count::Unknown => Held::Failed,
+        Count::Unknown => ClauseResult::Failed,
     }
 }
 
@@ -128,7 +130,7 @@ pub struct RuleInfo {
 }
 
 impl Head {
-    pub(crate) fn info(&self, kind: &'static str) -> RuleInfo {
+    pub(crate) fn to_info(&self, kind: &'static str) -> RuleInfo {
         RuleInfo {
             id: self.id.clone(),
             hash: self.hash.clone(),
@@ -139,7 +141,7 @@ impl Head {
             conditions: self
                 .clauses
                 .iter()
-                .map(|c| format!("{}: {}", c.field(), c.wanted()))
+                .map(|c| format!("{}: {}", c.field_name(), c.expected_text()))
                 .collect(),
             velocity: None,
             constraints: self.constraints.clone(),
@@ -152,13 +154,13 @@ impl Head {
 }
 
 impl Rule {
-    pub(crate) fn info(&self) -> RuleInfo {
+    pub(crate) fn to_info(&self) -> RuleInfo {
         RuleInfo {
             velocity: self
                 .velocity
                 .as_ref()
                 .map(|v| format!("more than {} in {} s", v.max_requests, v.window_seconds)),
-            ..self.head.info("rule")
+            ..self.head.to_info("rule")
         }
     }
 }

@@ -23,7 +23,7 @@ pub enum SignatureError {
 impl PublicKey {
     /// Reads 32 bytes in base64 or hexadecimal digits.
     pub fn parse(text: &str) -> Result<Self, SignatureError> {
-        let bytes: [u8; 32] = bytes(text).ok_or(SignatureError::BadKey)?;
+        let bytes: [u8; 32] = decode_bytes(text).ok_or(SignatureError::BadKey)?;
         let key = VerifyingKey::from_bytes(&bytes).map_err(|_| SignatureError::BadKey)?;
         // A key of low order would accept one signature for several contents.
         if key.is_weak() {
@@ -34,11 +34,15 @@ impl PublicKey {
 }
 
 /// Whether one of the keys signed exactly these bytes.
-pub fn verify(content: &[u8], signature: &str, keys: &[PublicKey]) -> Result<(), SignatureError> {
+pub fn verify_signature(
+    content: &[u8],
+    signature: &str,
+    keys: &[PublicKey],
+) -> Result<(), SignatureError> {
     if keys.is_empty() {
         return Err(SignatureError::NoKeys);
     }
-    let bytes: [u8; 64] = bytes(signature).ok_or(SignatureError::BadSignature)?;
+    let bytes: [u8; 64] = decode_bytes(signature).ok_or(SignatureError::BadSignature)?;
     let signature = Signature::from_bytes(&bytes);
     let signed = |key: &PublicKey| key.0.verify_strict(content, &signature).is_ok();
     if keys.iter().any(signed) {
@@ -48,10 +52,10 @@ pub fn verify(content: &[u8], signature: &str, keys: &[PublicKey]) -> Result<(),
     }
 }
 
-fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
+fn decode_bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
     let text = text.trim();
     let bytes = if text.len() == N * 2 {
-        unhex(text)?
+        decode_hex(text)?
     } else if text.len() <= N * 2 {
         STANDARD.decode(text).ok()?
     } else {
@@ -60,7 +64,7 @@ fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
     bytes.try_into().ok()
 }
 
-fn unhex(text: &str) -> Option<Vec<u8>> {
+fn decode_hex(text: &str) -> Option<Vec<u8>> {
     if !text.bytes().all(|b| b.is_ascii_hexdigit()) {
         return None;
     }
@@ -91,25 +95,25 @@ mod tests {
         let content = b"version: 1\nrules: []\n";
         let signature = STANDARD.encode(key.sign(content).to_bytes());
         let keys = [also.clone(), known];
-        assert_eq!(verify(content, &signature, &keys), Ok(()));
+        assert_eq!(verify_signature(content, &signature, &keys), Ok(()));
         assert_eq!(
-            verify(b"version: 1\n", &signature, &keys),
+            verify_signature(b"version: 1\n", &signature, &keys),
             Err(SignatureError::Unknown)
         );
         assert_eq!(
-            verify(content, &signature, &[also]),
+            verify_signature(content, &signature, &[also]),
             Err(SignatureError::Unknown)
         );
         assert_eq!(
-            verify(content, &signature, &[]),
+            verify_signature(content, &signature, &[]),
             Err(SignatureError::NoKeys)
         );
         assert_eq!(
-            verify(content, "AAAA", &keys),
+            verify_signature(content, "AAAA", &keys),
             Err(SignatureError::BadSignature)
         );
         assert_eq!(
-            verify(content, "ä", &keys),
+            verify_signature(content, "ä", &keys),
             Err(SignatureError::BadSignature)
         );
     }

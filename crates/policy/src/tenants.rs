@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use crate::glob::Glob;
 use crate::mcp::McpLists;
 use crate::request::Request;
-use crate::words::fold;
 use airlock_model::reads::Reads;
+use airlock_model::text::fold_name;
 
 #[derive(Debug, Default)]
 pub(crate) struct Tenant {
@@ -29,26 +29,29 @@ impl Tenants {
             return &[];
         }
         // Most are written as they are stored.
-        let found = self.0.get(tenant).or_else(|| self.0.get(&fold(tenant)));
+        let found = self
+            .0
+            .get(tenant)
+            .or_else(|| self.0.get(&fold_name(tenant)));
         found.map_or(&[], Vec::as_slice)
     }
 
     /// The lowest limit of the files that are enforced.
-    pub(crate) fn concurrency(&self, tenant: &str) -> Option<u32> {
+    pub(crate) fn max_concurrent_jobs(&self, tenant: &str) -> Option<u32> {
         let enforced = self.get(tenant).iter().filter(|t| t.enforced);
         enforced.filter_map(|t| t.max_concurrent_jobs).min()
     }
 
-    pub(crate) fn note_reads(&self, reads: &mut Reads) {
+    pub(crate) fn collect_reads(&self, reads: &mut Reads) {
         if self.0.values().flatten().any(|t| t.mcp.is_some()) {
-            McpLists::note_all_reads(reads);
+            McpLists::collect_all_label_reads(reads);
         }
     }
 }
 
 impl Tenant {
     /// Why this job is not for this tenant.
-    pub(crate) fn objection(&self, request: &Request<'_>) -> Option<String> {
+    pub(crate) fn denial_reason(&self, request: &Request<'_>) -> Option<String> {
         let fits = |globs: &[Glob]| globs.iter().any(|g| g.matches(request.topic));
         if self.deny_topics.as_deref().is_some_and(fits) {
             return Some(format!("the topic {:?} is on its deny list", request.topic));
@@ -65,10 +68,10 @@ impl Tenant {
         }
         let lists = self.mcp.as_ref()?;
         // A job that calls no tool is not held to the lists about tools.
-        if !McpLists::concerns(request.labels) {
+        if !McpLists::is_mcp_call(request.labels) {
             return None;
         }
-        let refused = lists.refused(request.labels)?;
+        let refused = lists.first_refused_label(request.labels)?;
         let list = if refused.denied {
             "on its deny list"
         } else {

@@ -8,11 +8,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use airlock_model::text::label;
+use airlock_model::text::{find_label, fold_name};
 use sha2::{Digest, Sha256};
 
 use crate::clause::Facts;
-use crate::words::fold;
 use airlock_model::reads::{Field, Reads};
 
 /// What is to be counted.
@@ -68,7 +67,7 @@ impl KnownCounts {
     /// The first count that was asked for and not known. Only that one is certain to
     /// be needed: what comes after it depends on its answer. While there is one, the
     /// evaluation that asked for it means nothing.
-    pub fn missing(&self) -> Option<&VelocityQuery> {
+    pub fn first_missing(&self) -> Option<&VelocityQuery> {
         self.missing.as_ref()
     }
 }
@@ -96,7 +95,7 @@ pub(crate) enum KeyPart {
 
 impl KeyPart {
     /// The parts that can be named; `labels.<name>` and `labels` beside them.
-    pub(crate) const WORDS: [(&'static str, Field); 10] = [
+    pub(crate) const NAMES: [(&'static str, Field); 10] = [
         ("tenant", Field::Tenant),
         ("topic", Field::Topic),
         ("actor", Field::ActorId),
@@ -112,12 +111,12 @@ impl KeyPart {
     pub(crate) fn parse(word: &str) -> Option<Self> {
         let word = word.trim();
         if let Some(label) = word.strip_prefix("labels.").filter(|l| !l.is_empty()) {
-            return Some(Self::Label(fold(label).into()));
+            return Some(Self::Label(fold_name(label).into()));
         }
         if word == "labels" {
             return Some(Self::AllLabels);
         }
-        let found = Self::WORDS.iter().find(|(w, _)| *w == word)?;
+        let found = Self::NAMES.iter().find(|(w, _)| *w == word)?;
         Some(Self::Field(found.1))
     }
 }
@@ -132,7 +131,7 @@ pub(crate) struct Velocity {
 }
 
 impl Velocity {
-    pub(crate) fn query(&self, rule_id: &Arc<str>, facts: &Facts<'_>) -> VelocityQuery {
+    pub(crate) fn to_query(&self, rule_id: &Arc<str>, facts: &Facts<'_>) -> VelocityQuery {
         let mut hash = Sha256::new();
         let mut add = |text: &str| {
             hash.update((text.len() as u64).to_le_bytes());
@@ -142,18 +141,18 @@ impl Velocity {
         add(&self.window_seconds.to_string());
         let request = facts.request;
         for part in &self.key {
-            // Words that compare as equal count as one, or a change of case would
+            // FoldedTexts that compare as equal count as one, or a change of case would
             // start a new count.
             match part {
                 KeyPart::Field(field) => match field {
                     Field::Topic => add(request.topic),
-                    Field::Tenant => add(&fold(facts.tenant)),
-                    Field::PrincipalId => add(&fold(request.principal_id)),
-                    Field::Priority => add(&fold(request.priority)),
-                    Field::Capability => add(&fold(request.capability)),
-                    Field::PackId => add(&fold(request.pack_id)),
-                    Field::ActorId => add(&fold(request.actor_id)),
-                    Field::ActorType => add(&fold(request.actor_type)),
+                    Field::Tenant => add(&fold_name(facts.tenant)),
+                    Field::PrincipalId => add(&fold_name(request.principal_id)),
+                    Field::Priority => add(&fold_name(request.priority)),
+                    Field::Capability => add(&fold_name(request.capability)),
+                    Field::PackId => add(&fold_name(request.pack_id)),
+                    Field::ActorId => add(&fold_name(request.actor_id)),
+                    Field::ActorType => add(&fold_name(request.actor_type)),
                     // No word names them.
                     Field::RiskTags
                     | Field::Requires
@@ -162,10 +161,10 @@ impl Velocity {
                     | Field::MemoryId
                     | Field::InputSize => {}
                 },
-                KeyPart::Label(name) => match label(request.labels, name) {
+                KeyPart::Label(name) => match find_label(request.labels, name) {
                     Some(value) => {
                         add("=");
-                        add(&fold(value));
+                        add(&fold_name(value));
                     }
                     None => add(""),
                 },
@@ -173,7 +172,7 @@ impl Velocity {
                     let folded: BTreeMap<String, String> = request
                         .labels
                         .iter()
-                        .map(|(name, value)| (fold(name), fold(value)))
+                        .map(|(name, value)| (fold_name(name), fold_name(value)))
                         .collect();
                     add(&folded.len().to_string());
                     for (name, value) in &folded {
@@ -198,10 +197,10 @@ impl Velocity {
         !self.key.contains(&KeyPart::Field(Field::Tenant))
     }
 
-    pub(crate) fn note_reads(&self, reads: &mut Reads) {
+    pub(crate) fn collect_reads(&self, reads: &mut Reads) {
         for part in &self.key {
             match part {
-                KeyPart::Field(field) => reads.add(*field),
+                KeyPart::Field(field) => reads.add_field(*field),
                 KeyPart::Label(name) => reads.add_label(name),
                 KeyPart::AllLabels => reads.add_all_labels(),
             }

@@ -39,7 +39,7 @@ impl Key {
         if jobs.len() > MAX_BYTES {
             return None;
         }
-        let mac = hmac::sign(&self.0, &signed(&id, &jobs));
+        let mac = hmac::sign(&self.0, &signed_bytes(&id, &jobs));
         Some(own::Ahead {
             id: Bytes::copy_from_slice(&id),
             jobs: Bytes::from(jobs),
@@ -50,13 +50,13 @@ impl Key {
     /// Nothing when it was not sealed with this key.
     pub fn open(&self, ahead: &own::Ahead) -> Option<(Id, Vec<own::AheadJob>)> {
         let id: Id = ahead.id.as_ref().try_into().ok()?;
-        hmac::verify(&self.0, &signed(&id, &ahead.jobs), &ahead.mac).ok()?;
+        hmac::verify(&self.0, &signed_bytes(&id, &ahead.jobs), &ahead.mac).ok()?;
         let own::AheadJobs { jobs } = own::AheadJobs::decode(ahead.jobs.clone()).ok()?;
         (jobs.len() <= JOBS).then_some((id, jobs))
     }
 }
 
-fn signed(id: &Id, jobs: &[u8]) -> Vec<u8> {
+fn signed_bytes(id: &Id, jobs: &[u8]) -> Vec<u8> {
     [id, jobs].concat()
 }
 

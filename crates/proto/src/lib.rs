@@ -4,8 +4,8 @@
 //! ([`trace`]), the terms of a decision ([`terms`]), and speculative submissions
 //! ([`ahead`]).
 //!
-//! Everything on the bus is a [`cap::BusPacket`]. [`packet::seal`] makes one that any
-//! CAP peer accepts and [`packet::open`] holds what we receive to the same rules, so
+//! Everything on the bus is a [`cap::BusPacket`]. [`packet::encode`] makes one that any
+//! CAP peer accepts and [`packet::decode`] holds what we receive to the same rules, so
 //! that no service has rules of its own.
 
 #![expect(

@@ -33,7 +33,7 @@ pub enum PacketError {
 }
 
 /// Wraps and encodes a payload. `trace_id` must not be empty.
-pub fn seal(sender: &str, trace_id: &str, now: Timestamp, payload: Payload) -> Bytes {
+pub fn encode(sender: &str, trace_id: &str, now: Timestamp, payload: Payload) -> Bytes {
     let packet = BusPacket {
         trace_id: trace_id.to_owned(),
         sender_id: sender.to_owned(),
@@ -46,13 +46,13 @@ pub fn seal(sender: &str, trace_id: &str, now: Timestamp, payload: Payload) -> B
 }
 
 /// Decodes a packet and checks it.
-pub fn open(bytes: Bytes) -> Result<(BusPacket, Payload), PacketError> {
+pub fn decode(bytes: Bytes) -> Result<(BusPacket, Payload), PacketError> {
     let mut packet = BusPacket::decode(bytes).map_err(|e| PacketError::Malformed(e.to_string()))?;
     if packet.protocol_version != PROTOCOL_VERSION {
         return Err(PacketError::Version(packet.protocol_version));
     }
-    require("trace_id", &packet.trace_id)?;
-    require("sender_id", &packet.sender_id)?;
+    require_non_empty("trace_id", &packet.trace_id)?;
+    require_non_empty("sender_id", &packet.sender_id)?;
     if packet.created_at.is_none() {
         return Err(PacketError::Missing("created_at"));
     }
@@ -60,7 +60,7 @@ pub fn open(bytes: Bytes) -> Result<(BusPacket, Payload), PacketError> {
         .payload
         .take()
         .ok_or(PacketError::Missing("payload"))?;
-    check(&packet.sender_id, &payload)?;
+    check_payload(&packet.sender_id, &payload)?;
     Ok((packet, payload))
 }
 
@@ -71,7 +71,7 @@ pub fn sent_at(packet: &BusPacket) -> Option<Timestamp> {
     Some(Timestamp(us.checked_add(i64::from(at.nanos) / 1_000)?))
 }
 
-fn require(field: &'static str, value: &str) -> Result<(), PacketError> {
+fn require_non_empty(field: &'static str, value: &str) -> Result<(), PacketError> {
     if value.is_empty() {
         Err(PacketError::Missing(field))
     } else {
@@ -79,8 +79,8 @@ fn require(field: &'static str, value: &str) -> Result<(), PacketError> {
     }
 }
 
-fn require_sender(field: &'static str, inner: &str, sender: &str) -> Result<(), PacketError> {
-    require(field, inner)?;
+fn require_same_sender(field: &'static str, inner: &str, sender: &str) -> Result<(), PacketError> {
+    require_non_empty(field, inner)?;
     if inner == sender {
         Ok(())
     } else {
@@ -92,50 +92,52 @@ fn require_sender(field: &'static str, inner: &str, sender: &str) -> Result<(), 
     }
 }
 
-fn invalid(field: &'static str, value: impl ToString) -> PacketError {
+fn invalid_field(field: &'static str, value: impl ToString) -> PacketError {
     PacketError::Invalid {
         field,
         value: value.to_string(),
     }
 }
 
-fn check(sender: &str, payload: &Payload) -> Result<(), PacketError> {
+fn check_payload(sender: &str, payload: &Payload) -> Result<(), PacketError> {
     match payload {
         Payload::JobRequest(r) => {
-            require("job_request.job_id", &r.job_id)?;
-            require("job_request.topic", &r.topic)?;
+            require_non_empty("job_request.job_id", &r.job_id)?;
+            require_non_empty("job_request.topic", &r.topic)?;
             if JobPriority::try_from(r.priority).is_err() {
-                return Err(invalid("job_request.priority", r.priority));
+                return Err(invalid_field("job_request.priority", r.priority));
             }
             if r.step_index < 0 {
-                return Err(invalid("job_request.step_index", r.step_index));
+                return Err(invalid_field("job_request.step_index", r.step_index));
             }
             Ok(())
         }
         Payload::JobResult(r) => {
-            require("job_result.job_id", &r.job_id)?;
+            require_non_empty("job_result.job_id", &r.job_id)?;
             match JobStatus::try_from(r.status) {
                 Err(_) | Ok(JobStatus::Unspecified) => {
-                    return Err(invalid("job_result.status", r.status));
+                    return Err(invalid_field("job_result.status", r.status));
                 }
                 Ok(_) => {}
             }
-            require_sender("job_result.worker_id", &r.worker_id, sender)
+            require_same_sender("job_result.worker_id", &r.worker_id, sender)
         }
-        Payload::Heartbeat(h) => require_sender("heartbeat.worker_id", &h.worker_id, sender),
-        Payload::Handshake(h) => require_sender("handshake.component_id", &h.component_id, sender),
-        Payload::JobProgress(p) => require("job_progress.job_id", &p.job_id),
+        Payload::Heartbeat(h) => require_same_sender("heartbeat.worker_id", &h.worker_id, sender),
+        Payload::Handshake(h) => {
+            require_same_sender("handshake.component_id", &h.component_id, sender)
+        }
+        Payload::JobProgress(p) => require_non_empty("job_progress.job_id", &p.job_id),
         Payload::JobCancel(c) => {
-            require("job_cancel.job_id", &c.job_id)?;
-            require("job_cancel.requested_by", &c.requested_by)
+            require_non_empty("job_cancel.job_id", &c.job_id)?;
+            require_non_empty("job_cancel.requested_by", &c.requested_by)
         }
         Payload::WorkerInventory(i) => {
-            require_sender("worker_inventory.worker_id", &i.worker_id, sender)
+            require_same_sender("worker_inventory.worker_id", &i.worker_id, sender)
         }
         Payload::Wake(w) if w.job_ids.is_empty() => Err(PacketError::Missing("wake.job_ids")),
         Payload::Wake(w) if w.job_ids.len() > WAKE_JOBS => {
             let count = format!("{} jobs ({WAKE_JOBS} at most)", w.job_ids.len());
-            Err(invalid("wake.job_ids", count))
+            Err(invalid_field("wake.job_ids", count))
         }
         Payload::Wake(_)
         | Payload::Ahead(_)
@@ -182,7 +184,7 @@ mod tests {
     }
 
     fn round(payload: Payload) -> Result<(BusPacket, Payload), PacketError> {
-        open(seal("me", "trace", Timestamp(1_500_000), payload))
+        decode(encode("me", "trace", Timestamp(1_500_000), payload))
     }
 
     #[test]
@@ -233,7 +235,7 @@ mod tests {
             assert!(round(payload.clone()).is_err(), "{payload:?}");
         }
         assert!(matches!(
-            open(Bytes::from_static(b"\xff\xff")),
+            decode(Bytes::from_static(b"\xff\xff")),
             Err(PacketError::Malformed(_))
         ));
     }

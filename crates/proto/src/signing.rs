@@ -72,7 +72,7 @@ impl fmt::Debug for VerifyingKey {
 impl VerifyingKey {
     /// Reads `-----BEGIN PUBLIC KEY-----`.
     pub fn from_pem(pem: &str) -> Result<Self, KeyError> {
-        let der = pem_block(pem, "PUBLIC KEY")?;
+        let der = decode_pem_block(pem, "PUBLIC KEY")?;
         match der.strip_prefix(&SPKI_P256) {
             Some(point) if point.len() == POINT && point[0] == 4 => Ok(Self {
                 point: point.to_vec(),
@@ -122,7 +122,7 @@ impl fmt::Debug for SigningKey {
 impl SigningKey {
     /// Reads `-----BEGIN PRIVATE KEY-----` (PKCS#8, without a password).
     pub fn from_pem(pem: &str) -> Result<Self, KeyError> {
-        let der = pem_block(pem, "PRIVATE KEY")?;
+        let der = decode_pem_block(pem, "PRIVATE KEY")?;
         Self::from_pkcs8(&der)
     }
 
@@ -143,7 +143,7 @@ impl SigningKey {
     }
 
     /// What others verify with.
-    pub fn public(&self) -> VerifyingKey {
+    pub fn verifying_key(&self) -> VerifyingKey {
         VerifyingKey {
             point: self.pair.public_key().as_ref().to_vec(),
         }
@@ -152,7 +152,7 @@ impl SigningKey {
     /// Signs an encoded packet. A signature it has already is replaced.
     pub fn sign(&self, packet: &[u8]) -> Result<Bytes, SignatureError> {
         let (packet, _) = split_signature(packet)?;
-        let fields = canonical(&packet, &PACKET)?;
+        let fields = canonicalize_fields(&packet, &PACKET)?;
         let mut unsigned = Vec::with_capacity(packet.len());
         for (_, bytes) in &fields {
             unsigned.extend_from_slice(bytes);
@@ -244,7 +244,10 @@ const PACKET: Shape = Shape {
 };
 
 /// The fields of a message as every peer would write them.
-fn canonical(message: &[u8], shape: &Shape) -> Result<Vec<(u32, Vec<u8>)>, SignatureError> {
+fn canonicalize_fields(
+    message: &[u8],
+    shape: &Shape,
+) -> Result<Vec<(u32, Vec<u8>)>, SignatureError> {
     let mut rest = message;
     let mut fields = Vec::new();
     while !rest.is_empty() {
@@ -253,7 +256,7 @@ fn canonical(message: &[u8], shape: &Shape) -> Result<Vec<(u32, Vec<u8>)>, Signa
         let map = shape.maps.iter().find(|(n, _)| *n == field.number);
         let bytes = match (nested, map, field.content) {
             (Some((_, inner)), _, Some(content)) => {
-                let parts = canonical(content, inner)?;
+                let parts = canonicalize_fields(content, inner)?;
                 let content: Vec<u8> = parts.into_iter().flat_map(|(_, b)| b).collect();
                 let mut bytes = Vec::with_capacity(content.len() + 6);
                 put_bytes(&mut bytes, field.number, &content);
@@ -261,7 +264,11 @@ fn canonical(message: &[u8], shape: &Shape) -> Result<Vec<(u32, Vec<u8>)>, Signa
             }
             (None, Some((_, default)), Some(entry)) => {
                 let mut bytes = Vec::with_capacity(entry.len() + 10);
-                put_bytes(&mut bytes, field.number, &whole_entry(entry, default)?);
+                put_bytes(
+                    &mut bytes,
+                    field.number,
+                    &complete_map_entry(entry, default)?,
+                );
                 bytes
             }
             (_, _, None) | (None, None, Some(_)) => field.whole.to_vec(),
@@ -273,7 +280,7 @@ fn canonical(message: &[u8], shape: &Shape) -> Result<Vec<(u32, Vec<u8>)>, Signa
 }
 
 /// A map entry with its key and its value, both written out even where they are empty.
-fn whole_entry(entry: &[u8], default: &[u8]) -> Result<Vec<u8>, SignatureError> {
+fn complete_map_entry(entry: &[u8], default: &[u8]) -> Result<Vec<u8>, SignatureError> {
     let mut rest = entry;
     let (mut key, mut value) = (None, None);
     while !rest.is_empty() {
@@ -301,11 +308,11 @@ struct Field<'a> {
 
 fn next_field<'a>(rest: &mut &'a [u8]) -> Option<Field<'a>> {
     let start = *rest;
-    let tag = varint(rest)?;
+    let tag = read_varint(rest)?;
     let number = u32::try_from(tag >> 3).ok().filter(|n| *n > 0)?;
     let content = match tag & 7 {
         0 => {
-            varint(rest)?;
+            read_varint(rest)?;
             None
         }
         1 => {
@@ -313,7 +320,7 @@ fn next_field<'a>(rest: &mut &'a [u8]) -> Option<Field<'a>> {
             None
         }
         2 => {
-            let len = usize::try_from(varint(rest)?).ok()?;
+            let len = usize::try_from(read_varint(rest)?).ok()?;
             Some(take_bytes(rest, len)?)
         }
         5 => {
@@ -336,7 +343,7 @@ fn take_bytes<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
     Some(taken)
 }
 
-fn varint(rest: &mut &[u8]) -> Option<u64> {
+fn read_varint(rest: &mut &[u8]) -> Option<u64> {
     let mut value = 0u64;
     for shift in (0..64).step_by(7) {
         let (byte, after) = rest.split_first()?;
@@ -364,7 +371,7 @@ fn put_bytes(out: &mut Vec<u8>, number: u32, content: &[u8]) {
 }
 
 /// The bytes of the first block of this kind.
-fn pem_block(pem: &str, kind: &'static str) -> Result<Vec<u8>, KeyError> {
+fn decode_pem_block(pem: &str, kind: &'static str) -> Result<Vec<u8>, KeyError> {
     let begin = format!("-----BEGIN {kind}-----");
     let end = format!("-----END {kind}-----");
     let body = pem

@@ -14,20 +14,20 @@ pub const HEADER: &str = "traceparent";
 
 /// The trace id inside a `traceparent`, or `None` when it is not one.
 pub fn trace_id(traceparent: &str) -> Option<&str> {
-    parse(traceparent).map(|_| &traceparent[3..35])
+    parse_traceparent(traceparent).map(|_| &traceparent[3..35])
 }
 
 /// A fresh root, for when nobody upstream has begun a trace. Not sampled: there is no
 /// span behind it.
-pub fn fresh() -> String {
+pub fn new_traceparent() -> String {
     let trace = Uuid::new_v4().as_simple().to_string();
     let span = Uuid::new_v4().as_simple().to_string();
     format!("00-{trace}-{}-00", &span[..16])
 }
 
 /// Makes `span` a child of the remote span in `traceparent`.
-pub fn follow(span: &Span, traceparent: &str) {
-    if let Some(context) = parse(traceparent) {
+pub fn set_remote_parent(span: &Span, traceparent: &str) {
+    if let Some(context) = parse_traceparent(traceparent) {
         let parent = opentelemetry::Context::new().with_remote_span_context(context);
         // It fails only when no collector is configured, and then there is no span.
         let _ = span.set_parent(parent);
@@ -35,7 +35,7 @@ pub fn follow(span: &Span, traceparent: &str) {
 }
 
 /// What the next hop should follow: `span` itself when it is being recorded.
-pub fn current(span: &Span) -> Option<String> {
+pub fn traceparent_of_span(span: &Span) -> Option<String> {
     let context = span.context();
     let span = context.span();
     let sc = span.span_context();
@@ -49,7 +49,7 @@ pub fn current(span: &Span) -> Option<String> {
     })
 }
 
-fn parse(s: &str) -> Option<SpanContext> {
+fn parse_traceparent(s: &str) -> Option<SpanContext> {
     if !s.is_ascii() {
         return None;
     }
@@ -75,9 +75,9 @@ mod tests {
 
     #[test]
     fn a_fresh_one_parses() {
-        let t = fresh();
+        let t = new_traceparent();
         assert_eq!(trace_id(&t).map(str::len), Some(32));
-        assert_ne!(fresh(), t);
+        assert_ne!(new_traceparent(), t);
     }
 
     #[test]

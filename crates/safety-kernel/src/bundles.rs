@@ -59,13 +59,17 @@ impl Bundles {
     }
 
     /// The active bundles; `None` until the ledger or the copy was read.
-    pub fn active(&self) -> Option<Arc<[PolicySource]>> {
-        lock(&self.active).as_ref().map(|k| k.bundles.clone())
+    pub fn active_sources(&self) -> Option<Arc<[PolicySource]>> {
+        lock_ignoring_poison(&self.active)
+            .as_ref()
+            .map(|k| k.bundles.clone())
     }
 
     /// The generation of the active bundles; 0 when it is unknown.
     pub fn generation(&self) -> u64 {
-        let generation = lock(&self.active).as_ref().and_then(|k| k.generation);
+        let generation = lock_ignoring_poison(&self.active)
+            .as_ref()
+            .and_then(|k| k.generation);
         generation.unwrap_or(0)
     }
 
@@ -75,7 +79,7 @@ impl Bundles {
     }
 
     /// Reads the bundles from the ledger. Returns whether they may have changed.
-    pub async fn refresh(&self) -> anyhow::Result<bool> {
+    pub async fn refresh_from_ledger(&self) -> anyhow::Result<bool> {
         if self.config.is_none() {
             return Ok(false);
         }
@@ -85,10 +89,10 @@ impl Bundles {
     }
 
     async fn query_ledger(&self) -> anyhow::Result<bool> {
-        let ledger = self.ledger().await?;
+        let ledger = self.connect_ledger().await?;
         // The generation is read first: a change in between is then found by the next poll.
         let generation = ledger.bundles_generation().await?;
-        let old = lock(&self.active).clone();
+        let old = lock_ignoring_poison(&self.active).clone();
         if old.is_some_and(|k| k.generation == Some(generation)) {
             return Ok(false);
         }
@@ -96,9 +100,9 @@ impl Bundles {
             .active_bundles()
             .await?
             .into_iter()
-            .map(source)
+            .map(bundle_to_source)
             .collect();
-        let mut active = lock(&self.active);
+        let mut active = lock_ignoring_poison(&self.active);
         let changed = active.as_ref().is_none_or(|k| k.bundles != bundles);
         *active = Some(ActiveBundles {
             generation: Some(generation),
@@ -108,26 +112,26 @@ impl Bundles {
     }
 
     /// The ledger, connected when it is first needed.
-    pub async fn ledger(&self) -> anyhow::Result<Ledger> {
-        if let Some(ledger) = lock(&self.ledger).clone() {
+    pub async fn connect_ledger(&self) -> anyhow::Result<Ledger> {
+        if let Some(ledger) = lock_ignoring_poison(&self.ledger).clone() {
             return Ok(ledger);
         }
         let config = self.config.as_ref().context("no ledger is configured")?;
         let ledger = Ledger::connect(config, "safety-kernel").await?;
         // The kernel may be the first of all services to start.
         ledger.migrate().await?;
-        *lock(&self.ledger) = Some(ledger.clone());
+        *lock_ignoring_poison(&self.ledger) = Some(ledger.clone());
         Ok(ledger)
     }
 
     /// Reads the copy from disk, if no bundles are known yet. Blocks on the disk.
     pub fn load_copy(&self) -> anyhow::Result<()> {
-        if self.active().is_some() {
+        if self.active_sources().is_some() {
             return Ok(());
         }
         let copy = read_copy(&self.copy)?;
         tracing::warn!(path = %self.copy.display(), bundles = copy.bundles.len(), "ledger unavailable, using the copy of the last active bundles");
-        let mut active = lock(&self.active);
+        let mut active = lock_ignoring_poison(&self.active);
         if active.is_none() {
             *active = Some(ActiveBundles {
                 generation: None,
@@ -142,7 +146,7 @@ impl Bundles {
         let Some(ActiveBundles {
             generation: Some(generation),
             bundles,
-        }) = lock(&self.active).clone()
+        }) = lock_ignoring_poison(&self.active).clone()
         else {
             return Ok(());
         };
@@ -183,18 +187,18 @@ fn read_copy(path: &Path) -> anyhow::Result<BundleCopy> {
     serde_json::from_slice(&bytes).with_context(context)
 }
 
-fn source(bundle: Bundle) -> PolicySource {
+fn bundle_to_source(bundle: Bundle) -> PolicySource {
     PolicySource {
         name: format!("bundle:{}@{}", bundle.name, bundle.version),
         text: bundle.content,
-        signature: bundle.signature.map(|bytes| hex(&bytes)),
+        signature: bundle.signature.map(|bytes| to_hex(&bytes)),
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock_ignoring_poison<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

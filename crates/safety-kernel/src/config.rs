@@ -106,13 +106,13 @@ impl Default for PolicyConfig {
 
 impl PolicyConfig {
     /// In the order in which their rules are evaluated.
-    pub fn files(&self) -> Vec<PathBuf> {
+    pub fn policy_files(&self) -> Vec<PathBuf> {
         let mut files = self.overlays.clone();
         files.push(self.path.clone());
         files
     }
 
-    pub fn last_good(&self) -> PathBuf {
+    pub fn bundle_copy_path(&self) -> PathBuf {
         self.last_good.clone().unwrap_or_else(|| {
             let mut name = self.path.file_name().unwrap_or_default().to_owned();
             name.push(".bundles.json");

@@ -31,7 +31,7 @@ pub const COUNTER_UNAVAILABLE: &str =
 pub const TOO_MANY_ROUNDS: &str = "denied: the velocity rules needed too many rounds";
 
 /// Requests evaluated before the task yields to others.
-const BETWEEN_YIELDS: usize = 64;
+const REQUESTS_BETWEEN_YIELDS: usize = 64;
 
 /// What a verdict is used for, and so whether it is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Verdict {
     /// Whether it depends on nothing but the request and the policy.
     pub fn depends_on_request_only(&self) -> bool {
         match self {
-            Self::ByPolicy { evaluation, .. } => evaluation.cacheable(),
+            Self::ByPolicy { evaluation, .. } => evaluation.is_cacheable(),
             Self::WithoutPolicy { .. } => false,
         }
     }
@@ -111,10 +111,10 @@ impl Evaluator {
     }
 
     /// The active policy, pinned for one call so that a batch has one snapshot.
-    pub fn session(&self) -> PolicySession<'_> {
+    pub fn pin_policy(&self) -> PolicySession<'_> {
         PolicySession {
             policy: self.policies.current(),
-            waiting: self.policies.is_waiting(),
+            waiting: self.policies.is_waiting_for_bundles(),
             evaluator: self,
         }
     }
@@ -147,13 +147,13 @@ impl PolicySession<'_> {
         let mut verdicts: Vec<Option<Verdict>> = Vec::with_capacity(requests.len());
         let mut pending: Vec<PendingRequest<'_>> = Vec::new();
         for (i, request) in requests.iter().enumerate() {
-            if i % BETWEEN_YIELDS == BETWEEN_YIELDS - 1 {
+            if i % REQUESTS_BETWEEN_YIELDS == REQUESTS_BETWEEN_YIELDS - 1 {
                 tokio::task::yield_now().await;
             }
             let input = CheckInput::new(request);
             let mut counts = KnownCounts::default();
             let verdict = self.evaluate_one(&input, &mut counts, spans.get(i));
-            match counts.missing().cloned() {
+            match counts.first_missing().cloned() {
                 Some(missing) => {
                     verdicts.push(None);
                     pending.push(PendingRequest {
@@ -177,7 +177,8 @@ impl PolicySession<'_> {
         let verdicts: Vec<Verdict> = verdicts
             .into_iter()
             .map(|verdict| {
-                verdict.unwrap_or_else(|| self.without_policy(Decision::Deny, TOO_MANY_ROUNDS))
+                verdict
+                    .unwrap_or_else(|| self.verdict_without_policy(Decision::Deny, TOO_MANY_ROUNDS))
             })
             .collect();
         self.record_metrics(&verdicts, purpose);
@@ -194,9 +195,11 @@ impl PolicySession<'_> {
             return;
         }
         for verdict in verdicts {
-            self.evaluator.metrics.decided(verdict.decision());
+            self.evaluator.metrics.record_decision(verdict.decision());
             if let Verdict::ByPolicy { evaluation, .. } = verdict {
-                self.evaluator.metrics.shadows(&evaluation.shadows);
+                self.evaluator
+                    .metrics
+                    .record_shadow_hits(&evaluation.shadows);
             }
         }
     }
@@ -211,7 +214,7 @@ impl PolicySession<'_> {
     ) -> Vec<PendingRequest<'a>> {
         let queries: Vec<(&VelocityQuery, String)> = pending
             .iter()
-            .map(|p| (&p.missing, p.input.job().to_string()))
+            .map(|p| (&p.missing, p.input.job_id().to_string()))
             .collect();
         let record = match purpose {
             Purpose::Decide => true,
@@ -222,14 +225,15 @@ impl PolicySession<'_> {
         for (mut p, count) in pending.into_iter().zip(counts) {
             let Some(count) = count else {
                 if let Some(slot) = verdicts.get_mut(p.index) {
-                    *slot = Some(self.without_policy(Decision::Throttle, COUNTER_UNAVAILABLE));
+                    *slot =
+                        Some(self.verdict_without_policy(Decision::Throttle, COUNTER_UNAVAILABLE));
                 }
                 continue;
             };
             p.local |= count.local;
             p.counts.insert(p.missing.key.clone(), count.count);
             let verdict = self.evaluate_one(&p.input, &mut p.counts, spans.get(p.index));
-            match p.counts.missing().cloned() {
+            match p.counts.first_missing().cloned() {
                 Some(missing) => still.push(PendingRequest { missing, ..p }),
                 None => {
                     if let Some(slot) = verdicts.get_mut(p.index) {
@@ -248,7 +252,7 @@ impl PolicySession<'_> {
         request: &cap::PolicyCheckRequest,
     ) -> (Verdict, Option<Explanation>) {
         let Some(policy) = &self.policy else {
-            return (self.no_policy(), None);
+            return (self.no_policy_verdict(), None);
         };
         let input = CheckInput::new(request);
         let mut counts = KnownCounts::default();
@@ -256,12 +260,12 @@ impl PolicySession<'_> {
         for _ in 0..=limits::VELOCITY_RULES {
             // A policy never changes, so a panic cannot leave it half changed.
             let explained = catch_unwind(AssertUnwindSafe(|| {
-                policy.explain(&input.request(), &mut counts)
+                policy.explain(&input.to_policy_request(), &mut counts)
             }));
             let Ok(explained) = explained else {
-                return (self.panicked(policy), None);
+                return (self.panic_verdict(policy), None);
             };
-            let Some(next) = counts.missing().cloned() else {
+            let Some(next) = counts.first_missing().cloned() else {
                 let verdict = Verdict::ByPolicy {
                     evaluation: explained.evaluation.clone(),
                     counted_by: match local {
@@ -272,22 +276,25 @@ impl PolicySession<'_> {
                 };
                 return (verdict, Some(explained));
             };
-            let input = [(&next, input.job().to_string())];
+            let input = [(&next, input.job_id().to_string())];
             let counted = self.evaluator.counters.count(&input, false).await;
             let Some(counted) = counted.first().copied().flatten() else {
                 return (
-                    self.without_policy(Decision::Throttle, COUNTER_UNAVAILABLE),
+                    self.verdict_without_policy(Decision::Throttle, COUNTER_UNAVAILABLE),
                     None,
                 );
             };
             local = Some(counted.local || local == Some(true));
             counts.insert(next.key, counted.count);
         }
-        (self.without_policy(Decision::Deny, TOO_MANY_ROUNDS), None)
+        (
+            self.verdict_without_policy(Decision::Deny, TOO_MANY_ROUNDS),
+            None,
+        )
     }
 
     /// The active snapshot and its fail mode.
-    pub fn active(&self) -> (String, own::FailMode) {
+    pub fn active_snapshot(&self) -> (String, own::FailMode) {
         match &self.policy {
             None => (String::new(), own::FailMode::Unspecified),
             Some(policy) => {
@@ -311,35 +318,35 @@ impl PolicySession<'_> {
         span: Option<&tracing::Span>,
     ) -> Verdict {
         let Some(policy) = &self.policy else {
-            return self.no_policy();
+            return self.no_policy_verdict();
         };
         let _entered = span.map(tracing::Span::enter);
         let started = Instant::now();
         // The policy turns a panic of its own into a denial.
-        let evaluation = policy.evaluate(&input.request(), counters);
+        let evaluation = policy.evaluate(&input.to_policy_request(), counters);
         self.evaluator
             .metrics
-            .evaluated(started.elapsed().as_secs_f64());
+            .record_evaluation(started.elapsed().as_secs_f64());
         Verdict::ByPolicy {
             evaluation,
             counted_by: CountedBy::Nobody,
         }
     }
 
-    fn no_policy(&self) -> Verdict {
+    fn no_policy_verdict(&self) -> Verdict {
         if self.waiting {
-            self.without_policy(Decision::Throttle, BUNDLES_UNKNOWN)
+            self.verdict_without_policy(Decision::Throttle, BUNDLES_UNKNOWN)
         } else {
-            self.without_policy(Decision::Deny, NO_POLICY)
+            self.verdict_without_policy(Decision::Deny, NO_POLICY)
         }
     }
 
-    fn panicked(&self, policy: &Policy) -> Verdict {
+    fn panic_verdict(&self, policy: &Policy) -> Verdict {
         tracing::error!(snapshot = %policy.snapshot(), "policy evaluation panicked, denying");
-        self.without_policy(Decision::Deny, PANICKED)
+        self.verdict_without_policy(Decision::Deny, PANICKED)
     }
 
-    fn without_policy(&self, decision: Decision, reason: &'static str) -> Verdict {
+    fn verdict_without_policy(&self, decision: Decision, reason: &'static str) -> Verdict {
         let snapshot = self.policy.as_ref().map(|p| p.snapshot().clone());
         Verdict::WithoutPolicy {
             decision,
@@ -393,17 +400,17 @@ mod tests {
         let evaluator = evaluator();
         let requests = [job()];
         let answers = evaluator
-            .session()
+            .pin_policy()
             .evaluate(&requests, &[], Purpose::Decide)
             .await;
         assert_eq!(answers[0].decision(), Decision::Deny);
         assert_eq!(
-            evaluator.session().explain(&job()).await.0.decision(),
+            evaluator.pin_policy().explain(&job()).await.0.decision(),
             Decision::Deny
         );
-        evaluator.policies().set_waiting(true);
+        evaluator.policies().set_waiting_for_bundles(true);
         let answers = evaluator
-            .session()
+            .pin_policy()
             .evaluate(&requests, &[], Purpose::Decide)
             .await;
         assert_eq!(answers[0].decision(), Decision::Throttle);
@@ -428,9 +435,9 @@ rules:
 ";
         evaluator
             .policies()
-            .install(Policy::load(policy).expect("a policy"));
+            .activate(Policy::load(policy).expect("a policy"));
         let request = job();
-        let verdict = evaluator.session().evaluate_one(
+        let verdict = evaluator.pin_policy().evaluate_one(
             &CheckInput::new(&request),
             &mut PanickingCounters,
             None,
@@ -439,7 +446,7 @@ rules:
             panic!("the policy was not evaluated")
         };
         assert_eq!(evaluation.decision, Decision::Deny);
-        assert!(!evaluation.cacheable());
+        assert!(!evaluation.is_cacheable());
         assert!(evaluation.snapshot.starts_with("sha256:"));
     }
 }

@@ -48,9 +48,9 @@ impl Kernel {
             .unwrap_or_default()
             .to_owned();
         let requests = [request.into_inner()];
-        let session = self.evaluator.session();
+        let session = self.evaluator.pin_policy();
         let verdicts = evaluate_traced(&session, &requests, &[traceparent], purpose).await;
-        let response = verdicts.first().map(wire::response);
+        let response = verdicts.first().map(wire::verdict_to_response);
         response
             .map(Response::new)
             .ok_or_else(|| Status::internal("no verdict"))
@@ -79,7 +79,7 @@ async fn evaluate_traced(
                     decision = tracing::field::Empty,
                     rule = tracing::field::Empty,
                 );
-                trace::follow(&span, traceparent);
+                trace::set_remote_parent(&span, traceparent);
                 span
             }
             Some(_) | None => Span::none(),
@@ -87,7 +87,7 @@ async fn evaluate_traced(
         .collect();
     let verdicts = session.evaluate(requests, &spans, purpose).await;
     for (span, verdict) in spans.iter().zip(&verdicts) {
-        span.record("decision", verdict.decision().word());
+        span.record("decision", verdict.decision().as_str());
         if let Verdict::ByPolicy { evaluation, .. } = verdict {
             span.record("rule", evaluation.rule_id.as_deref().unwrap_or_default());
         }
@@ -116,9 +116,9 @@ impl safety_kernel_server::SafetyKernel for Kernel {
         &self,
         request: Request<cap::PolicyCheckRequest>,
     ) -> Result<Response<cap::PolicyCheckResponse>, Status> {
-        let session = self.evaluator.session();
+        let session = self.evaluator.pin_policy();
         let (verdict, explanation) = session.explain(request.get_ref()).await;
-        let mut response = wire::response(&verdict);
+        let mut response = wire::verdict_to_response(&verdict);
         if let Some(explanation) = explanation {
             response.reason = explanation.to_string();
             let json = serde_json::to_string(&explanation)
@@ -140,7 +140,7 @@ impl safety_kernel_server::SafetyKernel for Kernel {
         _: Request<cap::ListSnapshotsRequest>,
     ) -> Result<Response<cap::ListSnapshotsResponse>, Status> {
         Ok(Response::new(cap::ListSnapshotsResponse {
-            snapshots: self.evaluator.policies().snapshots(),
+            snapshots: self.evaluator.policies().recent_snapshots(),
         }))
     }
 }
@@ -170,23 +170,23 @@ impl policy_batch_server::PolicyBatch for Kernel {
             )));
         }
         // One policy for the whole batch, also when a reload comes in between.
-        let session = self.evaluator.session();
+        let session = self.evaluator.pin_policy();
         let purpose = match ahead {
             true => Purpose::Speculative,
             false => Purpose::Decide,
         };
         let verdicts = evaluate_traced(&session, &requests, &traceparents, purpose).await;
         let mut out = own::CheckBatchResponse::default();
-        let (snapshot, fail_mode) = session.active();
+        let (snapshot, fail_mode) = session.active_snapshot();
         out.snapshot = snapshot;
         out.fail_mode = fail_mode.into();
         let reads_content = session.policy().is_some_and(Policy::reads_content);
         let mut indexes: HashMap<Arc<Reads>, u32> = HashMap::new();
         for (i, (request, verdict)) in requests.iter().zip(&verdicts).enumerate() {
-            out.responses.push(wire::response(verdict));
+            out.responses.push(wire::verdict_to_response(verdict));
             out.reads_of
                 .push(read_set_index(verdict, &mut indexes, &mut out.reads));
-            if reads_content && wire::wants_content(request, verdict) {
+            if reads_content && wire::lacks_input_content(request, verdict) {
                 out.content_wanted.push(i as u32);
             }
         }
@@ -197,11 +197,11 @@ impl policy_batch_server::PolicyBatch for Kernel {
         &self,
         _: Request<own::ConfirmRequest>,
     ) -> Result<Response<own::ConfirmResponse>, Status> {
-        let (snapshot, fail_mode) = self.evaluator.session().active();
+        let (snapshot, fail_mode) = self.evaluator.pin_policy().active_snapshot();
         Ok(Response::new(own::ConfirmResponse {
             snapshot,
             fail_mode: fail_mode.into(),
-            refused: match self.evaluator.policies().refused() {
+            refused: match self.evaluator.policies().refusal_reason() {
                 Some(why) => why.to_string(),
                 None => String::new(),
             },
@@ -212,7 +212,7 @@ impl policy_batch_server::PolicyBatch for Kernel {
         &self,
         _: Request<own::RulesRequest>,
     ) -> Result<Response<own::RulesResponse>, Status> {
-        let session = self.evaluator.session();
+        let session = self.evaluator.pin_policy();
         let Some(policy) = session.policy() else {
             return Err(Status::failed_precondition("no policy loaded"));
         };
@@ -243,7 +243,7 @@ impl policy_admin_server::PolicyAdmin for Kernel {
             })
             .collect();
         let reloader = self.reloader.clone();
-        let loaded = tokio::task::spawn_blocking(move || reloader.load(&sources))
+        let loaded = tokio::task::spawn_blocking(move || reloader.load_policy(&sources))
             .await
             .map_err(|e| Status::internal(format!("loading the bundles: {e}")))?;
         Ok(Response::new(match loaded {
@@ -253,14 +253,14 @@ impl policy_admin_server::PolicyAdmin for Kernel {
             },
             Err(error) => own::TryBundlesResponse {
                 refused: error.to_string(),
-                mistakes: mistakes(&error),
+                mistakes: mistakes_from_error(&error),
                 ..Default::default()
             },
         }))
     }
 }
 
-fn mistakes(error: &SourceError) -> Vec<own::PolicyMistake> {
+fn mistakes_from_error(error: &SourceError) -> Vec<own::PolicyMistake> {
     let SourceError::Refused(refused) = error else {
         return Vec::new();
     };
@@ -285,7 +285,7 @@ fn read_set_index(
     let Verdict::ByPolicy { evaluation, .. } = verdict else {
         return 0;
     };
-    if !evaluation.cacheable() {
+    if !evaluation.is_cacheable() {
         return 0;
     }
     if let Some(index) = indexes.get(&evaluation.reads) {

@@ -68,21 +68,21 @@ impl Prepared {
         let redis_metrics = LinkMetrics::new(&ctx.metrics, Guard::METRICS);
         if let Some(guard) = &guard {
             report_redis_health(guard, &ctx);
-            redis_metrics.follow(guard.metrics_reader());
+            redis_metrics.set_reader(guard.metrics_reader());
         }
         let bundles = Arc::new(Bundles::new(
             config.database.clone(),
-            config.policy.last_good(),
+            config.policy.bundle_copy_path(),
         ));
         let counters = VelocityCounters::new(
             Velocity::new(guard.clone()),
             config.database.is_some().then(|| bundles.clone()),
         );
         let evaluator = Evaluator::new(policies.clone(), Arc::new(counters), metrics.clone());
-        let files = config.policy.files();
+        let files = config.policy.policy_files();
         let reloader = Arc::new(Reloader::new(
             files.clone(),
-            signature_rules(config)?,
+            load_signature_rules(config)?,
             config.database.is_some(),
             policies.clone(),
             metrics,
@@ -93,11 +93,11 @@ impl Prepared {
         let (hint, hints) = mpsc::channel(1);
         // Watched before they are read, so that no change falls between the two.
         for file in &files {
-            watch_source(file.clone(), hint.clone(), &ctx);
-            watch_source(signature_path(file), hint.clone(), &ctx);
+            watch_policy_file(file.clone(), hint.clone(), &ctx);
+            watch_policy_file(signature_path(file), hint.clone(), &ctx);
         }
         if let Some(nats) = &config.nats {
-            watch_bus(nats.clone(), hint, bus_metrics, &ctx);
+            watch_config_changes(nats.clone(), hint, bus_metrics, &ctx);
         }
         let prepared = Self {
             refresher: Refresher {
@@ -134,7 +134,7 @@ impl Prepared {
         // Without a policy the policy component is down, and so not ready after all.
         ctx.health.declare_ready();
         let stop = ctx.shutdown.clone().cancelled_owned();
-        let refresh = refresh::run(refresher, hints, poll, ctx.clone());
+        let refresh = refresh::run_refresh_loop(refresher, hints, poll, ctx.clone());
         let serve = async {
             let served = server.serve(stop).await.context("the gRPC server ended");
             // Also when serving failed: the refresh loop must not outlive the server.
@@ -147,7 +147,7 @@ impl Prepared {
 }
 
 /// The keys and the requirement of the configuration.
-fn signature_rules(config: &Config) -> anyhow::Result<SignatureRules> {
+fn load_signature_rules(config: &Config) -> anyhow::Result<SignatureRules> {
     let keys = config.policy.public_keys.iter();
     Ok(SignatureRules {
         keys: keys
@@ -159,7 +159,7 @@ fn signature_rules(config: &Config) -> anyhow::Result<SignatureRules> {
 }
 
 /// Each change of a file is a hint to reload.
-fn watch_source(path: std::path::PathBuf, hint: mpsc::Sender<()>, ctx: &Context) {
+fn watch_policy_file(path: std::path::PathBuf, hint: mpsc::Sender<()>, ctx: &Context) {
     let mut changes = watch_file(path.clone(), ctx);
     ctx.tasks.spawn(
         format!("watch {}", path.display()),
@@ -174,14 +174,19 @@ fn watch_source(path: std::path::PathBuf, hint: mpsc::Sender<()>, ctx: &Context)
 }
 
 /// Each `sys.config.changed` is a hint to reload. Without NATS the ledger is still polled.
-fn watch_bus(config: BusConfig, hint: mpsc::Sender<()>, metrics: LinkMetrics, ctx: &Context) {
+fn watch_config_changes(
+    config: BusConfig,
+    hint: mpsc::Sender<()>,
+    metrics: LinkMetrics,
+    ctx: &Context,
+) {
     let shutdown = ctx.shutdown.clone();
     ctx.tasks
         .spawn("watch sys.config.changed", OnFailure::Log, async move {
             let listen = async {
-                let mut backoff = Backoff::millis(200, 5_000);
+                let mut backoff = Backoff::from_millis(200, 5_000);
                 loop {
-                    match listen(&config, &hint, &metrics).await {
+                    match forward_config_changes(&config, &hint, &metrics).await {
                         Ok(()) => backoff.reset(),
                         Err(error) => {
                             tracing::debug!(%error, "configuration change subscription failed, retrying")
@@ -197,13 +202,13 @@ fn watch_bus(config: BusConfig, hint: mpsc::Sender<()>, metrics: LinkMetrics, ct
         });
 }
 
-async fn listen(
+async fn forward_config_changes(
     config: &BusConfig,
     hint: &mpsc::Sender<()>,
     metrics: &LinkMetrics,
 ) -> anyhow::Result<()> {
     let bus = Bus::connect(config, "safety-kernel").await?;
-    metrics.follow(bus.metrics_reader());
+    metrics.set_reader(bus.metrics_reader());
     let mut changes = bus.subscribe(subjects::CONFIG_CHANGED, None).await?;
     let mut connected = bus.connected();
     // Messages from before the subscription, or from while NATS was away, are lost: reload.

@@ -67,33 +67,33 @@ impl KernelMetrics {
         );
     }
 
-    pub fn decided(&self, decision: Decision) {
+    pub fn record_decision(&self, decision: Decision) {
         let labels = DecisionLabels {
-            decision: decision.word(),
+            decision: decision.as_str(),
         };
         self.decisions.get_or_create(&labels).inc();
     }
 
-    pub fn evaluated(&self, seconds: f64) {
+    pub fn record_evaluation(&self, seconds: f64) {
         self.evaluation.observe(seconds);
     }
 
-    pub fn shadows(&self, hits: &[ShadowHit]) {
+    pub fn record_shadow_hits(&self, hits: &[ShadowHit]) {
         for hit in hits {
             let labels = ShadowLabels {
                 // A tenant's list has no rule id of its own.
                 rule: hit.rule_id.as_deref().unwrap_or("(tenant)").to_owned(),
-                decision: hit.decision.word(),
+                decision: hit.decision.as_str(),
             };
             self.shadow_hits.get_or_create(&labels).inc();
         }
     }
 
-    pub fn loaded(&self, rules: usize) {
+    pub fn set_rule_count(&self, rules: usize) {
         self.rules.set(i64::try_from(rules).unwrap_or(i64::MAX));
     }
 
-    pub fn refused(&self) {
+    pub fn record_reload_failure(&self) {
         self.reload_failures.inc();
     }
 }

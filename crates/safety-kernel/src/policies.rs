@@ -12,7 +12,7 @@ use airlock_policy::Policy;
 use arc_swap::ArcSwapOption;
 
 /// Snapshots in the history.
-pub const HISTORY: usize = 10;
+pub const MAX_SNAPSHOTS: usize = 10;
 
 #[derive(Default)]
 pub struct Policies {
@@ -32,26 +32,26 @@ impl Policies {
     }
 
     /// Whether the active bundles are not known yet, so that jobs are throttled.
-    pub fn is_waiting(&self) -> bool {
+    pub fn is_waiting_for_bundles(&self) -> bool {
         self.waiting.load(Ordering::Acquire)
     }
 
-    pub fn set_waiting(&self, waiting: bool) {
+    pub fn set_waiting_for_bundles(&self, waiting: bool) {
         self.waiting.store(waiting, Ordering::Release);
     }
 
     /// Why the newest sources are not active; `None`: they are.
-    pub fn refused(&self) -> Option<Arc<str>> {
+    pub fn refusal_reason(&self) -> Option<Arc<str>> {
         let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         refused.clone()
     }
 
-    pub fn set_refused(&self, why: Option<Arc<str>>) {
+    pub fn set_refusal_reason(&self, why: Option<Arc<str>>) {
         *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
     /// Activates a policy. Returns whether that changed anything.
-    pub fn install(&self, policy: Policy) -> bool {
+    pub fn activate(&self, policy: Policy) -> bool {
         let snapshot = policy.snapshot().clone();
         // Held over the swap, so that the history's head is always the active policy.
         let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
@@ -60,13 +60,13 @@ impl Policies {
         }
         history.retain(|s| *s != snapshot);
         history.push_front(snapshot);
-        history.truncate(HISTORY);
+        history.truncate(MAX_SNAPSHOTS);
         self.current.store(Some(Arc::new(policy)));
         true
     }
 
-    /// The last [`HISTORY`] snapshots, the active one first.
-    pub fn snapshots(&self) -> Vec<String> {
+    /// The last [`MAX_SNAPSHOTS`] snapshots, the active one first.
+    pub fn recent_snapshots(&self) -> Vec<String> {
         let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         history.iter().map(ToString::to_string).collect()
     }
@@ -88,15 +88,15 @@ mod tests {
         let policies = Policies::default();
         assert!(policies.current().is_none());
         for i in 0..12 {
-            assert!(policies.install(policy(i)));
+            assert!(policies.activate(policy(i)));
         }
-        assert!(!policies.install(policy(11)), "nothing changed");
-        assert!(policies.install(policy(5)), "an older one came back");
+        assert!(!policies.activate(policy(11)), "nothing changed");
+        assert!(policies.activate(policy(5)), "an older one came back");
         // Of 0 to 11 the oldest two are forgotten, and 5 has moved to the front.
         let expected: Vec<_> = [5, 11, 10, 9, 8, 7, 6, 4, 3, 2]
             .map(|i| policy(i).snapshot().to_string())
             .into();
-        assert_eq!(policies.snapshots(), expected);
-        assert_eq!(expected.len(), HISTORY);
+        assert_eq!(policies.recent_snapshots(), expected);
+        assert_eq!(expected.len(), MAX_SNAPSHOTS);
     }
 }

@@ -14,9 +14,9 @@ use crate::report::{self, Reporter};
 use crate::server::Serving;
 
 /// The health component of the policy.
-const POLICY: &str = "policy";
+const POLICY_COMPONENT: &str = "policy";
 /// The health component of its bundles.
-const BUNDLES: &str = "policy_bundles";
+const BUNDLES_COMPONENT: &str = "policy_bundles";
 
 /// Reloads the sources and reports the outcome.
 pub struct Refresher {
@@ -31,7 +31,7 @@ impl Refresher {
     /// Reads bundles and files, and activates them.
     pub async fn refresh_all(&self) -> anyhow::Result<()> {
         self.refresh_bundles().await;
-        self.reload().await?;
+        self.reload_sources().await?;
         self.reporter.report_if_changed().await;
         Ok(())
     }
@@ -39,7 +39,7 @@ impl Refresher {
     /// Reads the bundles, and reloads if they may have changed.
     async fn poll_bundles(&self) -> anyhow::Result<()> {
         if self.refresh_bundles().await {
-            self.reload().await?;
+            self.reload_sources().await?;
         }
         self.reporter.report_if_changed().await;
         Ok(())
@@ -48,37 +48,42 @@ impl Refresher {
     /// Returns whether the bundles may have changed.
     async fn refresh_bundles(&self) -> bool {
         let health = &self.ctx.health;
-        match self.bundles.refresh().await {
+        match self.bundles.refresh_from_ledger().await {
             Ok(changed) => {
                 if self.bundles.has_ledger() {
-                    health.ok(BUNDLES);
+                    health.ok(BUNDLES_COMPONENT);
                 }
                 changed
             }
             Err(error) => {
-                let before = self.bundles.active().is_some();
+                let before = self.bundles.active_sources().is_some();
                 if let Err(copy) = self.bundles.load_copy() {
                     tracing::warn!(%error, %copy, "policy bundles unknown, throttling jobs");
                 }
-                let known = self.bundles.active().is_some();
-                health.degraded(BUNDLES, format!("the ledger is unavailable: {error:#}"));
+                let known = self.bundles.active_sources().is_some();
+                health.degraded(
+                    BUNDLES_COMPONENT,
+                    format!("the ledger is unavailable: {error:#}"),
+                );
                 known && !before
             }
         }
     }
 
-    async fn reload(&self) -> anyhow::Result<()> {
+    async fn reload_sources(&self) -> anyhow::Result<()> {
         let policies = self.reloader.policies().clone();
-        let Some(sources) = self.bundles.active() else {
-            policies.set_waiting(true);
+        let Some(sources) = self.bundles.active_sources() else {
+            policies.set_waiting_for_bundles(true);
             let text = "the active policy bundles are not known yet, every job is throttled";
-            self.ctx.health.set(POLICY, Status::Down(text.to_owned()));
-            self.serving.set(false).await;
+            self.ctx
+                .health
+                .set(POLICY_COMPONENT, Status::Down(text.to_owned()));
+            self.serving.set_serving(false).await;
             return Ok(());
         };
         let (reloader, bundles) = (self.reloader.clone(), self.bundles.clone());
         let outcome = tokio::task::spawn_blocking(move || {
-            let outcome = reloader.reload(&sources);
+            let outcome = reloader.load_and_activate(&sources);
             if let Reload::Active { .. } = outcome
                 && let Err(error) = bundles.save_copy()
             {
@@ -91,7 +96,7 @@ impl Refresher {
         })
         .await
         .context("loading the policy")?;
-        policies.set_waiting(false);
+        policies.set_waiting_for_bundles(false);
         let (status, answers) = match outcome {
             Reload::Active { changed: _ } => (Status::Ok, true),
             Reload::KeptPrevious(error) => (
@@ -103,20 +108,20 @@ impl Refresher {
                 false,
             ),
         };
-        self.ctx.health.set(POLICY, status);
+        self.ctx.health.set(POLICY_COMPONENT, status);
         if let Some(policy) = policies.current() {
             self.ctx
                 .health
-                .fact("policy_snapshot", policy.snapshot().to_string());
+                .set_fact("policy_snapshot", policy.snapshot().to_string());
         }
-        self.serving.set(answers).await;
+        self.serving.set_serving(answers).await;
         Ok(())
     }
 }
 
 /// Reloads whenever a source may have changed, and polls the ledger in between, until
 /// shutdown.
-pub async fn run(
+pub async fn run_refresh_loop(
     refresher: Refresher,
     mut hints: mpsc::Receiver<()>,
     poll: Duration,
@@ -134,7 +139,7 @@ pub async fn run(
             // In this order, because a shutdown also closes the channel.
             biased;
             () = ctx.shutdown.cancelled() => {
-                refresher.reporter.withdraw().await;
+                refresher.reporter.remove_report().await;
                 return Ok(());
             }
             hint = hints.recv(), if open => match hint {
@@ -145,7 +150,7 @@ pub async fn run(
                     open = false;
                     tracing::error!("policy file watch ended");
                     let text = "the policy file is no longer watched; restart to pick up changes";
-                    ctx.health.degraded(POLICY, text);
+                    ctx.health.degraded(POLICY_COMPONENT, text);
                 }
             },
             _ = heartbeat.tick(), if refresher.bundles.has_ledger() => refresher.reporter.heartbeat().await,

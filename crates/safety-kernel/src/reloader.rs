@@ -60,10 +60,10 @@ impl Reloader {
 
     /// The policy that these bundles and the files make, without activating it. Blocks on
     /// the disk.
-    pub fn load(&self, bundles: &[PolicySource]) -> Result<Policy, SourceError> {
+    pub fn load_policy(&self, bundles: &[PolicySource]) -> Result<Policy, SourceError> {
         let files = sources::read_files(&self.files)?;
         let sources: Vec<PolicySource> = bundles.iter().cloned().chain(files).collect();
-        let policy = sources::load(&sources, &self.signature_rules)?;
+        let policy = sources::load_policy(&sources, &self.signature_rules)?;
         if policy.counts_strictly() && !self.strict {
             return Err(SourceError::StrictWithoutLedger);
         }
@@ -76,17 +76,17 @@ impl Reloader {
 
     /// Loads the bundles and the files, and activates them if all are valid. Blocks on the
     /// disk.
-    pub fn reload(&self, bundles: &[PolicySource]) -> Reload {
-        let loaded = self.load(bundles);
+    pub fn load_and_activate(&self, bundles: &[PolicySource]) -> Reload {
+        let loaded = self.load_policy(bundles);
         let why = loaded.as_ref().err().map(|e| e.to_string().into());
         match loaded {
             Ok(policy) => {
                 let (rules, snapshot) = (policy.rule_count(), policy.snapshot().clone());
                 let warnings: Vec<String> =
                     policy.warnings().iter().map(ToString::to_string).collect();
-                let changed = self.policies.install(policy);
-                self.policies.set_refused(why);
-                self.metrics.loaded(rules);
+                let changed = self.policies.activate(policy);
+                self.policies.set_refusal_reason(why);
+                self.metrics.set_rule_count(rules);
                 if changed {
                     tracing::info!(%snapshot, rules, bundles = bundles.len(), "policy activated");
                     for warning in warnings {
@@ -96,8 +96,8 @@ impl Reloader {
                 Reload::Active { changed }
             }
             Err(error) => {
-                self.metrics.refused();
-                self.policies.set_refused(why);
+                self.metrics.record_reload_failure();
+                self.policies.set_refusal_reason(why);
                 match self.policies.current() {
                     Some(old) => {
                         let snapshot = old.snapshot();
@@ -137,21 +137,21 @@ mod tests {
         let policies = Arc::new(Policies::default());
         let reloader = reloader(vec![path.clone()], &policies);
         assert!(matches!(
-            reloader.reload(&[]),
+            reloader.load_and_activate(&[]),
             Reload::NoPolicy(SourceError::Read { .. })
         ));
         assert!(policies.current().is_none());
 
         std::fs::write(&path, "version: 1\nrules: []\n").unwrap();
         assert!(matches!(
-            reloader.reload(&[]),
+            reloader.load_and_activate(&[]),
             Reload::Active { changed: true }
         ));
         assert!(matches!(
-            reloader.reload(&[]),
+            reloader.load_and_activate(&[]),
             Reload::Active { changed: false }
         ));
-        let good = policies.snapshots();
+        let good = policies.recent_snapshots();
 
         for bad in [
             &b"version: 1\nrulez: []\n"[..],
@@ -159,11 +159,14 @@ mod tests {
             &vec![b'#'; limits::FILE_BYTES + 1],
         ] {
             std::fs::write(&path, bad).unwrap();
-            assert!(matches!(reloader.reload(&[]), Reload::KeptPrevious(_)));
-            assert_eq!(policies.snapshots(), good);
+            assert!(matches!(
+                reloader.load_and_activate(&[]),
+                Reload::KeptPrevious(_)
+            ));
+            assert_eq!(policies.recent_snapshots(), good);
         }
         std::fs::write(&path, "version: 1\nrulez: []\n").unwrap();
-        let Reload::KeptPrevious(error) = reloader.reload(&[]) else {
+        let Reload::KeptPrevious(error) = reloader.load_and_activate(&[]) else {
             panic!("it was bad")
         };
         let text = error.to_string();
@@ -196,16 +199,16 @@ mod tests {
             let evaluation = policy.evaluate(&request, &mut airlock_policy::NoCounters);
             evaluation.decision
         };
-        reloader.reload(&[]);
+        reloader.load_and_activate(&[]);
         assert_eq!(decision(), airlock_policy::Decision::Allow);
-        reloader.reload(&[bundle(rule("deny"))]);
+        reloader.load_and_activate(&[bundle(rule("deny"))]);
         assert_eq!(decision(), airlock_policy::Decision::Deny);
         assert!(matches!(
-            reloader.reload(&[bundle("nonsense: true".to_owned())]),
+            reloader.load_and_activate(&[bundle("nonsense: true".to_owned())]),
             Reload::KeptPrevious(_)
         ));
         assert_eq!(decision(), airlock_policy::Decision::Deny);
-        reloader.reload(&[]);
+        reloader.load_and_activate(&[]);
         assert_eq!(decision(), airlock_policy::Decision::Allow);
     }
 }

@@ -38,7 +38,7 @@ impl Reporter {
         guard: Option<Guard>,
     ) -> Self {
         Self {
-            instance: format!("{}:{}", host(), address.port()),
+            instance: format!("{}:{}", read_host_name(), address.port()),
             files: files.iter().map(|f| f.display().to_string()).collect(),
             policies,
             bundles,
@@ -51,7 +51,7 @@ impl Reporter {
         &self.instance
     }
 
-    fn current(&self) -> KernelReport {
+    fn build_report(&self) -> KernelReport {
         let alone = self.guard.as_ref().and_then(|g| match &*g.mode().borrow() {
             Mode::Shared => None,
             Mode::Local { reason, .. } => Some(reason.clone()),
@@ -64,20 +64,20 @@ impl Reporter {
             },
             generation: self.bundles.generation(),
             files: self.files.clone(),
-            refused: self.policies.refused().map(|why| why.to_string()),
+            refused: self.policies.refusal_reason().map(|why| why.to_string()),
             alone,
         }
     }
 
     /// Writes the report if it differs from the last one written.
     pub async fn report_if_changed(&self) {
-        let report = self.current();
+        let report = self.build_report();
         let same = {
             let sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
             sent.as_ref() == Some(&report)
         };
         if !same {
-            self.write(report).await;
+            self.write_report(report).await;
         }
     }
 
@@ -87,24 +87,24 @@ impl Reporter {
         if let Some(guard) = &self.guard {
             guard.probe().await;
         }
-        self.write(self.current()).await;
-        self.bounded("removing expired counts", async |ledger| {
+        self.write_report(self.build_report()).await;
+        self.run_on_ledger("removing expired counts", async |ledger| {
             ledger.sweep_velocity().await.map(drop)
         })
         .await;
     }
 
     /// Removes the report, because this kernel ends.
-    pub async fn withdraw(&self) {
-        self.bounded("removing the kernel report", async |ledger| {
-            ledger.forget_kernel(&self.instance).await
+    pub async fn remove_report(&self) {
+        self.run_on_ledger("removing the kernel report", async |ledger| {
+            ledger.delete_kernel(&self.instance).await
         })
         .await;
     }
 
-    async fn write(&self, report: KernelReport) {
+    async fn write_report(&self, report: KernelReport) {
         let written = self
-            .bounded("writing the kernel report", async |ledger| {
+            .run_on_ledger("writing the kernel report", async |ledger| {
                 ledger.report_kernel(&report).await
             })
             .await;
@@ -113,7 +113,7 @@ impl Reporter {
 
     /// Runs `work` on the ledger within [`WRITE_TIMEOUT`]. Failures are logged at debug level
     /// only, because the health component of the bundles shows an unavailable ledger.
-    async fn bounded(
+    async fn run_on_ledger(
         &self,
         what: &'static str,
         work: impl AsyncFnOnce(airlock_ledger::Ledger) -> Result<(), airlock_ledger::LedgerError>,
@@ -122,7 +122,7 @@ impl Reporter {
             return false;
         }
         let work = async {
-            let ledger = self.bundles.ledger().await?;
+            let ledger = self.bundles.connect_ledger().await?;
             work(ledger).await.map_err(anyhow::Error::from)
         };
         match tokio::time::timeout(WRITE_TIMEOUT, work).await {
@@ -139,7 +139,7 @@ impl Reporter {
     }
 }
 
-fn host() -> String {
+fn read_host_name() -> String {
     let text = std::fs::read_to_string("/etc/hostname").unwrap_or_default();
     let plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
     let host: String = text.trim().chars().filter(plain).take(64).collect();

@@ -46,7 +46,7 @@ pub enum ServerError {
 pub struct Serving(HealthReporter);
 
 impl Serving {
-    pub async fn set(&self, serving: bool) {
+    pub async fn set_serving(&self, serving: bool) {
         let status = if serving {
             ServingStatus::Serving
         } else {
@@ -82,7 +82,7 @@ impl GrpcServer {
             .http2_keepalive_interval(Some(Duration::from_secs(30)))
             .max_concurrent_streams(1_024);
         if let Some(tls) = &config.tls {
-            let identity = identity(tls).await?;
+            let identity = read_tls_identity(tls).await?;
             server = server.tls_config(ServerTlsConfig::new().identity(identity))?;
         }
         let listener = TcpListener::bind(&config.listen)
@@ -124,14 +124,14 @@ impl GrpcServer {
         } = self;
         let stop = async move {
             stop.await;
-            serving.set(false).await;
+            serving.set_serving(false).await;
         };
         router.serve_with_incoming_shutdown(incoming, stop).await?;
         Ok(())
     }
 }
 
-async fn identity(tls: &TlsConfig) -> Result<Identity, ServerError> {
+async fn read_tls_identity(tls: &TlsConfig) -> Result<Identity, ServerError> {
     let read = async |path: &str| {
         tokio::fs::read(path)
             .await

@@ -53,18 +53,18 @@ pub struct SignatureRules {
 }
 
 impl SignatureRules {
-    fn check(&self, source: &PolicySource) -> Result<(), SourceError> {
+    fn check_signature(&self, source: &PolicySource) -> Result<(), SourceError> {
         let name = || source.name.clone();
         match &source.signature {
             None if self.required => Err(SourceError::Unsigned { name: name() }),
             // Without keys a signature cannot be checked, so it is ignored.
             Some(signature) if !self.keys.is_empty() => {
-                signature::verify(source.text.as_bytes(), signature, &self.keys).map_err(|source| {
-                    SourceError::BadSignature {
+                signature::verify_signature(source.text.as_bytes(), signature, &self.keys).map_err(
+                    |source| SourceError::BadSignature {
                         name: name(),
                         source,
-                    }
-                })
+                    },
+                )
             }
             None | Some(_) => Ok(()),
         }
@@ -72,7 +72,7 @@ impl SignatureRules {
 }
 
 /// Compiles the sources into a policy; their rules are evaluated in this order.
-pub fn load(
+pub fn load_policy(
     sources: &[PolicySource],
     signature_rules: &SignatureRules,
 ) -> Result<Policy, SourceError> {
@@ -82,7 +82,7 @@ pub fn load(
                 name: source.name.clone(),
             });
         }
-        signature_rules.check(source)?;
+        signature_rules.check_signature(source)?;
     }
     let sources: Vec<Source<'_>> = sources
         .iter()

@@ -122,7 +122,7 @@ impl VelocityCounters {
         let Some(bundles) = &self.bundles else {
             anyhow::bail!("no ledger is configured");
         };
-        let ledger = bundles.ledger().await?;
+        let ledger = bundles.connect_ledger().await?;
         Ok(ledger.velocity_counts(checks, record).await?)
     }
 }

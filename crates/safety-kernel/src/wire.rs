@@ -46,23 +46,23 @@ impl<'a> CheckInput<'a> {
     }
 
     /// The job that velocity rules count.
-    pub fn job(&self) -> &str {
+    pub fn job_id(&self) -> &str {
         &self.job
     }
 
-    pub fn request(&self) -> Request<'_> {
+    pub fn to_policy_request(&self) -> Request<'_> {
         let request = self.request;
         let meta = request.meta.as_ref();
         let identity = request.identity.as_ref();
         let budget = request.budget.unwrap_or_default();
         Request {
             topic: &request.topic,
-            tenant: first_given([
+            tenant: first_non_blank([
                 &request.tenant,
                 identity.map_or("", |i| &i.tenant_id),
                 meta.map_or("", |m| &m.tenant_id),
             ]),
-            principal_id: first_given([
+            principal_id: first_non_blank([
                 &request.principal_id,
                 identity.map_or("", |i| &i.principal_id),
             ]),
@@ -71,7 +71,7 @@ impl<'a> CheckInput<'a> {
             requires: meta.map_or(&[], |m| &m.requires),
             labels: &self.labels,
             pack_id: meta.map_or("", |m| &m.pack_id),
-            actor_id: first_given([
+            actor_id: first_non_blank([
                 identity.map_or("", |i| &i.actor_id),
                 meta.map_or("", |m| &m.actor_id),
             ]),
@@ -84,14 +84,14 @@ impl<'a> CheckInput<'a> {
                 deadline_ms: budget.deadline_ms,
             },
             estimated_cost: request.estimated_cost,
-            content: Some(content(request)),
+            content: Some(input_content(request)),
         }
     }
 }
 
 /// The job's input, or its size alone when it was not sent. An input of size 0 needs no
 /// sending: it is empty.
-fn content(request: &cap::PolicyCheckRequest) -> Content<'_> {
+fn input_content(request: &cap::PolicyCheckRequest) -> Content<'_> {
     let sent = &request.input_content;
     let size = u64::try_from(request.input_size_bytes).unwrap_or(0);
     Content {
@@ -102,16 +102,16 @@ fn content(request: &cap::PolicyCheckRequest) -> Content<'_> {
 }
 
 /// Whether a rule reads the input and the input was not sent.
-pub fn wants_content(request: &cap::PolicyCheckRequest, verdict: &Verdict) -> bool {
+pub fn lacks_input_content(request: &cap::PolicyCheckRequest, verdict: &Verdict) -> bool {
     match verdict {
         Verdict::ByPolicy { evaluation, .. } => {
-            evaluation.content_read && content(request).bytes.is_none()
+            evaluation.content_read && input_content(request).bytes.is_none()
         }
         Verdict::WithoutPolicy { .. } => false,
     }
 }
 
-fn first_given<const N: usize>(given: [&str; N]) -> &str {
+fn first_non_blank<const N: usize>(given: [&str; N]) -> &str {
     given
         .into_iter()
         .find(|s| !s.trim().is_empty())
@@ -135,7 +135,7 @@ fn priority_name(priority: cap::JobPriority) -> &'static str {
     }
 }
 
-pub fn decision_type(decision: Decision) -> cap::DecisionType {
+pub fn decision_to_cap(decision: Decision) -> cap::DecisionType {
     match decision {
         Decision::Allow => cap::DecisionType::Allow,
         Decision::AllowWithConstraints => cap::DecisionType::AllowWithConstraints,
@@ -145,18 +145,18 @@ pub fn decision_type(decision: Decision) -> cap::DecisionType {
     }
 }
 
-pub fn response(verdict: &Verdict) -> cap::PolicyCheckResponse {
+pub fn verdict_to_response(verdict: &Verdict) -> cap::PolicyCheckResponse {
     match verdict {
         Verdict::ByPolicy {
             evaluation,
             counted_by,
-        } => by_policy(evaluation, *counted_by),
+        } => evaluation_to_response(evaluation, *counted_by),
         Verdict::WithoutPolicy {
             decision,
             reason,
             snapshot,
         } => cap::PolicyCheckResponse {
-            decision: decision_type(*decision).into(),
+            decision: decision_to_cap(*decision).into(),
             reason: (*reason).to_owned(),
             policy_snapshot: snapshot.to_string(),
             ..Default::default()
@@ -164,7 +164,7 @@ pub fn response(verdict: &Verdict) -> cap::PolicyCheckResponse {
     }
 }
 
-fn by_policy(e: &Evaluation, counted_by: CountedBy) -> cap::PolicyCheckResponse {
+fn evaluation_to_response(e: &Evaluation, counted_by: CountedBy) -> cap::PolicyCheckResponse {
     let (counters, counted) = match counted_by {
         CountedBy::Nobody => ("", ""),
         CountedBy::AllKernels => ("shared", ""),
@@ -175,7 +175,7 @@ fn by_policy(e: &Evaluation, counted_by: CountedBy) -> cap::PolicyCheckResponse 
         ),
     };
     cap::PolicyCheckResponse {
-        decision: decision_type(e.decision).into(),
+        decision: decision_to_cap(e.decision).into(),
         reason: format!("{}{counted}", e.reason),
         policy_snapshot: e.snapshot.to_string(),
         rule_id: e.rule_id.as_deref().unwrap_or_default().to_owned(),
@@ -203,7 +203,7 @@ fn by_policy(e: &Evaluation, counted_by: CountedBy) -> cap::PolicyCheckResponse 
                 .map(|s| own::ShadowHit {
                     rule_id: s.rule_id.as_deref().unwrap_or_default().to_owned(),
                     rule_hash: s.rule_hash.as_deref().unwrap_or_default().to_owned(),
-                    decision: s.decision.word().to_owned(),
+                    decision: s.decision.as_str().to_owned(),
                     reason: s.reason.to_string(),
                 })
                 .collect(),
@@ -240,15 +240,15 @@ mod tests {
             ..Default::default()
         };
         let input = CheckInput::new(&request);
-        let input = input.request();
+        let input = input.to_policy_request();
         assert_eq!((input.tenant, input.actor_type), ("acme", "human"));
         assert_eq!(*input.labels, map(&[("env", "prod"), ("team", "x")]));
         request.tenant = " ".to_owned();
         request.labels.clear();
         let input = CheckInput::new(&request);
-        assert_eq!(input.request().tenant, "other");
+        assert_eq!(input.to_policy_request().tenant, "other");
         assert_eq!(
-            *input.request().labels,
+            *input.to_policy_request().labels,
             map(&[("env", "dev"), ("team", "x")])
         );
     }
@@ -257,16 +257,19 @@ mod tests {
     fn a_job_without_an_id_is_a_new_one_each_time() {
         let nameless = cap::PolicyCheckRequest::default();
         let (a, b) = (CheckInput::new(&nameless), CheckInput::new(&nameless));
-        assert_ne!(a.job(), b.job());
+        assert_ne!(a.job_id(), b.job_id());
     }
 
     #[test]
     fn an_input_that_was_not_sent_differs_from_an_empty_one() {
         let mut request = cap::PolicyCheckRequest::default();
-        assert_eq!(content(&request).bytes, Some(&b""[..]));
+        assert_eq!(input_content(&request).bytes, Some(&b""[..]));
         request.input_size_bytes = 3;
-        assert_eq!((content(&request).bytes, content(&request).size), (None, 3));
+        assert_eq!(
+            (input_content(&request).bytes, input_content(&request).size),
+            (None, 3)
+        );
         request.input_content = b"{}x".to_vec().into();
-        assert_eq!(content(&request).bytes, Some(&b"{}x"[..]));
+        assert_eq!(input_content(&request).bytes, Some(&b"{}x"[..]));
     }
 }

@@ -29,4 +29,4 @@ pub use config::{ConfigError, ConfigProblem};
 pub use redact::Redacted;
 pub use report::{Encoding, Finding, Kind, LIMIT, ScanReport, Severity};
 pub use scanner::Scanner;
-pub use text::{Needles, Views, keyword};
+pub use text::{PatternSet, Views, keyword_regex};

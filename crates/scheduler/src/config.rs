@@ -187,7 +187,7 @@ impl Default for SchedulerConfig {
 }
 
 impl SchedulerConfig {
-    pub fn engine(&self) -> engine::Settings {
+    pub fn to_engine_settings(&self) -> engine::Settings {
         engine::Settings {
             worker_ttl: self.worker_ttl,
             accept_within: self.accept_within,
@@ -252,7 +252,7 @@ impl ServiceConfig for Config {
         if let Err(error) = PoolName::new(&s.default_pool) {
             problems.push(format!("scheduler.default_pool: {error}"));
         }
-        problems.extend(crate::rules::placement::problems(s));
+        problems.extend(crate::rules::placement::validate_rule_files(s));
         if s.accept_within >= s.dispatch_timeout {
             problems.push(
                 "scheduler.accept_within must be shorter than scheduler.dispatch_timeout"

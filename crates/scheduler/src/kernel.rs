@@ -28,11 +28,11 @@ use airlock_model::{Decision, JobId, Timestamp, Verdict};
 
 use cache::Cache;
 pub use config::{BreakerConfig, FailMode, KernelConfig};
-use link::{Link, Told};
+use link::{BatchAnswer, Link};
 use unanswered::Unanswered;
-pub use watch::watch;
+pub use watch::watch_kernel_health;
 
-use crate::metrics::{Metrics, by_topic};
+use crate::metrics::{Metrics, count_by_topic};
 use crate::term::clock::Clock;
 
 /// A confirmation that takes longer says too little about now.
@@ -43,13 +43,13 @@ pub struct Kernel {
     breaker: SharedBreaker,
     ledger: LeaderLedger,
     config: KernelConfig,
-    known: Mutex<Known>,
+    known: Mutex<KernelState>,
     clock: Clock,
     metrics: Metrics,
 }
 
 /// What earlier answers told.
-struct Known {
+struct KernelState {
     cache: Cache,
     /// The policy file's, as the kernel last told it, to this leader or one before.
     fail_mode: Option<FailMode>,
@@ -69,17 +69,17 @@ impl Kernel {
         clock: Clock,
         metrics: Metrics,
     ) -> anyhow::Result<Self> {
-        let breaker = guard.breaker(guard.keys().safety_failures(), config.settings());
+        let breaker = guard.breaker(guard.keys().safety_failures(), config.to_breaker_settings());
         // A leader that begins while the circuit is open sends nothing through it.
-        breaker.read_shared(clock.now()).await;
-        let heard = ledger.remembered(Fact::PolicyFailMode).await?;
-        let heard = heard.as_deref().and_then(FailMode::read);
+        breaker.sync_from_shared(clock.now()).await;
+        let heard = ledger.read_fact(Fact::PolicyFailMode).await?;
+        let heard = heard.as_deref().and_then(FailMode::parse);
         Ok(Self {
             link: Link::new(config, Ledger::clone(ledger), metrics.clone()).await?,
             breaker,
             ledger: ledger.clone(),
             config: config.clone(),
-            known: Mutex::new(Known {
+            known: Mutex::new(KernelState {
                 cache: Cache::new(config.cache_entries),
                 fail_mode: heard,
                 kept: heard,
@@ -92,10 +92,10 @@ impl Kernel {
     }
 
     /// What the kernel says about each job, as inputs for the engine.
-    pub async fn decide(&self, jobs: Vec<QueuedJob>, random: u64) -> Vec<Input> {
-        let mut verdicts = self.remembered(&jobs);
-        let mut why = self.ask_about(&jobs, &mut verdicts).await.err();
-        if let Err(unanswered) = self.approvals(&jobs, &mut verdicts).await {
+    pub async fn decide_jobs(&self, jobs: Vec<QueuedJob>, random: u64) -> Vec<Input> {
+        let mut verdicts = self.cached_verdicts(&jobs);
+        let mut why = self.check_undecided(&jobs, &mut verdicts).await.err();
+        if let Err(unanswered) = self.apply_approvals(&jobs, &mut verdicts).await {
             why = Some(unanswered);
         }
         let mut inputs = Vec::with_capacity(jobs.len());
@@ -112,33 +112,33 @@ impl Kernel {
         if let Some(why) = why
             && !undecided.is_empty()
         {
-            inputs.extend(self.undecided(undecided, &why, random));
+            inputs.extend(self.to_undecided_inputs(undecided, &why, random));
         }
         inputs
     }
 
     /// Asks about every job without a verdict, in calls that the kernel can read.
-    async fn ask_about(
+    async fn check_undecided(
         &self,
         jobs: &[QueuedJob],
         verdicts: &mut [Option<Verdict>],
     ) -> Result<(), Unanswered> {
         let unknown: Vec<usize> = (0..jobs.len()).filter(|i| verdicts[*i].is_none()).collect();
-        let mut calls = batch::split(&unknown, |i| wire::encoded_at_most(&jobs[i]));
+        let mut calls = batch::split_into_batches(&unknown, |i| wire::max_encoded_len(&jobs[i]));
         calls.reverse();
         while let Some(call) = calls.pop() {
             let asked: Vec<&QueuedJob> = call.iter().map(|i| &jobs[*i]).collect();
-            match self.ask(&asked).await {
+            match self.evaluate_batch(&asked).await {
                 Ok(answers) => {
                     for (i, verdict) in call.into_iter().zip(answers) {
                         verdicts[i] = Some(verdict);
                     }
                 }
-                Err(Unanswered::Refused(reason)) => match batch::halve(call) {
+                Err(Unanswered::Refused(reason)) => match batch::halve_batch(call) {
                     Ok([first, second]) => calls.extend([second, first]),
                     Err(alone) => {
                         if let Some(i) = alone {
-                            verdicts[i] = Some(self.unjudgeable(&jobs[i], &reason));
+                            verdicts[i] = Some(self.deny_unjudgeable(&jobs[i], &reason));
                         }
                     }
                 },
@@ -150,7 +150,7 @@ impl Kernel {
 
     /// A job that the kernel does not take even alone is denied: nobody can say that it
     /// may run, and waiting changes nothing.
-    fn unjudgeable(&self, job: &QueuedJob, reason: &str) -> Verdict {
+    fn deny_unjudgeable(&self, job: &QueuedJob, reason: &str) -> Verdict {
         tracing::warn!(job_id = %job.id, topic = %job.spec.topic, reason, "job denied: the safety kernel cannot judge it");
         let now = self.clock.now();
         Verdict {
@@ -167,22 +167,22 @@ impl Kernel {
     /// The same for jobs that are not in the ledger yet. Neither velocity nor the breaker
     /// counts it, and there is no answer unless their requests alone, and a kernel that is
     /// well, tell it.
-    pub async fn foresee(&self, jobs: Vec<QueuedJob>) -> Option<Vec<Input>> {
+    pub async fn decide_before_commit(&self, jobs: Vec<QueuedJob>) -> Option<Vec<Input>> {
         let Circuit::Closed { .. } = self.breaker.circuit() else {
             return None;
         };
-        let mut verdicts = self.remembered(&jobs);
+        let mut verdicts = self.cached_verdicts(&jobs);
         let unknown: Vec<usize> = (0..jobs.len()).filter(|i| verdicts[*i].is_none()).collect();
         if !unknown.is_empty() {
             let asked: Vec<&QueuedJob> = unknown.iter().map(|i| &jobs[*i]).collect();
             let asked_at = self.clock.now();
-            let told = self.link.foresee(&asked).await?;
-            let answers = self.keep(&asked, told, asked_at, self.clock.now());
+            let told = self.link.check_before_commit(&asked).await?;
+            let answers = self.cache_answers(&asked, told, asked_at, self.clock.now());
             for (i, verdict) in unknown.into_iter().zip(answers) {
                 verdicts[i] = Some(verdict);
             }
         }
-        self.approvals(&jobs, &mut verdicts).await.ok()?;
+        self.apply_approvals(&jobs, &mut verdicts).await.ok()?;
         let decided = jobs.into_iter().zip(verdicts).map(|(job, verdict)| {
             verdict.map(|verdict| Input::Decided {
                 job: Box::new(job),
@@ -194,22 +194,22 @@ impl Kernel {
 
     /// Asks which policy is in force, so that what is known of it may be used on. `None`
     /// when it cannot be told.
-    pub async fn snapshot(&self) -> Option<String> {
+    pub async fn fetch_active_snapshot(&self) -> Option<String> {
         match self.breaker.circuit() {
             // The kernel is spared; its jobs are not decided from memory either.
             Circuit::Open { .. } | Circuit::HalfOpen { .. } => return None,
             Circuit::Closed { .. } => {}
         }
         let asked_at = self.clock.now();
-        let (snapshot, fail_mode) = self.link.confirm(CONFIRM_WITHIN).await?;
-        self.told(&snapshot, fail_mode, asked_at);
-        self.keep_fail_mode().await;
+        let (snapshot, fail_mode) = self.link.fetch_active_policy(CONFIRM_WITHIN).await?;
+        self.record_active_policy(&snapshot, fail_mode, asked_at);
+        self.store_fail_mode().await;
         Some(snapshot)
     }
 
     /// Writes down what the file says about an absent kernel, when that is new. Done
     /// where the policy in force is asked for anyway, away from the way of the jobs.
-    async fn keep_fail_mode(&self) {
+    async fn store_fail_mode(&self) {
         let new = {
             let known = self.lock();
             known.fail_mode.filter(|_| known.fail_mode != known.kept)
@@ -217,7 +217,7 @@ impl Kernel {
         let Some(mode) = new else { return };
         match self
             .ledger
-            .remember(Fact::PolicyFailMode, mode.as_str())
+            .write_fact(Fact::PolicyFailMode, mode.as_str())
             .await
         {
             Ok(()) => self.lock().kept = Some(mode),
@@ -227,7 +227,7 @@ impl Kernel {
         }
     }
 
-    fn remembered(&self, jobs: &[QueuedJob]) -> Vec<Option<Verdict>> {
+    fn cached_verdicts(&self, jobs: &[QueuedJob]) -> Vec<Option<Verdict>> {
         let now = self.clock.now();
         let mut known = self.lock();
         let verdicts: Vec<_> = jobs.iter().map(|job| known.cache.get(job, now)).collect();
@@ -237,22 +237,22 @@ impl Kernel {
         verdicts
     }
 
-    async fn ask(&self, jobs: &[&QueuedJob]) -> Result<Vec<Verdict>, Unanswered> {
-        let answer = self.ask_if_closed(jobs).await;
+    async fn evaluate_batch(&self, jobs: &[&QueuedJob]) -> Result<Vec<Verdict>, Unanswered> {
+        let answer = self.check_through_breaker(jobs).await;
         self.metrics
             .safety_circuit
-            .set(shown(self.breaker.circuit()));
+            .set(circuit_gauge_value(self.breaker.circuit()));
         answer
     }
 
-    async fn ask_if_closed(&self, jobs: &[&QueuedJob]) -> Result<Vec<Verdict>, Unanswered> {
+    async fn check_through_breaker(&self, jobs: &[&QueuedJob]) -> Result<Vec<Verdict>, Unanswered> {
         let asked_at = self.clock.now();
         let (permit, told) = match self.breaker.circuit() {
             // All is well as far as we know: asking the others whether they think so too
             // must not cost time, so both go at once. What the kernel answered is used
             // only if they do, and not waited for if they do not.
             Circuit::Closed { .. } => {
-                let (admit, check) = (self.breaker.admit(asked_at), self.link.check(jobs));
+                let (admit, check) = (self.breaker.admit(asked_at), self.link.check_jobs(jobs));
                 tokio::pin!(admit, check);
                 let (permit, early) = tokio::select! {
                     permit = &mut admit => (permit, None),
@@ -268,13 +268,13 @@ impl Kernel {
             Circuit::Open { .. } | Circuit::HalfOpen { .. } => {
                 let permit = self.breaker.admit(asked_at).await;
                 let permit = permit.ok_or(Unanswered::CircuitOpen)?;
-                (permit, self.link.check(jobs).await)
+                (permit, self.link.check_jobs(jobs).await)
             }
         };
         let now = self.clock.now();
         match told {
-            Err(why) if why.is_failure() => {
-                self.breaker.failed(permit, now).await;
+            Err(why) if why.is_kernel_failure() => {
+                self.breaker.record_failure(permit, now).await;
                 let mut known = self.lock();
                 known.failures = known.failures.saturating_add(1);
                 known.failed_at = Some(Instant::now());
@@ -282,31 +282,31 @@ impl Kernel {
             }
             // Also a refusal is the word of a kernel that is there.
             answered => {
-                self.breaker.succeeded(permit).await;
+                self.breaker.record_success(permit).await;
                 {
                     let mut known = self.lock();
                     known.failures = 0;
                     known.failed_at = None;
                 }
-                Ok(self.keep(jobs, answered?, asked_at, now))
+                Ok(self.cache_answers(jobs, answered?, asked_at, now))
             }
         }
     }
 
     /// Remembers what may be used again, and makes verdicts of it all.
-    fn keep(
+    fn cache_answers(
         &self,
         jobs: &[&QueuedJob],
-        told: Told,
+        told: BatchAnswer,
         asked_at: Timestamp,
         now: Timestamp,
     ) -> Vec<Verdict> {
-        self.told(&told.snapshot, told.fail_mode, asked_at);
+        self.record_active_policy(&told.snapshot, told.fail_mode, asked_at);
         let mut known = self.lock();
         jobs.iter()
             .zip(told.answers)
             .map(|(job, answered)| {
-                let verdict = answered.answer.verdict(now, asked_at);
+                let verdict = answered.answer.to_verdict(now, asked_at);
                 if let Some(reads) = answered.reads {
                     known.cache.put(&reads, job, answered.answer);
                 }
@@ -315,9 +315,14 @@ impl Kernel {
             .collect()
     }
 
-    fn told(&self, snapshot: &str, fail_mode: Option<FailMode>, asked_at: Timestamp) {
+    fn record_active_policy(
+        &self,
+        snapshot: &str,
+        fail_mode: Option<FailMode>,
+        asked_at: Timestamp,
+    ) {
         let mut known = self.lock();
-        known.cache.confirm(snapshot, asked_at);
+        known.cache.confirm_snapshot(snapshot, asked_at);
         if fail_mode.is_some() {
             known.fail_mode = fail_mode;
         }
@@ -325,7 +330,7 @@ impl Kernel {
 
     /// Jobs that the policy holds, and people have let go. When that cannot be looked
     /// up, they are as undecided as if nobody had answered.
-    async fn approvals(
+    async fn apply_approvals(
         &self,
         jobs: &[QueuedJob],
         verdicts: &mut [Option<Verdict>],
@@ -343,11 +348,11 @@ impl Kernel {
         if ids.is_empty() {
             return Ok(());
         }
-        match self.ledger.granted(&ids).await {
+        match self.ledger.granted_approvals(&ids).await {
             Ok(granted) => {
                 for (job, verdict) in jobs.iter().zip(verdicts) {
                     if let (Some(verdict), Some(granted)) = (verdict, granted.get(&job.id)) {
-                        approved::apply(verdict, granted);
+                        approved::apply_approval(verdict, granted);
                     }
                 }
                 Ok(())
@@ -362,17 +367,23 @@ impl Kernel {
         }
     }
 
-    fn undecided(&self, jobs: Vec<QueuedJob>, why: &Unanswered, random: u64) -> Vec<Input> {
+    fn to_undecided_inputs(
+        &self,
+        jobs: Vec<QueuedJob>,
+        why: &Unanswered,
+        random: u64,
+    ) -> Vec<Input> {
         let now = self.clock.now();
         for job in &jobs {
-            by_topic(&self.metrics.safety_unavailable, job.spec.topic.as_str());
+            count_by_topic(&self.metrics.safety_unavailable, job.spec.topic.as_str());
         }
-        if why.is_absence() && self.fail_mode() == FailMode::Open && self.saw_it_fail() {
+        if why.is_kernel_absent() && self.fail_mode() == FailMode::Open && self.has_recent_failure()
+        {
             tracing::warn!(jobs = jobs.len(), %why, "input policy fail-open: safety kernel unreachable");
             return jobs
                 .into_iter()
                 .map(|job| {
-                    by_topic(&self.metrics.input_fail_open, job.spec.topic.as_str());
+                    count_by_topic(&self.metrics.input_fail_open, job.spec.topic.as_str());
                     Input::Decided {
                         job: Box::new(job),
                         verdict: Verdict {
@@ -397,7 +408,7 @@ impl Kernel {
             }
         };
         tracing::warn!(jobs = jobs.len(), %why, delay_ms = delay.as_millis() as u64, "safety kernel unavailable; jobs wait");
-        let detail: Arc<str> = why.in_short().into();
+        let detail: Arc<str> = why.as_short_text().into();
         jobs.into_iter()
             .map(|job| Input::Undecided {
                 job: Box::new(job),
@@ -410,7 +421,7 @@ impl Kernel {
 
     /// Whether a call of this leader's own failed just now. The circuit in Redis is a
     /// reason to wait, and no evidence: anyone who can write there could open it.
-    fn saw_it_fail(&self) -> bool {
+    fn has_recent_failure(&self) -> bool {
         let failed_at = self.lock().failed_at;
         failed_at.is_some_and(|at| at.elapsed() <= self.config.breaker.open_for)
     }
@@ -424,13 +435,13 @@ impl Kernel {
             .unwrap_or(FailMode::Closed)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, KernelState> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// As the gauge has it.
-fn shown(circuit: Circuit) -> i64 {
+fn circuit_gauge_value(circuit: Circuit) -> i64 {
     match circuit {
         Circuit::Closed { .. } => 0,
         Circuit::HalfOpen { .. } => 1,

@@ -55,26 +55,29 @@ impl Service for Scheduler {
     type Config = Config;
 
     async fn run(config: Config, ctx: Context) -> anyhow::Result<()> {
-        let placement = placement::Placement::open(&config.scheduler, &ctx).await?;
+        let placement = placement::Placement::load_and_watch(&config.scheduler, &ctx).await?;
         let metrics = metrics::Metrics::new(&ctx.metrics);
         let lanes = placement::LaneMetrics::new(&ctx.metrics);
-        let Some(stores) = connect(&config, &ctx).await? else {
+        let Some(stores) = connect_stores(&config, &ctx).await? else {
             return Ok(());
         };
-        let shards = stores.ledger.settle_shards(config.scheduler.shards).await?;
+        let shards = stores
+            .ledger
+            .init_shard_count(config.scheduler.shards)
+            .await?;
         anyhow::ensure!(
             shards == config.scheduler.shards,
             "the ledger has {shards} shards, but scheduler.shards is {}; all replicas must agree",
             config.scheduler.shards
         );
-        let instance = instance();
+        let instance = new_instance_name();
         let shard = Shard(0);
-        mount_leader(&ctx, &stores.ledger, &instance, shard);
-        count_tasks(&ctx, &metrics);
+        mount_leader_endpoint(&ctx, &stores.ledger, &instance, shard);
+        spawn_task_gauge(&ctx, &metrics);
         ctx.tasks.spawn(
             "watch-kernel",
             OnFailure::Log,
-            kernel::watch(
+            kernel::watch_kernel_health(
                 config.kernel.clone(),
                 stores.guard.clone(),
                 metrics.clone(),
@@ -98,25 +101,26 @@ impl Service for Scheduler {
             placement,
             lanes,
         };
-        lead_in_turn(&replica, elector).await
+        lead_when_elected(&replica, elector).await
     }
 }
 
 /// Leads whenever this replica is elected, until the service stops.
-async fn lead_in_turn(replica: &Replica, mut elector: Elector) -> anyhow::Result<()> {
+async fn lead_when_elected(replica: &Replica, mut elector: Elector) -> anyhow::Result<()> {
     let service = &replica.service;
     loop {
-        let Some(leadership) = elector.acquire(&service.shutdown).await? else {
+        let Some(leadership) = elector.acquire_leadership(&service.shutdown).await? else {
             return Ok(());
         };
         let (shard, epoch) = (leadership.shard(), leadership.epoch());
-        service.health.fact("leader", replica.instance.clone());
-        service.health.fact("epoch", epoch.0);
+        service.health.set_fact("leader", replica.instance.clone());
+        service.health.set_fact("epoch", epoch.0);
         replica.metrics.leader.set(1);
-        let seen = epoch_claims::seen_on_bus(service, &replica.stores.bus, &leadership).await;
+        let seen =
+            epoch_claims::find_later_epoch_on_bus(service, &replica.stores.bus, &leadership).await;
         let led = match seen {
             Ok(None) if service.shutdown.is_cancelled() => Ok(()),
-            Ok(None) => leader::lead(replica, &leadership).await,
+            Ok(None) => leader::lead_term(replica, &leadership).await,
             Ok(Some(overtaken)) => Err(overtaken.into()),
             Err(error) => Err(error),
         };
@@ -126,7 +130,7 @@ async fn lead_in_turn(replica: &Replica, mut elector: Elector) -> anyhow::Result
             return Ok(());
         };
         let overtaken: epoch_claims::Overtaken = error.downcast()?;
-        epoch_claims::set_back(&replica.stores.ledger, shard, epoch).await?;
+        epoch_claims::ensure_not_replaced(&replica.stores.ledger, shard, epoch).await?;
         tracing::warn!(%overtaken, "ledger was set back, leading again");
         elector.continue_above(overtaken.by);
     }
@@ -152,11 +156,11 @@ pub(crate) struct Connections {
 }
 
 /// Waits for the ledger and the bus: a service that starts before its stores is normal.
-async fn connect(config: &Config, ctx: &Context) -> anyhow::Result<Option<Connections>> {
+async fn connect_stores(config: &Config, ctx: &Context) -> anyhow::Result<Option<Connections>> {
     // Before anything answers, so that the names are there from the beginning.
     let on_bus = LinkMetrics::new(&ctx.metrics, Bus::METRICS);
     let on_redis = LinkMetrics::new(&ctx.metrics, Guard::METRICS);
-    let ledger = retry(ctx, "ledger", || async {
+    let ledger = retry_until_connected(ctx, "ledger", || async {
         let ledger = Ledger::connect(&config.database, "scheduler").await?;
         ledger.migrate().await?;
         let id = ledger.id().await?;
@@ -165,7 +169,7 @@ async fn connect(config: &Config, ctx: &Context) -> anyhow::Result<Option<Connec
     let Some((ledger, ledger_id)) = ledger.await else {
         return Ok(None);
     };
-    let bus = retry(ctx, "bus", || async {
+    let bus = retry_until_connected(ctx, "bus", || async {
         Ok(Bus::connect(&config.nats, "scheduler").await?)
     });
     let Some(bus) = bus.await else {
@@ -173,8 +177,8 @@ async fn connect(config: &Config, ctx: &Context) -> anyhow::Result<Option<Connec
     };
     bus.set_ledger(&ledger_id);
     let guard = Guard::connect(&config.redis).await?;
-    on_bus.follow(bus.metrics_reader());
-    on_redis.follow(guard.metrics_reader());
+    on_bus.set_reader(bus.metrics_reader());
+    on_redis.set_reader(guard.metrics_reader());
     Ok(Some(Connections {
         ledger,
         ledger_id,
@@ -184,11 +188,15 @@ async fn connect(config: &Config, ctx: &Context) -> anyhow::Result<Option<Connec
 }
 
 /// Tries until it works; `None` when the service is told to stop.
-async fn retry<T, F>(ctx: &Context, what: &'static str, mut go: impl FnMut() -> F) -> Option<T>
+async fn retry_until_connected<T, F>(
+    ctx: &Context,
+    what: &'static str,
+    mut go: impl FnMut() -> F,
+) -> Option<T>
 where
     F: Future<Output = anyhow::Result<T>>,
 {
-    let mut backoff = Backoff::millis(100, 2_000);
+    let mut backoff = Backoff::from_millis(100, 2_000);
     loop {
         match go().await {
             Ok(done) => {
@@ -208,7 +216,7 @@ where
 }
 
 /// Unique per process, and readable: where it runs and which of them it is.
-fn instance() -> String {
+fn new_instance_name() -> String {
     let host = std::fs::read_to_string("/etc/hostname").unwrap_or_default();
     let host: String = host
         .trim()
@@ -220,12 +228,12 @@ fn instance() -> String {
     format!(
         "{host}-{}-{:08x}",
         std::process::id(),
-        term::random() as u32
+        term::random_u64() as u32
     )
 }
 
 /// `/health/leader`: who leads, since when, in which term.
-fn mount_leader(ctx: &Context, ledger: &Ledger, instance: &str, shard: Shard) {
+fn mount_leader_endpoint(ctx: &Context, ledger: &Ledger, instance: &str, shard: Shard) {
     let (ledger, instance) = (ledger.clone(), instance.to_owned());
     ctx.mount(
         "/health/leader",
@@ -250,7 +258,7 @@ fn mount_leader(ctx: &Context, ledger: &Ledger, instance: &str, shard: Shard) {
     );
 }
 
-fn count_tasks(ctx: &Context, metrics: &metrics::Metrics) {
+fn spawn_task_gauge(ctx: &Context, metrics: &metrics::Metrics) {
     let (ctx_, gauge) = (ctx.clone(), metrics.active_goroutines.clone());
     ctx.tasks.spawn("count-tasks", OnFailure::Log, async move {
         loop {

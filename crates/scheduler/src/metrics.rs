@@ -103,7 +103,7 @@ pub struct Metrics {
 }
 
 /// The full name of a metric of the scheduler.
-fn name(of: &str) -> String {
+fn metric_name(of: &str) -> String {
     format!("cordum_scheduler_{of}")
 }
 
@@ -159,13 +159,13 @@ impl Metrics {
             m.register_safety(r);
             m.register_leader(r);
         });
-        m.found_stale([]);
-        m.dead_messages(0, 0);
+        m.set_stale_jobs([]);
+        m.count_dead_messages(0, 0);
         for outcome in ["expired", "denied", "superseded", "released", "withdrawn"] {
             drop(m.approvals.get_or_create(&ByOutcome { outcome }));
         }
         for log in ["changes", "audit"] {
-            m.lags(log, Duration::ZERO);
+            m.set_log_lag(log, Duration::ZERO);
         }
         for what in ["kept", "not_believed", "dropped"] {
             drop(m.worker_reports.get_or_create(&ByWhat { what }));
@@ -176,62 +176,62 @@ impl Metrics {
     /// What became of jobs.
     fn register_jobs(&self, r: &mut PrometheusRegistry) {
         r.register(
-            name("jobs_received"),
+            metric_name("jobs_received"),
             "Jobs that reached the scheduler",
             self.jobs_received.family.clone(),
         );
         r.register(
-            name("jobs_ahead"),
+            metric_name("jobs_ahead"),
             "Jobs that were judged while they were being committed",
             self.jobs_ahead.clone(),
         );
         r.register(
-            name("jobs_ahead_in_vain"),
+            metric_name("jobs_ahead_in_vain"),
             "Jobs that were judged ahead and then not in the ledger, or not yet",
             self.jobs_ahead_in_vain.clone(),
         );
         r.register(
-            name("jobs_dispatched"),
+            metric_name("jobs_dispatched"),
             "Dispatches put on the wire",
             self.jobs_dispatched.family.clone(),
         );
         r.register(
-            name("jobs_completed"),
+            metric_name("jobs_completed"),
             "Jobs that ended",
             self.jobs_completed.family.clone(),
         );
         r.register(
-            name("safety_denied"),
+            metric_name("safety_denied"),
             "Jobs the policy denied",
             self.safety_denied.family.clone(),
         );
         r.register(
-            name("safety_unavailable"),
+            metric_name("safety_unavailable"),
             "Checks the kernel did not answer",
             self.safety_unavailable.family.clone(),
         );
         r.register(
-            name("input_fail_open"),
+            metric_name("input_fail_open"),
             "Jobs let through unasked, by fail mode",
             self.input_fail_open.family.clone(),
         );
         r.register(
-            name("orphan_replayed"),
+            metric_name("orphan_replayed"),
             "Forgotten jobs taken up again",
             self.orphan_replayed.family.clone(),
         );
         r.register(
-            name("retention_removed"),
+            metric_name("retention_removed"),
             "Rows removed because they were kept long enough, by what they are",
             self.retention_removed.clone(),
         );
         r.register(
-            name("worker_reports"),
+            metric_name("worker_reports"),
             "What workers said of their runs beside the result, by what became of it",
             self.worker_reports.clone(),
         );
         r.register(
-            name("stale_jobs"),
+            metric_name("stale_jobs"),
             "Jobs past their time that the reconciler found in its last round, by state",
             self.stale_jobs.clone(),
         );
@@ -240,37 +240,37 @@ impl Metrics {
     /// The kernel, approvals and the logs of the ledger.
     fn register_safety(&self, r: &mut PrometheusRegistry) {
         r.register(
-            name("safety_checks"),
+            metric_name("safety_checks"),
             "Jobs the kernel was asked about",
             self.safety_checks.clone(),
         );
         r.register(
-            name("safety_batches"),
+            metric_name("safety_batches"),
             "Calls to the kernel",
             self.safety_batches.clone(),
         );
         r.register(
-            name("decision_cache_hits"),
+            metric_name("decision_cache_hits"),
             "Jobs decided without asking the kernel",
             self.decision_cache_hits.clone(),
         );
         r.register(
-            name("safety_circuit"),
+            metric_name("safety_circuit"),
             "The breaker before the kernel: 0 closed, 1 half-open, 2 open",
             self.safety_circuit.clone(),
         );
         r.register(
-            name("approvals_pending"),
+            metric_name("approvals_pending"),
             "Jobs held for somebody's word",
             self.approvals_pending.clone(),
         );
         r.register(
-            name("log_lag_seconds"),
+            metric_name("log_lag_seconds"),
             "Age of the oldest entry of a log of the ledger that is not published yet",
             self.log_lag.clone(),
         );
         r.register(
-            name("approvals"),
+            metric_name("approvals"),
             "Requests for approval that ended without a vote, by outcome",
             self.approvals.clone(),
         );
@@ -279,54 +279,62 @@ impl Metrics {
     /// The commit loop, the workers and the bus.
     fn register_leader(&self, r: &mut PrometheusRegistry) {
         r.register(
-            name("commits"),
+            metric_name("commits"),
             "Leader's transactions",
             self.commits.clone(),
         );
         r.register(
-            name("committed"),
+            metric_name("committed"),
             "Rows written in them",
             self.committed.clone(),
         );
         r.register(
-            name("waiting"),
+            metric_name("waiting"),
             "Jobs in the ready queue",
             self.waiting.clone(),
         );
-        r.register(name("assigned"), "Jobs with workers", self.assigned.clone());
-        r.register(name("workers"), "Workers known", self.workers.clone());
         r.register(
-            name("duplicate_worker_ids"),
+            metric_name("assigned"),
+            "Jobs with workers",
+            self.assigned.clone(),
+        );
+        r.register(
+            metric_name("workers"),
+            "Workers known",
+            self.workers.clone(),
+        );
+        r.register(
+            metric_name("duplicate_worker_ids"),
             "Worker ids that more than one live process goes by now",
             self.duplicate_ids.clone(),
         );
         r.register(
-            name("duplicate_workers_found"),
+            metric_name("duplicate_workers_found"),
             "Times that a second live process was found under a worker id",
             self.duplicates_found.clone(),
         );
         r.register(
-            name("leader"),
+            metric_name("leader"),
             "1 while this process leads",
             self.leader.clone(),
         );
         r.register(
-            name("signatures_doubtful"),
+            metric_name("signatures_doubtful"),
             "Packets taken without a good signature, by bus.signatures: warn",
             self.signatures_doubtful.clone(),
         );
         r.register(
-            name("signatures_refused"),
+            metric_name("signatures_refused"),
             "Packets refused for want of a good signature",
             self.signatures_refused.clone(),
         );
         r.register(
-            name("bad_messages"),
+            metric_name("bad_messages"),
             "Bus messages that cannot be handled: kept as dead letters, or dropped",
             self.bad_messages.clone(),
         );
         r.register(
-            name("active_goroutines"),
+            metric_name("active_goroutines"),
             "Live tasks of this process",
             self.active_goroutines.clone(),
         );
@@ -335,7 +343,7 @@ impl Metrics {
 
 impl Metrics {
     /// A job ended.
-    pub fn completed(&self, topic: &str, status: &'static str) {
+    pub fn count_completed_job(&self, topic: &str, status: &'static str) {
         let key = ByTopicAndStatus {
             topic: topic.to_owned(),
             status,
@@ -344,23 +352,23 @@ impl Metrics {
             topic: OTHER.to_owned(),
             status,
         };
-        self.jobs_completed.touch(key, other, |counter| {
+        self.jobs_completed.with_series(key, other, |counter| {
             counter.inc();
         });
     }
 
     /// A job that could run from `ready` on was put on the wire at `now`.
-    pub fn dispatched(&self, topic: &str, ready: Timestamp, now: Timestamp) {
-        by_topic(&self.jobs_dispatched, topic);
+    pub fn observe_dispatch(&self, topic: &str, ready: Timestamp, now: Timestamp) {
+        count_by_topic(&self.jobs_dispatched, topic);
         let seconds = now.since(ready).as_secs_f64();
-        let (key, other) = (ByTopic::of(topic), ByTopic::of(OTHER));
-        self.dispatch_latency.touch(key, other, |histogram| {
+        let (key, other) = (ByTopic::new(topic), ByTopic::new(OTHER));
+        self.dispatch_latency.with_series(key, other, |histogram| {
             histogram.observe(seconds);
         });
     }
 
     /// So many rows were kept long enough.
-    pub fn removed(&self, what: &'static str, rows: u64) {
+    pub fn count_removed_rows(&self, what: &'static str, rows: u64) {
         if rows > 0 {
             self.retention_removed
                 .get_or_create_owned(&ByWhat { what })
@@ -369,7 +377,7 @@ impl Metrics {
     }
 
     /// So many bus messages could not be handled.
-    pub fn dead_messages(&self, kept: usize, dropped: usize) {
+    pub fn count_dead_messages(&self, kept: usize, dropped: usize) {
         for (what, messages) in [("kept", kept), ("dropped", dropped)] {
             self.bad_messages
                 .get_or_create_owned(&ByWhat { what })
@@ -378,7 +386,7 @@ impl Metrics {
     }
 
     /// So many words of workers were `kept`, `not_believed` or `dropped`.
-    pub fn reports(&self, what: &'static str, words: u64) {
+    pub fn count_reports(&self, what: &'static str, words: u64) {
         if words > 0 {
             let by = ByWhat { what };
             self.worker_reports.get_or_create_owned(&by).inc_by(words);
@@ -386,17 +394,17 @@ impl Metrics {
     }
 
     /// How old the oldest entry of a log is that is not published yet.
-    pub fn lags(&self, log: &'static str, lag: Duration) {
+    pub fn set_log_lag(&self, log: &'static str, lag: Duration) {
         let gauge = self.log_lag.get_or_create_owned(&ByLog { log });
         gauge.set(lag.as_secs_f64());
     }
 
-    pub fn waited_for_locks(&self, waited: Duration) {
+    pub fn observe_lock_wait(&self, waited: Duration) {
         self.job_lock_wait.observe(waited.as_secs_f64());
     }
 
     /// The states of the jobs that one round of the reconciler found past their time.
-    pub fn found_stale(&self, jobs: impl IntoIterator<Item = JobState>) {
+    pub fn set_stale_jobs(&self, jobs: impl IntoIterator<Item = JobState>) {
         let gauge = |state: JobState| {
             let state = state.as_str();
             self.stale_jobs.get_or_create_owned(&ByState { state })
@@ -411,7 +419,7 @@ impl Metrics {
 }
 
 impl ByTopic {
-    fn of(topic: &str) -> Self {
+    fn new(topic: &str) -> Self {
         Self {
             topic: topic.to_owned(),
         }
@@ -419,8 +427,8 @@ impl ByTopic {
 }
 
 /// Counts one by topic.
-pub fn by_topic(family: &Bounded<ByTopic, Counter>, topic: &str) {
-    family.touch(ByTopic::of(topic), ByTopic::of(OTHER), |counter| {
+pub fn count_by_topic(family: &Bounded<ByTopic, Counter>, topic: &str) {
+    family.with_series(ByTopic::new(topic), ByTopic::new(OTHER), |counter| {
         counter.inc();
     });
 }
@@ -440,10 +448,10 @@ mod tests {
     fn topics_beyond_the_limit_are_counted_together() {
         let (registry, m) = metrics();
         for n in 0..MAX_TOPICS + 50 {
-            by_topic(&m.jobs_received, &format!("job.t{n}"));
+            count_by_topic(&m.jobs_received, &format!("job.t{n}"));
         }
-        by_topic(&m.jobs_received, "job.t0");
-        let count = |topic: &str| m.jobs_received.get(&ByTopic::of(topic)).unwrap().get();
+        count_by_topic(&m.jobs_received, "job.t0");
+        let count = |topic: &str| m.jobs_received.get(&ByTopic::new(topic)).unwrap().get();
         assert_eq!(count("other"), 50);
         assert_eq!(count("job.t0"), 2);
         let text = registry.encode().unwrap();
@@ -456,8 +464,8 @@ mod tests {
     #[test]
     fn only_what_was_found_last_is_stale() {
         let (registry, m) = metrics();
-        m.found_stale([JobState::Running, JobState::Running, JobState::Dispatched]);
-        m.found_stale([JobState::Running]);
+        m.set_stale_jobs([JobState::Running, JobState::Running, JobState::Dispatched]);
+        m.set_stale_jobs([JobState::Running]);
         let text = registry.encode().unwrap();
         for (state, jobs) in [("RUNNING", 1), ("DISPATCHED", 0), ("PENDING", 0)] {
             let line = format!("cordum_scheduler_stale_jobs{{state=\"{state}\"}} {jobs}\n");

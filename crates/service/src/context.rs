@@ -61,7 +61,7 @@ impl Context {
     }
 
     /// The mounted routes as they are now.
-    pub(crate) fn mounted(&self) -> Router {
+    pub(crate) fn mounted_routes(&self) -> Router {
         lock(&self.routes)
             .iter()
             .fold(Router::new(), |router, (path, route)| {

@@ -37,7 +37,7 @@ const START_GRACE: Duration = Duration::from_secs(10);
 enum LoggedChange {
     /// It is like that from now on.
     Now,
-    /// It is there for the first time, after [`Health::connecting`].
+    /// It is there for the first time, after [`Health::set_connecting`].
     Connected,
 }
 
@@ -137,7 +137,7 @@ impl Health {
 
     /// It is `status` because it was never connected yet, which is how every service
     /// starts. If it stays so, [`set`](Self::set) says so after a grace.
-    pub fn connecting(&self, component: &str, status: Status) {
+    pub fn set_connecting(&self, component: &str, status: Status) {
         let mut state = self.lock();
         if state.has_room_for(component) {
             let connecting = Component::new(status, true);
@@ -147,7 +147,7 @@ impl Health {
 
     pub fn set(&self, component: &str, status: Status) {
         let service = &*self.service;
-        let Some(change) = self.replace(component, &status) else {
+        let Some(change) = self.replace_status(component, &status) else {
             return;
         };
         match (status, change) {
@@ -167,7 +167,7 @@ impl Health {
     }
 
     /// Stores `status`. Returns the change if it is worth a log line.
-    fn replace(&self, component: &str, status: &Status) -> Option<LoggedChange> {
+    fn replace_status(&self, component: &str, status: &Status) -> Option<LoggedChange> {
         let mut state = self.lock();
         if let Some(current) = state.components.get_mut(component) {
             let same_kind =
@@ -202,7 +202,7 @@ impl Health {
     }
 
     /// Something worth seeing in the report: a policy's version, a role.
-    pub fn fact(&self, name: &str, value: impl Into<serde_json::Value>) {
+    pub fn set_fact(&self, name: &str, value: impl Into<serde_json::Value>) {
         let mut state = self.lock();
         if state.facts.len() < MAX_ENTRIES || state.facts.contains_key(name) {
             state.facts.insert(name.to_owned(), value.into());
@@ -210,7 +210,7 @@ impl Health {
     }
 
     /// How `component` is, if it was ever set.
-    pub fn component(&self, component: &str) -> Option<Status> {
+    pub fn component_status(&self, component: &str) -> Option<Status> {
         self.lock()
             .components
             .get(component)
@@ -344,7 +344,7 @@ mod tests {
     fn a_normal_start_is_no_error_and_one_that_stays_so_is() {
         let health = Health::new("probe".into(), CancellationToken::new());
         let text = logged(|| {
-            health.connecting("ledger", Status::Down("not connected yet".to_owned()));
+            health.set_connecting("ledger", Status::Down("not connected yet".to_owned()));
             health.down("ledger", "refused");
             assert!(!health.is_ready());
             health.ok("ledger");
@@ -356,7 +356,7 @@ mod tests {
         let text = logged(|| health.down("ledger", "refused"));
         assert!(text.contains("ERROR"), "{text}");
 
-        health.connecting("bus", Status::Degraded("not connected yet".to_owned()));
+        health.set_connecting("bus", Status::Degraded("not connected yet".to_owned()));
         let long_ago = Instant::now().checked_sub(START_GRACE).unwrap();
         health.lock().components.get_mut("bus").unwrap().since = long_ago;
         let text = logged(|| {
@@ -371,7 +371,7 @@ mod tests {
         let health = Health::new("probe".into(), CancellationToken::new());
         for number in 0..MAX_ENTRIES + 10 {
             health.ok(&format!("c{number}"));
-            health.fact(&format!("f{number}"), number);
+            health.set_fact(&format!("f{number}"), number);
         }
         let report = health.report();
         assert_eq!(report.components.len(), MAX_ENTRIES);

@@ -31,7 +31,7 @@ pub use config::{HttpConfig, ServiceConfig, ShutdownConfig, TelemetryConfig};
 pub use context::Context;
 pub use health::{Health, HealthReport, Status};
 pub use link_metrics::LinkMetrics;
-pub use main_loop::{Exit, HostError, host, main, run_with_args};
+pub use main_loop::{Exit, HostError, host_service, main, run_with_args};
 pub use metrics::Metrics;
 pub use reload::Reloaded;
 pub use supervisor::{OnFailure, Supervisor, TaskOutput};

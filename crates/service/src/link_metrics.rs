@@ -60,7 +60,7 @@ impl Readings {
 
 impl LinkMetrics {
     /// Shows each count as `<prefix>_<name>_total` and the gauge as `<prefix>_<name>`; all
-    /// are zero until a connection is [followed](Self::follow).
+    /// are zero until a connection is [followed](Self::set_reader).
     pub fn new(metrics: &Metrics, (prefix, counts, up): LinkMetricNames) -> Self {
         let link = Self(Arc::new(State {
             prefix,
@@ -75,7 +75,7 @@ impl LinkMetrics {
 
     /// From now on `read` gives the counters, in their order, and whether the link is up.
     /// What was counted before stays counted.
-    pub fn follow(&self, read: impl Fn() -> (Vec<u64>, bool) + Send + Sync + 'static) {
+    pub fn set_reader(&self, read: impl Fn() -> (Vec<u64>, bool) + Send + Sync + 'static) {
         let mut readings = self.readings();
         readings.before = readings.read().0;
         readings.now = Some(Box::new(read));
@@ -99,7 +99,7 @@ impl Collector for LinkMetrics {
         for (place, (name, help)) in self.0.counts.iter().enumerate() {
             let metric = ConstCounter::new(counts.get(place).copied().unwrap_or_default());
             let name = format!("{prefix}_{name}");
-            let help = sentence(help);
+            let help = with_full_stop(help);
             metric.encode(encoder.encode_descriptor(
                 &name,
                 &help,
@@ -109,13 +109,13 @@ impl Collector for LinkMetrics {
         }
         let (name, help) = self.0.up;
         let metric = ConstGauge::new(i64::from(up));
-        let (name, help) = (format!("{prefix}_{name}"), sentence(help));
+        let (name, help) = (format!("{prefix}_{name}"), with_full_stop(help));
         metric.encode(encoder.encode_descriptor(&name, &help, None, metric.metric_type())?)
     }
 }
 
 /// With one full stop, as the registry writes its own.
-fn sentence(help: &str) -> String {
+fn with_full_stop(help: &str) -> String {
     format!("{}.", help.trim().trim_end_matches('.'))
 }
 
@@ -132,14 +132,14 @@ mod tests {
         let link = LinkMetrics::new(&metrics, shown);
         let text = || metrics.encode().expect("encodes");
         assert!(text().contains("x_line_dials_total 0\n"), "{}", text());
-        link.follow(|| (vec![3, 1], true));
+        link.set_reader(|| (vec![3, 1], true));
         let first = text();
         assert!(first.contains("# HELP x_line_dials Times it was dialled.\n"));
         assert!(first.contains("# TYPE x_line_dials counter\n"), "{first}");
         assert!(first.contains("x_line_dials_total 3\n"), "{first}");
         assert!(first.contains("x_line_up 1\n"), "{first}");
         // Another connection begins at nothing.
-        link.follow(|| (vec![1, 0], false));
+        link.set_reader(|| (vec![1, 0], false));
         let second = text();
         assert!(second.contains("x_line_dials_total 4\n"), "{second}");
         assert!(second.contains("x_line_drops_total 1\n"), "{second}");

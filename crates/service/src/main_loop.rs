@@ -16,7 +16,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::config::{self, ConfigError, Loaded, ServiceConfig, Sources};
-use crate::supervisor::caught;
+use crate::supervisor::catch_panic;
 use crate::{Context, Service, ops, telemetry};
 
 /// What `run` gets beyond the grace, to report its own timeouts.
@@ -74,7 +74,7 @@ pub fn main<S: Service>() -> ExitCode {
 
 /// [`main`] with the arguments given, the program's name first.
 pub fn run_with_args<S: Service>(args: impl IntoIterator<Item = OsString>) -> Exit {
-    let matches = match command::<S>().try_get_matches_from(args) {
+    let matches = match build_command::<S>().try_get_matches_from(args) {
         Ok(matches) => matches,
         Err(error) => {
             // --help and --version arrive here too, and are no mistakes. When the
@@ -98,15 +98,15 @@ pub fn run_with_args<S: Service>(args: impl IntoIterator<Item = OsString>) -> Ex
 
     let loaded = match config::load::<S>(&sources) {
         Ok(loaded) => loaded,
-        Err(error) => return reject_config(&error),
+        Err(error) => return report_config_error(&error),
     };
-    match inspect::<S>(&matches, &loaded) {
+    match run_config_flags::<S>(&matches, &loaded) {
         Some(exit) => exit,
-        None => start::<S>(loaded),
+        None => start_process::<S>(loaded),
     }
 }
 
-fn command<S: Service>() -> Command {
+fn build_command<S: Service>() -> Command {
     let name = format!("airlock-{}", S::NAME);
     Command::new(S::NAME)
         .bin_name(name.clone())
@@ -151,13 +151,13 @@ fn print_error(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-fn reject_config(error: &ConfigError) -> Exit {
+fn report_config_error(error: &ConfigError) -> Exit {
     print_error(&format!("error: {error}"));
     Exit::Config
 }
 
 /// The two flags that inspect the configuration without running.
-fn inspect<S: Service>(matches: &ArgMatches, loaded: &Loaded<S::Config>) -> Option<Exit> {
+fn run_config_flags<S: Service>(matches: &ArgMatches, loaded: &Loaded<S::Config>) -> Option<Exit> {
     if matches.get_flag("print-config") {
         return Some(match serde_json::to_string_pretty(&loaded.config) {
             // JSON is YAML, so this can be saved and edited.
@@ -181,7 +181,7 @@ fn inspect<S: Service>(matches: &ArgMatches, loaded: &Loaded<S::Config>) -> Opti
     None
 }
 
-fn start<S: Service>(loaded: Loaded<S::Config>) -> Exit {
+fn start_process<S: Service>(loaded: Loaded<S::Config>) -> Exit {
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -227,7 +227,7 @@ async fn run_process<S: Service>(loaded: Loaded<S::Config>) -> anyhow::Result<()
     if !loaded.ignored.is_empty() {
         tracing::info!(variables = ?loaded.ignored, "settings of other services ignored");
     }
-    let result = host::<S>(loaded.config, ctx).await;
+    let result = host_service::<S>(loaded.config, ctx).await;
     if result.is_ok() {
         tracing::info!(service = S::NAME, "stopped");
     }
@@ -249,7 +249,7 @@ async fn handle_signals((mut terminate, mut interrupt): (Signal, Signal), ctx: C
     let name = next().await;
     print_error(&format!(
         "error: second signal ({name}), exiting at once; still running: {}",
-        ctx.tasks.live().join(", ")
+        ctx.tasks.running_tasks().join(", ")
     ));
     std::process::exit(i32::from(Exit::Failed.code()));
 }
@@ -265,10 +265,10 @@ fn log_panics() {
 
 /// Runs the service in `ctx` until it ends or `ctx.shutdown` is cancelled, then
 /// drains its tasks. Telemetry is the host's affair.
-pub async fn host<S: Service>(config: S::Config, ctx: Context) -> Result<(), HostError> {
+pub async fn host_service<S: Service>(config: S::Config, ctx: Context) -> Result<(), HostError> {
     let grace = config.shutdown().grace();
     if !S::SERVES_HTTP && !config.http().listen.is_empty() {
-        ops::serve(config.http(), ops::standalone(&ctx), &ctx).await?;
+        ops::serve(config.http(), ops::standalone_router(&ctx), &ctx).await?;
     }
 
     let stopping_since = OnceLock::new();
@@ -278,7 +278,7 @@ pub async fn host<S: Service>(config: S::Config, ctx: Context) -> Result<(), Hos
         tokio::time::sleep_until((since + grace + REPORT_MARGIN).into()).await;
     };
     let finished = tokio::select! {
-        result = caught(S::run(config, ctx.clone())) => Some(result),
+        result = catch_panic(S::run(config, ctx.clone())) => Some(result),
         () = deadline => None,
     };
     // Also after an early end of `run`: its tasks must not outlive it.

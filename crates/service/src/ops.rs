@@ -30,17 +30,17 @@ pub enum ServeError {
 /// the other router may have one.
 pub fn router(ctx: &Context) -> Router {
     Router::new()
-        .route("/health/live", get(live))
-        .route("/health/ready", get(ready))
-        .route("/metrics", get(metrics))
-        .route("/health/{*rest}", axum::routing::any(mounted))
+        .route("/health/live", get(get_liveness))
+        .route("/health/ready", get(get_readiness))
+        .route("/metrics", get(get_metrics))
+        .route("/health/{*rest}", axum::routing::any(route_to_mounted))
         .with_state(ctx.clone())
 }
 
 /// The operations routes for a server of their own: everything mounted on `ctx`
 /// is reachable.
-pub fn standalone(ctx: &Context) -> Router {
-    router(ctx).fallback_service(axum::routing::any(mounted).with_state(ctx.clone()))
+pub fn standalone_router(ctx: &Context) -> Router {
+    router(ctx).fallback_service(axum::routing::any(route_to_mounted).with_state(ctx.clone()))
 }
 
 /// Listens and serves `router` as a task of `ctx` until shutdown, then lets requests in
@@ -61,7 +61,7 @@ pub async fn serve(
     let router = router.layer(CatchPanicLayer::new());
     let (config, shutdown) = (config.clone(), ctx.shutdown.clone());
     ctx.tasks.spawn("http", OnFailure::StopService, async move {
-        server::serve(listener, router, config, shutdown).await;
+        server::serve_connections(listener, router, config, shutdown).await;
     });
     tracing::info!(service = ctx.name(), version = crate::VERSION, %address, "listening for HTTP");
     ctx.set_http_address(address);
@@ -70,7 +70,7 @@ pub async fn serve(
 
 /// The process runs and its runtime answers; nothing more is claimed here, or a
 /// broken dependency would get the process killed.
-async fn live(State(ctx): State<Context>) -> Response {
+async fn get_liveness(State(ctx): State<Context>) -> Response {
     Json(serde_json::json!({
         "status": "live",
         "service": ctx.name(),
@@ -79,7 +79,7 @@ async fn live(State(ctx): State<Context>) -> Response {
     .into_response()
 }
 
-async fn ready(State(ctx): State<Context>) -> Response {
+async fn get_readiness(State(ctx): State<Context>) -> Response {
     let report = ctx.health.report();
     let status = if report.ready {
         StatusCode::OK
@@ -89,7 +89,7 @@ async fn ready(State(ctx): State<Context>) -> Response {
     (status, Json(report)).into_response()
 }
 
-async fn metrics(State(ctx): State<Context>) -> Response {
+async fn get_metrics(State(ctx): State<Context>) -> Response {
     match ctx.metrics.encode() {
         Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
         Err(error) => {
@@ -101,8 +101,8 @@ async fn metrics(State(ctx): State<Context>) -> Response {
 
 /// Looks the route up anew for each request, since routes may be mounted while
 /// the server runs. These are rare requests, so building the table is fine.
-async fn mounted(State(ctx): State<Context>, request: Request) -> Response {
-    match ctx.mounted().oneshot(request).await {
+async fn route_to_mounted(State(ctx): State<Context>, request: Request) -> Response {
+    match ctx.mounted_routes().oneshot(request).await {
         Ok(response) => response,
         Err(never) => match never {},
     }

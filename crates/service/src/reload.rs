@@ -42,7 +42,7 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
 
     /// Loads `path` now and again whenever it changes, as a task of `ctx`.
     /// `component` is its name in health.
-    pub async fn open<E, L>(
+    pub async fn load_and_watch<E, L>(
         component: &str,
         path: impl Into<PathBuf>,
         load: L,
@@ -56,7 +56,7 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
         let load = Arc::new(load);
         // Watch first: a change while loading must not be missed.
         let mut notices = watch_file(&path, ctx);
-        let value = match load_aside(&path, &load).await {
+        let value = match load_blocking(&path, &load).await {
             Ok(value) => value,
             Err(message) => return Err(ReloadError { path, message }),
         };
@@ -68,8 +68,8 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
         let health = ctx.health.clone();
         ctx.tasks.spawn(format!("reload {component}"), OnFailure::Log, async move {
             while notices.recv().await.is_some() {
-                let result = load_aside(&path, &load).await;
-                match this.accept(result) {
+                let result = load_blocking(&path, &load).await;
+                match this.apply_load_result(result) {
                     Ok(generation) => {
                         tracing::info!(component, path = %path.display(), generation, "reloaded");
                         health.ok(&component);
@@ -92,7 +92,7 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
         Ok(reloaded)
     }
 
-    fn accept(&self, result: Result<T, String>) -> Result<u64, String> {
+    fn apply_load_result(&self, result: Result<T, String>) -> Result<u64, String> {
         match result {
             Ok(value) => {
                 self.value.store(Arc::new(value));
@@ -129,7 +129,7 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
 }
 
 /// Loads on a thread for blocking work: it reads a file and may compile a policy.
-async fn load_aside<T, E, L>(path: &Path, load: &Arc<L>) -> Result<T, String>
+async fn load_blocking<T, E, L>(path: &Path, load: &Arc<L>) -> Result<T, String>
 where
     T: Send + 'static,
     E: Display + Send + 'static,

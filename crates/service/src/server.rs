@@ -46,7 +46,7 @@ const TOO_MANY_CONNECTIONS: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnec
     retry-after: 1\r\ncontent-length: 0\r\n\r\n";
 
 /// Serves until `shutdown`, then lets requests in progress finish.
-pub(crate) async fn serve(
+pub(crate) async fn serve_connections(
     listener: TcpListener,
     router: Router,
     config: HttpConfig,
@@ -64,7 +64,7 @@ pub(crate) async fn serve(
             Ok(accepted) => accepted,
             Err(error) => {
                 // Of one client, which is gone; or the system is out of descriptors.
-                if !is_of_client(&error) {
+                if !is_client_error(&error) {
                     tracing::error!(%error, "accepting a connection failed");
                     tokio::time::sleep(ACCEPT_RETRY).await;
                 }
@@ -80,11 +80,14 @@ pub(crate) async fn serve(
                     remote,
                     slot,
                 };
-                tokio::spawn(connection.run(stream));
+                tokio::spawn(connection.serve_requests(stream));
             }
             Err(_) => {
                 tracing::debug!(max_connections, "connection rejected, too many open");
-                tokio::spawn(tokio::time::timeout(REJECT_TIMEOUT, reject(stream)));
+                tokio::spawn(tokio::time::timeout(
+                    REJECT_TIMEOUT,
+                    reject_connection(stream),
+                ));
             }
         }
     }
@@ -93,7 +96,7 @@ pub(crate) async fn serve(
     drop(slots.acquire_many(max_connections).await);
 }
 
-fn is_of_client(error: &io::Error) -> bool {
+fn is_client_error(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::ConnectionRefused
@@ -102,7 +105,7 @@ fn is_of_client(error: &io::Error) -> bool {
     )
 }
 
-async fn reject(mut stream: TcpStream) -> io::Result<()> {
+async fn reject_connection(mut stream: TcpStream) -> io::Result<()> {
     stream.write_all(TOO_MANY_CONNECTIONS).await?;
     stream.shutdown().await
 }
@@ -116,7 +119,7 @@ struct Connection {
 }
 
 impl Connection {
-    async fn run(self, stream: TcpStream) {
+    async fn serve_requests(self, stream: TcpStream) {
         // Without this small answers wait for the client's delayed acknowledgement.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "setting TCP_NODELAY failed");
@@ -140,7 +143,7 @@ impl Connection {
             let handling = Handling::new(&tracked);
             async move {
                 let _handling = handling;
-                Ok::<_, Infallible>(respond(router, request, limit).await)
+                Ok::<_, Infallible>(handle_request(router, request, limit).await)
             }
         });
         let mut builder = http1::Builder::new();
@@ -150,7 +153,7 @@ impl Connection {
         let mut stopping = false;
         loop {
             // The connection's activity may change meanwhile, so it is checked more often.
-            let wait = activity.left(&config, stopping).min(check_every);
+            let wait = activity.time_left(&config, stopping).min(check_every);
             tokio::select! {
                 ended = connection.as_mut() => {
                     if let Err(error) = ended {
@@ -163,7 +166,7 @@ impl Connection {
                     connection.as_mut().graceful_shutdown();
                 }
                 () = tokio::time::sleep(wait) => {
-                    if activity.left(&config, stopping).is_zero() {
+                    if activity.time_left(&config, stopping).is_zero() {
                         tracing::debug!("idle connection closed");
                         return;
                     }
@@ -173,7 +176,11 @@ impl Connection {
     }
 }
 
-async fn respond(router: Router, request: Request<Incoming>, limit: usize) -> Response<Body> {
+async fn handle_request(
+    router: Router,
+    request: Request<Incoming>,
+    limit: usize,
+) -> Response<Body> {
     let head = request.headers().iter();
     let head: usize = head
         .map(|(name, value)| name.as_str().len() + value.len() + 4)
@@ -210,22 +217,22 @@ impl Activity {
         }
     }
 
-    fn now(&self) -> u64 {
+    fn elapsed_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(NONE - 1)
     }
 
-    fn read(&self) {
+    fn record_read(&self) {
         if !self.handling.load(Ordering::Relaxed) && self.head.load(Ordering::Relaxed) == NONE {
-            self.head.store(self.now(), Ordering::Relaxed);
+            self.head.store(self.elapsed_ms(), Ordering::Relaxed);
         }
     }
 
-    fn wrote(&self) {
-        self.last.store(self.now(), Ordering::Relaxed);
+    fn record_write(&self) {
+        self.last.store(self.elapsed_ms(), Ordering::Relaxed);
     }
 
     /// How long the client may still take; zero when its time is over.
-    fn left(&self, config: &HttpConfig, stopping: bool) -> Duration {
+    fn time_left(&self, config: &HttpConfig, stopping: bool) -> Duration {
         if self.handling.load(Ordering::Relaxed) {
             // The handler keeps the time.
             return config.idle_timeout;
@@ -254,7 +261,7 @@ impl Handling {
 
 impl Drop for Handling {
     fn drop(&mut self) {
-        self.0.wrote();
+        self.0.record_write();
         self.0.handling.store(false, Ordering::Relaxed);
     }
 }
@@ -274,7 +281,7 @@ impl AsyncRead for TrackedStream {
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
         if polled.is_ready() && buffer.filled().len() > before {
-            self.activity.read();
+            self.activity.record_read();
         }
         polled
     }
@@ -288,7 +295,7 @@ impl AsyncWrite for TrackedStream {
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
         if polled.is_ready() {
-            self.activity.wrote();
+            self.activity.record_write();
         }
         polled
     }
@@ -300,7 +307,7 @@ impl AsyncWrite for TrackedStream {
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
         if polled.is_ready() {
-            self.activity.wrote();
+            self.activity.record_write();
         }
         polled
     }

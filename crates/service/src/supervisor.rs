@@ -23,7 +23,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::Metrics;
 
-const RESTART: Backoff = Backoff::millis(100, 30_000);
+const RESTART: Backoff = Backoff::from_millis(100, 30_000);
 /// A run of this length counts as recovered: the next pause is short again.
 const RECOVERED_AFTER: Duration = Duration::from_secs(60);
 
@@ -96,7 +96,7 @@ impl Inner {
         lock(&self.tasks)
     }
 
-    fn failed(&self, name: &str, error: &anyhow::Error) {
+    fn record_failure(&self, name: &str, error: &anyhow::Error) {
         self.failures.inc();
         tracing::error!(task = name, error = format!("{error:#}"), "task failed");
     }
@@ -129,11 +129,11 @@ impl Supervisor {
     {
         let name = name.into();
         let inner = Arc::clone(&self.inner);
-        self.start(name.clone(), async move {
-            let Err(error) = caught(future).await else {
+        self.start_task(name.clone(), async move {
+            let Err(error) = catch_panic(future).await else {
                 return;
             };
-            inner.failed(&name, &error);
+            inner.record_failure(&name, &error);
             match on_failure {
                 OnFailure::Log => {}
                 OnFailure::StopService => {
@@ -154,15 +154,15 @@ impl Supervisor {
     {
         let name = name.into();
         let inner = Arc::clone(&self.inner);
-        self.start(name.clone(), async move {
+        self.start_task(name.clone(), async move {
             let mut backoff = RESTART;
             loop {
                 let started = Instant::now();
                 // Calling `make` inside the guarded future catches its panics too.
-                let Err(error) = caught(async { make().await }).await else {
+                let Err(error) = catch_panic(async { make().await }).await else {
                     return;
                 };
-                inner.failed(&name, &error);
+                inner.record_failure(&name, &error);
                 if started.elapsed() >= RECOVERED_AFTER {
                     backoff.reset();
                 }
@@ -175,7 +175,11 @@ impl Supervisor {
         });
     }
 
-    fn start(&self, name: Cow<'static, str>, future: impl Future<Output = ()> + Send + 'static) {
+    fn start_task(
+        &self,
+        name: Cow<'static, str>,
+        future: impl Future<Output = ()> + Send + 'static,
+    ) {
         // Listed first, so that a task which ends at once finds itself to take off.
         // The list is not locked while spawning: a runtime that has shut down drops
         // the future on the spot, and with it the entry, which takes the lock.
@@ -201,7 +205,7 @@ impl Supervisor {
     }
 
     /// The names of the tasks now running.
-    pub fn live(&self) -> Vec<String> {
+    pub fn running_tasks(&self) -> Vec<String> {
         self.inner
             .lock()
             .live
@@ -246,7 +250,7 @@ impl Supervisor {
 }
 
 /// `future`'s result, with a panic turned into an error.
-pub(crate) async fn caught<F: Future<Output: TaskOutput>>(future: F) -> anyhow::Result<()> {
+pub(crate) async fn catch_panic<F: Future<Output: TaskOutput>>(future: F) -> anyhow::Result<()> {
     match AssertUnwindSafe(future).catch_unwind().await {
         Ok(output) => output.into_result(),
         Err(payload) => {

@@ -85,10 +85,10 @@ impl Guard {
 /// be called inside the tokio runtime.
 pub fn init(name: &str, config: &TelemetryConfig) -> Result<Guard, TelemetryError> {
     // Checked before anything global is touched.
-    let log_filter = filter(config)?;
+    let log_filter = build_log_filter(config)?;
     let provider = match config.otlp_endpoint.as_deref() {
         None | Some("") => None,
-        Some(endpoint) => Some(provider(name, endpoint, config.sample_ratio)?),
+        Some(endpoint) => Some(build_tracer_provider(name, endpoint, config.sample_ratio)?),
     };
 
     let terminal = std::io::stderr().is_terminal();
@@ -120,7 +120,7 @@ pub fn init(name: &str, config: &TelemetryConfig) -> Result<Guard, TelemetryErro
             Some(
                 tracing_opentelemetry::layer()
                     .with_tracer(provider.tracer("airlock"))
-                    .with_filter(filter(config)?.and(own)),
+                    .with_filter(build_log_filter(config)?.and(own)),
             )
         }
     };
@@ -136,7 +136,7 @@ pub fn init(name: &str, config: &TelemetryConfig) -> Result<Guard, TelemetryErro
 }
 
 /// `RUST_LOG` where it is set, else the configured level.
-fn filter(config: &TelemetryConfig) -> Result<EnvFilter, TelemetryError> {
+fn build_log_filter(config: &TelemetryConfig) -> Result<EnvFilter, TelemetryError> {
     let text = std::env::var("RUST_LOG")
         .ok()
         .filter(|text| !text.is_empty())
@@ -144,7 +144,7 @@ fn filter(config: &TelemetryConfig) -> Result<EnvFilter, TelemetryError> {
     EnvFilter::try_new(&text).map_err(|source| TelemetryError::Filter { text, source })
 }
 
-fn provider(
+fn build_tracer_provider(
     name: &str,
     endpoint: &str,
     sample_ratio: f64,

@@ -30,7 +30,7 @@ struct Fingerprint {
 }
 
 impl Fingerprint {
-    fn of(path: &Path) -> Self {
+    fn of_file(path: &Path) -> Self {
         Self {
             target: std::fs::canonicalize(path).ok(),
             stat: std::fs::metadata(path).ok().map(|stat| {
@@ -55,7 +55,7 @@ impl Fingerprint {
 /// Start watching before reading the file, or a change between the two is missed.
 pub fn watch_file(path: impl Into<PathBuf>, ctx: &Context) -> mpsc::Receiver<()> {
     let path = path.into();
-    let before = Fingerprint::of(&path);
+    let before = Fingerprint::of_file(&path);
     let (hint, hints) = mpsc::channel(1);
     let (notice, notices) = mpsc::channel(1);
     let watcher = match watch_folder(&path, hint) {
@@ -73,7 +73,7 @@ pub fn watch_file(path: impl Into<PathBuf>, ctx: &Context) -> mpsc::Receiver<()>
             let _watcher = watcher;
             tokio::select! {
                 () = shutdown.cancelled() => {}
-                () = follow(path, before, hints, notice) => {}
+                () = notify_of_changes(path, before, hints, notice) => {}
             }
         },
     );
@@ -98,7 +98,7 @@ fn watch_folder(path: &Path, hint: mpsc::Sender<()>) -> notify::Result<Recommend
     Ok(watcher)
 }
 
-async fn follow(
+async fn notify_of_changes(
     path: PathBuf,
     mut before: Fingerprint,
     mut hints: mpsc::Receiver<()>,
@@ -120,7 +120,7 @@ async fn follow(
             _ = poll.tick() => {}
             () = notice.closed() => return,
         }
-        let now = Fingerprint::of(&path);
+        let now = Fingerprint::of_file(&path);
         if now != before {
             before = now;
             // Full means that the receiver has yet to look, and will see this too.

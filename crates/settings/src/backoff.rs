@@ -23,7 +23,7 @@ impl Backoff {
     }
 
     /// The same in milliseconds.
-    pub const fn millis(first: u64, longest: u64) -> Self {
+    pub const fn from_millis(first: u64, longest: u64) -> Self {
         Self::new(Duration::from_millis(first), Duration::from_millis(longest))
     }
 
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_the_longest_and_begin_again_after_a_success() {
-        let mut backoff = Backoff::millis(50, 300);
+        let mut backoff = Backoff::from_millis(50, 300);
         let mut some =
             |n: usize| -> Vec<u128> { (0..n).map(|_| backoff.pause().as_millis()).collect() };
         assert_eq!(some(5), [50, 100, 200, 300, 300]);

@@ -3,7 +3,7 @@
 //!
 //! A bare number is refused. Whether it means seconds or milliseconds is exactly
 //! the mistake that such fields see most. A field whose name says its unit (`_ms`,
-//! `_seconds`) takes a bare number of it as well: see [`millis`] and [`seconds`].
+//! `_seconds`) takes a bare number of it as well: see [`deserialize_millis`] and [`deserialize_seconds`].
 
 use std::fmt;
 use std::time::Duration;
@@ -137,7 +137,7 @@ struct CountVisitor {
 }
 
 impl CountVisitor {
-    fn count<E: serde::de::Error>(&self, text: &str) -> Result<u64, E> {
+    fn parse_count<E: serde::de::Error>(&self, text: &str) -> Result<u64, E> {
         if let Ok(number) = text.trim().parse() {
             return Ok(number);
         }
@@ -160,7 +160,7 @@ impl Visitor<'_> for CountVisitor {
     }
 
     fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<u64, E> {
-        self.count(text)
+        self.parse_count(text)
     }
 
     fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<u64, E> {
@@ -168,20 +168,20 @@ impl Visitor<'_> for CountVisitor {
     }
 
     fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<u64, E> {
-        self.count(&number.to_string())
+        self.parse_count(&number.to_string())
     }
 }
 
 /// For `#[serde(deserialize_with = …)]` on a field that counts milliseconds: `1500`, and
 /// `1s500ms` as well.
-pub fn millis<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+pub fn deserialize_millis<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     let unit = Duration::from_millis(1);
     deserializer.deserialize_any(CountVisitor { unit })
 }
 
 /// For `#[serde(deserialize_with = …)]` on a field that counts seconds: `90`, and `1m30s`
 /// as well.
-pub fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+pub fn deserialize_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     let unit = Duration::from_secs(1);
     deserializer.deserialize_any(CountVisitor { unit })
 }
@@ -194,9 +194,9 @@ mod tests {
     fn a_field_that_names_its_unit_takes_a_bare_number_and_a_duration() {
         #[derive(Debug, PartialEq, serde::Deserialize)]
         struct Fields {
-            #[serde(deserialize_with = "millis")]
+            #[serde(deserialize_with = "deserialize_millis")]
             pause_ms: u64,
-            #[serde(deserialize_with = "seconds")]
+            #[serde(deserialize_with = "deserialize_seconds")]
             grace_seconds: u64,
         }
         let read = |json: &str| serde_json::from_str::<Fields>(json);

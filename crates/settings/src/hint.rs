@@ -9,7 +9,7 @@ pub fn nearest<'a>(word: &str, candidates: &[&'a str]) -> Option<&'a str> {
     let word = word.to_lowercase();
     candidates
         .iter()
-        .map(|c| (distance(&word, c), *c))
+        .map(|c| (edit_distance(&word, c), *c))
         .filter(|(d, c)| *d <= 1 + c.len() / 4)
         .min()
         .map(|(_, c)| c)
@@ -24,7 +24,7 @@ pub fn suggest(word: &str, candidates: &[&str]) -> String {
 }
 
 /// Levenshtein's distance, one row at a time.
-fn distance(a: &str, b: &str) -> usize {
+fn edit_distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, ca) in a.chars().enumerate() {
@@ -51,9 +51,9 @@ mod tests {
 
     #[test]
     fn distances_are_right() {
-        assert_eq!(distance("", "abc"), 3);
-        assert_eq!(distance("kitten", "sitting"), 3);
-        assert_eq!(distance("deny", "deny"), 0);
+        assert_eq!(edit_distance("", "abc"), 3);
+        assert_eq!(edit_distance("kitten", "sitting"), 3);
+        assert_eq!(edit_distance("deny", "deny"), 0);
     }
 
     #[test]

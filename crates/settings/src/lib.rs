@@ -12,5 +12,5 @@ pub mod duration;
 pub mod hint;
 
 pub use backoff::Backoff;
-pub use secret::{MASK, Secret, SecretUrl, mask_url, revealed};
+pub use secret::{MASK, Secret, SecretUrl, mask_url, with_secrets_revealed};
 pub use sync::lock;

@@ -9,7 +9,7 @@
 //!
 //! There is one exception to the first: the defaults of a configuration travel through
 //! serde to become the lowest layer, and a masked default would come back as the mask.
-//! [`revealed`] lifts it for that one call on that one thread. Rejected: leaving secrets
+//! [`with_secrets_revealed`] lifts it for that one call on that one thread. Rejected: leaving secrets
 //! out of the defaults layer, because a nested default that differs from its type's own
 //! default would silently be lost.
 
@@ -28,7 +28,7 @@ thread_local! {
 }
 
 /// Runs `f` with secrets serialising as their values, on this thread only.
-pub fn revealed<R>(f: impl FnOnce() -> R) -> R {
+pub fn with_secrets_revealed<R>(f: impl FnOnce() -> R) -> R {
     /// Restores the mask also when `f` panics.
     struct Restore;
     impl Drop for Restore {
@@ -204,7 +204,10 @@ impl Serialize for SecretUrl {
 impl<'de> Deserialize<'de> for SecretUrl {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = deserializer.deserialize_any(SecretVisitor)?;
-        if addresses(&text).iter().any(|address| is_masked(address)) {
+        if split_addresses(&text)
+            .iter()
+            .any(|address| is_masked(address))
+        {
             return Err(D::Error::custom(MASKED));
         }
         Ok(Self(text.into()))
@@ -215,21 +218,24 @@ impl<'de> Deserialize<'de> for SecretUrl {
 /// commas are understood. It rather masks too much than too little: passwords are
 /// often written without the escaping that would make the URL well formed.
 pub fn mask_url(url: &str) -> String {
-    let masked: Vec<String> = addresses(url).into_iter().map(mask_one).collect();
+    let masked: Vec<String> = split_addresses(url)
+        .into_iter()
+        .map(mask_single_url)
+        .collect();
     masked.join(",")
 }
 
 /// Whether this is what [`mask_url`] gave, and not an address that was configured.
 fn is_masked(address: &str) -> bool {
-    address.contains(MASK) && mask_one(address) == address
+    address.contains(MASK) && mask_single_url(address) == address
 }
 
 /// The addresses of a list. A comma starts another address only when a scheme follows it;
 /// otherwise it may be part of a password.
-fn addresses(list: &str) -> Vec<&str> {
+fn split_addresses(list: &str) -> Vec<&str> {
     let mut items = Vec::new();
     let mut rest = list;
-    while let Some(at) = next_address(rest) {
+    while let Some(at) = find_next_address(rest) {
         items.push(rest[..at].trim());
         rest = &rest[at + 1..];
     }
@@ -238,7 +244,7 @@ fn addresses(list: &str) -> Vec<&str> {
 }
 
 /// The position of the comma before the next `scheme://`.
-fn next_address(text: &str) -> Option<usize> {
+fn find_next_address(text: &str) -> Option<usize> {
     text.match_indices(',').map(|(at, _)| at).find(|&at| {
         let tail = text[at + 1..].trim_start();
         tail.find("://").is_some_and(|scheme_end| {
@@ -250,7 +256,7 @@ fn next_address(text: &str) -> Option<usize> {
     })
 }
 
-fn mask_one(url: &str) -> String {
+fn mask_single_url(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else {
         // Not a URL. A bare host:port is harmless, anything else may not be.
         let harmless = !url.contains(['@', '=', ' ']);
@@ -345,9 +351,9 @@ mod tests {
     #[test]
     fn the_mask_returns_after_a_reveal_even_when_it_panics() {
         let secret = Secret::from("hunter2");
-        let shown = revealed(|| serde_json::to_string(&secret)).expect("serialises");
+        let shown = with_secrets_revealed(|| serde_json::to_string(&secret)).expect("serialises");
         assert_eq!(shown, "\"hunter2\"");
-        let _ = std::panic::catch_unwind(|| revealed(|| panic!("inside")));
+        let _ = std::panic::catch_unwind(|| with_secrets_revealed(|| panic!("inside")));
         assert_eq!(
             serde_json::to_string(&secret).expect("serialises"),
             "\"***\""

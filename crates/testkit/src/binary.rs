@@ -24,8 +24,8 @@ pub fn repository_root() -> PathBuf {
 }
 
 /// The path of a binary or example of this workspace, built if need be.
-pub async fn binary(name: &str) -> anyhow::Result<PathBuf> {
-    let folder = tokio::task::spawn_blocking(folder)
+pub async fn binary_path(name: &str) -> anyhow::Result<PathBuf> {
+    let folder = tokio::task::spawn_blocking(binaries_folder)
         .await
         .context("building the binaries")??;
     [folder.join(name), folder.join("examples").join(name)]
@@ -35,7 +35,7 @@ pub async fn binary(name: &str) -> anyhow::Result<PathBuf> {
 }
 
 /// The folder with the binaries. Built the first time this process asks.
-fn folder() -> anyhow::Result<PathBuf> {
+fn binaries_folder() -> anyhow::Result<PathBuf> {
     static BUILT: Mutex<Option<PathBuf>> = Mutex::new(None);
     let mut built = lock(&BUILT);
     if let Some(folder) = built.as_ref() {
@@ -54,7 +54,7 @@ fn folder() -> anyhow::Result<PathBuf> {
         }
         None => {
             let test = std::env::current_exe().context("finding the running test")?;
-            let place = BuildPlace::of(&test)?;
+            let place = BuildPlace::from_test_executable(&test)?;
             place.build_once()?;
             place.folder
         }
@@ -75,7 +75,7 @@ struct BuildPlace {
 
 impl BuildPlace {
     /// Test executables are `<target>[/<triple>]/<profile>/deps/<name>`.
-    fn of(test: &Path) -> anyhow::Result<Self> {
+    fn from_test_executable(test: &Path) -> anyhow::Result<Self> {
         let deps = test.parent();
         let Some(folder) = deps.filter(|d| d.ends_with("deps")).and_then(Path::parent) else {
             bail!("{} is not where cargo puts tests", test.display());
@@ -154,7 +154,8 @@ mod tests {
 
     #[test]
     fn the_running_test_says_where_to_build() {
-        let place = BuildPlace::of(&std::env::current_exe().expect("exe")).expect("place");
+        let place = BuildPlace::from_test_executable(&std::env::current_exe().expect("exe"))
+            .expect("place");
         assert!(place.folder.join("deps").is_dir());
         assert!(place.folder.starts_with(&place.target_dir));
     }
@@ -166,14 +167,15 @@ mod tests {
         let test = top
             .path()
             .join("x86_64-unknown-linux-musl/release/deps/it-1");
-        let place = BuildPlace::of(&test).expect("place");
+        let place = BuildPlace::from_test_executable(&test).expect("place");
         assert_eq!(place.triple.as_deref(), Some("x86_64-unknown-linux-musl"));
         assert_eq!(place.profile, "release");
         assert_eq!(place.target_dir, top.path());
 
-        let place = BuildPlace::of(&top.path().join("debug/deps/it-1")).expect("place");
+        let place =
+            BuildPlace::from_test_executable(&top.path().join("debug/deps/it-1")).expect("place");
         assert_eq!((place.profile.as_str(), place.triple), ("dev", None));
-        assert!(BuildPlace::of(Path::new("/usr/bin/true")).is_err());
+        assert!(BuildPlace::from_test_executable(Path::new("/usr/bin/true")).is_err());
     }
 
     #[test]

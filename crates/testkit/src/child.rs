@@ -117,7 +117,7 @@ impl Child {
             pid,
             ended: None,
         };
-        watchdog::add(child.id())?;
+        watchdog::watch_process(child.id())?;
         gate.context("the new process has no stdin")?
             .write_all(b"go\n")
             .with_context(|| format!("letting {} start", program.display()))?;
@@ -142,7 +142,7 @@ impl Child {
         if self.ended.is_none()
             && let Some(status) = self.inner.try_wait().context("waiting for a child")?
         {
-            self.note_end(status);
+            self.record_exit(status);
         }
         Ok(self.ended)
     }
@@ -162,13 +162,13 @@ impl Child {
         self.wait_stopped(&[self.id()])?;
         let children = proc_table::descendants(self.id())?;
         for child in &children {
-            send(*child, Signal::STOP)?;
+            send_signal(*child, Signal::STOP)?;
         }
         self.wait_stopped(&children)
     }
 
     fn wait_stopped(&self, pids: &[i32]) -> anyhow::Result<()> {
-        proc_table::wait_until(pids, SIGNAL_BOUND, "stopped", |state| {
+        proc_table::wait_for_process_states(pids, SIGNAL_BOUND, "stopped", |state| {
             matches!(state, 'T' | 't')
         })
     }
@@ -176,7 +176,7 @@ impl Child {
     /// Lets a frozen process and its descendants go on.
     pub fn cont(&mut self) -> anyhow::Result<()> {
         for child in proc_table::descendants(self.id())? {
-            send(child, Signal::CONT)?;
+            send_signal(child, Signal::CONT)?;
         }
         self.signal(Signal::CONT)
     }
@@ -190,27 +190,27 @@ impl Child {
         self.wait_stopped(&[self.id()])?;
         let children = proc_table::descendants(self.id())?;
         for child in &children {
-            send(*child, Signal::KILL)?;
+            send_signal(*child, Signal::KILL)?;
         }
         // The group too, for a grandchild whose parent had already gone.
         match kill_process_group(self.pid, Signal::KILL) {
             Ok(()) | Err(Errno::SRCH | Errno::PERM) => {}
             Err(error) => return Err(error).context("killing a process group"),
         }
-        send(self.id(), Signal::KILL)?;
+        send_signal(self.id(), Signal::KILL)?;
         let status = self.inner.wait().context("waiting for a killed child")?;
-        self.note_end(status);
-        proc_table::wait_until(&children, SIGNAL_BOUND, "gone", |_| false)
+        self.record_exit(status);
+        proc_table::wait_for_process_states(&children, SIGNAL_BOUND, "gone", |_| false)
     }
 
-    fn note_end(&mut self, status: ExitStatus) {
-        watchdog::remove(self.id());
+    fn record_exit(&mut self, status: ExitStatus) {
+        watchdog::unwatch_process(self.id());
         self.ended = Some(status);
     }
 }
 
 /// Signals one process; one that is already gone is no error.
-fn send(pid: i32, signal: Signal) -> anyhow::Result<()> {
+fn send_signal(pid: i32, signal: Signal) -> anyhow::Result<()> {
     let pid = Pid::from_raw(pid).context("process id 0")?;
     match kill_process(pid, signal) {
         Ok(()) | Err(Errno::SRCH) => Ok(()),

@@ -44,7 +44,7 @@ impl Drop for Failure {
     }
 }
 
-pub(crate) fn failure(message: String) -> anyhow::Error {
+pub(crate) fn new_failure(message: String) -> anyhow::Error {
     let alive = FAILURES.with(Arc::clone);
     alive.fetch_add(1, Ordering::Relaxed);
     Failure { message, alive }.into()
@@ -96,7 +96,7 @@ impl TestDir {
     }
 
     /// A path in the folder that nobody else was given: `redis`, `redis-2`, …
-    pub fn unique(&self, stem: &str, extension: &str) -> PathBuf {
+    pub fn unique_path(&self, stem: &str, extension: &str) -> PathBuf {
         let mut names = lock(&self.0.names);
         let count = names.entry(format!("{stem}{extension}")).or_default();
         *count += 1;
@@ -108,8 +108,8 @@ impl TestDir {
     }
 
     /// Makes a sub-folder that nobody else was given.
-    pub fn folder(&self, stem: &str) -> anyhow::Result<PathBuf> {
-        let path = self.unique(stem, "");
+    pub fn create_folder(&self, stem: &str) -> anyhow::Result<PathBuf> {
+        let path = self.unique_path(stem, "");
         std::fs::create_dir(&path).with_context(|| format!("making {}", path.display()))?;
         Ok(path)
     }
@@ -169,8 +169,8 @@ mod tests {
         fn test(path: &mut PathBuf) -> anyhow::Result<()> {
             let dir = TestDir::new()?;
             *path = dir.path().to_path_buf();
-            drop(failure("expected and dealt with".to_owned()));
-            Err(failure("timed out".to_owned()).context("more context"))
+            drop(new_failure("expected and dealt with".to_owned()));
+            Err(new_failure("timed out".to_owned()).context("more context"))
         }
         let mut path = PathBuf::new();
         let error = test(&mut path).expect_err("fails");
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn names_do_not_repeat() {
         let dir = TestDir::new().expect("folder");
-        let names = [dir.unique("a", ".log"), dir.unique("a", ".log")];
+        let names = [dir.unique_path("a", ".log"), dir.unique_path("a", ".log")];
         assert!(names[0].ends_with("a.log") && names[1].ends_with("a-2.log"));
     }
 }

@@ -24,7 +24,7 @@ impl Etcd {
     /// Starts it with its log and data in the given folder.
     pub async fn start_in(dir: &TestDir) -> anyhow::Result<Self> {
         let program = Program::Etcd.locate()?;
-        let data = dir.unique("etcd-data", "");
+        let data = dir.unique_path("etcd-data", "");
         let peer_port = PortLease::new()?;
         let peer = format!("http://{}", peer_port.addr());
         let launch = |port: u16| {

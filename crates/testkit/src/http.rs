@@ -22,13 +22,13 @@ pub struct HttpReply {
 
 /// Asks `http://addr/path` once, within five seconds.
 pub async fn http_get(addr: SocketAddr, path: &str) -> anyhow::Result<HttpReply> {
-    tokio::time::timeout(BOUND, get(addr, path))
+    tokio::time::timeout(BOUND, exchange(addr, path))
         .await
         .with_context(|| format!("no answer from http://{addr}{path} within {BOUND:?}"))?
         .with_context(|| format!("asking http://{addr}{path}"))
 }
 
-async fn get(addr: SocketAddr, path: &str) -> anyhow::Result<HttpReply> {
+async fn exchange(addr: SocketAddr, path: &str) -> anyhow::Result<HttpReply> {
     let mut stream = TcpStream::connect(addr).await?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
@@ -38,10 +38,10 @@ async fn get(addr: SocketAddr, path: &str) -> anyhow::Result<HttpReply> {
         .read_to_end(&mut bytes)
         .await
         .context("reading the answer")?;
-    parse(&String::from_utf8_lossy(&bytes))
+    parse_reply(&String::from_utf8_lossy(&bytes))
 }
 
-fn parse(text: &str) -> anyhow::Result<HttpReply> {
+fn parse_reply(text: &str) -> anyhow::Result<HttpReply> {
     let (head, body) = text.split_once("\r\n\r\n").context("no end of headers")?;
     let status = head
         .strip_prefix("HTTP/1.")
@@ -61,8 +61,8 @@ mod tests {
     #[test]
     fn status_and_body_are_told_apart() {
         let reply =
-            parse("HTTP/1.1 503 Service Unavailable\r\nA: b\r\n\r\nwaiting").expect("parses");
+            parse_reply("HTTP/1.1 503 Service Unavailable\r\nA: b\r\n\r\nwaiting").expect("parses");
         assert_eq!((reply.status, reply.body.as_str()), (503, "waiting"));
-        assert!(parse("+PONG\r\n\r\n").is_err());
+        assert!(parse_reply("+PONG\r\n\r\n").is_err());
     }
 }

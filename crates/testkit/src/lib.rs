@@ -41,7 +41,7 @@ mod sync;
 mod wait;
 mod watchdog;
 
-pub use binary::{binary, repository_root};
+pub use binary::{binary_path, repository_root};
 pub use dir::TestDir;
 pub use etcd::Etcd;
 pub use http::{HttpReply, http_get};

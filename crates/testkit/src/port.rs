@@ -33,7 +33,7 @@ impl PortLease {
     pub fn new() -> anyhow::Result<Self> {
         let folder = lock_folder()?;
         for _ in 0..TRIES {
-            let random = random::number()?;
+            let random = random::random_u64()?;
             let port = u16::try_from(FIRST + random % (LAST - FIRST + 1))?;
             let file = OpenOptions::new()
                 .create(true)

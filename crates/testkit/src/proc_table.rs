@@ -19,7 +19,7 @@ pub(crate) struct Entry {
 /// Whether a process with this id exists and has not ended. A zombie, which
 /// only waits for its parent to look, has ended.
 pub fn is_alive(pid: i32) -> bool {
-    table().is_ok_and(|all| all.iter().any(|e| e.pid == pid && !has_ended(e.state)))
+    read_process_table().is_ok_and(|all| all.iter().any(|e| e.pid == pid && !has_ended(e.state)))
 }
 
 fn has_ended(state: char) -> bool {
@@ -28,7 +28,7 @@ fn has_ended(state: char) -> bool {
 
 /// All living descendants of `root`, parents before children, without `root`.
 pub(crate) fn descendants(root: i32) -> anyhow::Result<Vec<i32>> {
-    let all = table()?;
+    let all = read_process_table()?;
     let mut found = vec![root];
     let mut next = 0;
     while let Some(&parent) = found.get(next) {
@@ -49,7 +49,7 @@ pub(crate) fn descendants(root: i32) -> anyhow::Result<Vec<i32>> {
 /// Waits until `done` holds for every one of `pids` that still exists. Blocks
 /// the thread, for what is normally under a millisecond: signals are delivered
 /// by the kernel, and there is no event to wait for instead.
-pub(crate) fn wait_until(
+pub(crate) fn wait_for_process_states(
     pids: &[i32],
     bound: Duration,
     what: &str,
@@ -57,7 +57,7 @@ pub(crate) fn wait_until(
 ) -> anyhow::Result<()> {
     let started = Instant::now();
     loop {
-        let all = table()?;
+        let all = read_process_table()?;
         let missing: Vec<_> = all
             .iter()
             .filter(|e| pids.contains(&e.pid) && !has_ended(e.state) && !done(e.state))
@@ -72,15 +72,15 @@ pub(crate) fn wait_until(
     }
 }
 
-fn table() -> anyhow::Result<Vec<Entry>> {
+fn read_process_table() -> anyhow::Result<Vec<Entry>> {
     if cfg!(target_os = "linux") {
-        from_proc()
+        read_table_from_proc()
     } else {
-        from_ps()
+        read_table_from_ps()
     }
 }
 
-fn from_proc() -> anyhow::Result<Vec<Entry>> {
+fn read_table_from_proc() -> anyhow::Result<Vec<Entry>> {
     let mut entries = Vec::new();
     for item in std::fs::read_dir("/proc").context("listing /proc")? {
         // Processes come and go while we read: what has vanished is skipped.
@@ -106,7 +106,7 @@ fn parse_stat(pid: i32, stat: &str) -> Option<Entry> {
     Some(Entry { pid, parent, state })
 }
 
-fn from_ps() -> anyhow::Result<Vec<Entry>> {
+fn read_table_from_ps() -> anyhow::Result<Vec<Entry>> {
     let output = Command::new("ps")
         .args(["-A", "-o", "pid=,ppid=,state="])
         .output()
@@ -139,7 +139,7 @@ mod tests {
     fn this_process_is_alive_and_has_a_parent() {
         let me = i32::try_from(std::process::id()).expect("fits");
         assert!(is_alive(me));
-        let all = table().expect("table");
+        let all = read_process_table().expect("table");
         let entry = all.iter().find(|e| e.pid == me).expect("we are listed");
         assert!(
             descendants(entry.parent)

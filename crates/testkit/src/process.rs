@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::binary::binary;
+use crate::binary::binary_path;
 use crate::child::Launch;
 use crate::dir::TestDir;
 use crate::slot::Slot;
@@ -69,12 +69,12 @@ impl ProcessBuilder {
         };
         let program = match self.path {
             Some(path) => path,
-            None => binary(&self.program).await?,
+            None => binary_path(&self.program).await?,
         };
         let name = self.name.unwrap_or(self.program);
         let mut launch = Launch::new(program, dir.path()).args(self.args);
         launch.env = self.env;
-        let slot = Slot::new(launch, dir.unique(&name, ".log"));
+        let slot = Slot::new(launch, dir.unique_path(&name, ".log"));
         slot.spawn()?;
         Ok(Process {
             name,

@@ -87,7 +87,7 @@ impl Proxy {
 
     /// The same URL, through this proxy.
     pub fn rewrite(&self, url: &str) -> anyhow::Result<String> {
-        rewrite(url, self.addr())
+        replace_host_and_port(url, self.addr())
     }
 
     /// Cuts both ways, silently.
@@ -112,19 +112,19 @@ impl Proxy {
     }
 
     /// Closes all connections but keeps accepting new ones.
-    pub fn reset(&self) {
+    pub fn reset_connections(&self) {
         self.link.send_modify(|link| link.generation += 1);
     }
 
     /// Closes all connections and refuses new ones.
-    pub async fn refuse(&self) {
+    pub async fn refuse_connections(&self) {
         let acceptor = lock(&self.acceptor).take();
         if let Some(acceptor) = acceptor {
             acceptor.abort();
             // Waited for, because the port is refused only once it is gone.
             let _ = acceptor.await;
         }
-        self.reset();
+        self.reset_connections();
     }
 
     /// Ends every fault: no cut, no delay, connections accepted again.
@@ -146,7 +146,11 @@ impl Proxy {
         let listener = TcpListener::bind(self.addr())
             .await
             .with_context(|| format!("listening on {}", self.addr()))?;
-        let task = tokio::spawn(accept(listener, self.target, self.link.subscribe()));
+        let task = tokio::spawn(accept_connections(
+            listener,
+            self.target,
+            self.link.subscribe(),
+        ));
         *lock(&self.acceptor) = Some(task);
         Ok(())
     }
@@ -161,11 +165,15 @@ impl Drop for Proxy {
     }
 }
 
-async fn accept(listener: TcpListener, target: SocketAddr, link: watch::Receiver<Link>) {
+async fn accept_connections(
+    listener: TcpListener,
+    target: SocketAddr,
+    link: watch::Receiver<Link>,
+) {
     loop {
         // An error here is the client's connection failing, never the listener.
         if let Ok((client, _)) = listener.accept().await {
-            tokio::spawn(serve(client, target, link.clone()));
+            tokio::spawn(forward_connection(client, target, link.clone()));
         } else {
             tokio::task::yield_now().await;
         }
@@ -173,19 +181,19 @@ async fn accept(listener: TcpListener, target: SocketAddr, link: watch::Receiver
 }
 
 /// One connection, from its acceptance to its end in both directions.
-async fn serve(client: TcpStream, target: SocketAddr, link: watch::Receiver<Link>) {
+async fn forward_connection(client: TcpStream, target: SocketAddr, link: watch::Receiver<Link>) {
     let generation = link.borrow().generation;
     let work = async {
         // A connection made during a cut reaches the server after it.
-        open(&mut link.clone(), Direction::ToServer).await?;
+        wait_until_open(&mut link.clone(), Direction::ToServer).await?;
         let server = TcpStream::connect(target).await.ok()?;
         client.set_nodelay(true).ok()?;
         server.set_nodelay(true).ok()?;
         let (client_read, client_write) = client.into_split();
         let (server_read, server_write) = server.into_split();
         tokio::join!(
-            pump(client_read, server_write, Direction::ToServer, link.clone()),
-            pump(server_read, client_write, Direction::ToClient, link.clone()),
+            forward_bytes(client_read, server_write, Direction::ToServer, link.clone()),
+            forward_bytes(server_read, client_write, Direction::ToClient, link.clone()),
         );
         Some(())
     };
@@ -204,7 +212,7 @@ async fn serve(client: TcpStream, target: SocketAddr, link: watch::Receiver<Link
 
 /// Carries bytes one way. Reading and writing are apart, so that a delay
 /// lengthens the way without narrowing it.
-async fn pump(
+async fn forward_bytes(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     direction: Direction,
@@ -227,12 +235,14 @@ async fn pump(
     let write = async move {
         while let Some((due, bytes)) = receive.recv().await {
             tokio::time::sleep_until(due).await;
-            if open(&mut link, direction).await.is_none() || to.write_all(&bytes).await.is_err() {
+            if wait_until_open(&mut link, direction).await.is_none()
+                || to.write_all(&bytes).await.is_err()
+            {
                 return;
             }
         }
         // The end of the stream is news as well, and waits for the link.
-        if open(&mut link, direction).await.is_some() {
+        if wait_until_open(&mut link, direction).await.is_some() {
             let _ = to.shutdown().await;
         }
     };
@@ -240,14 +250,14 @@ async fn pump(
 }
 
 /// Waits until this direction lets bytes through; `None` when the proxy is gone.
-async fn open(link: &mut watch::Receiver<Link>, direction: Direction) -> Option<()> {
+async fn wait_until_open(link: &mut watch::Receiver<Link>, direction: Direction) -> Option<()> {
     link.wait_for(|link| link.lets_through(direction))
         .await
         .ok()
         .map(drop)
 }
 
-fn rewrite(url: &str, addr: SocketAddr) -> anyhow::Result<String> {
+fn replace_host_and_port(url: &str, addr: SocketAddr) -> anyhow::Result<String> {
     let Some((scheme, rest)) = url.split_once("://") else {
         bail!("not a URL with a host");
     };
@@ -275,8 +285,8 @@ mod tests {
             ),
             ("nats://h", "nats://127.0.0.1:9"),
         ] {
-            assert_eq!(rewrite(from, addr).expect("rewrites"), to);
+            assert_eq!(replace_host_and_port(from, addr).expect("rewrites"), to);
         }
-        assert!(rewrite("localhost:80", addr).is_err());
+        assert!(replace_host_and_port("localhost:80", addr).is_err());
     }
 }

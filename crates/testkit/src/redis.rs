@@ -34,7 +34,7 @@ impl Redis {
     /// The same with more arguments: a port for TLS, say.
     pub async fn start_with(dir: &TestDir, more: &[&str]) -> anyhow::Result<Self> {
         let program = Program::Redis.locate()?;
-        let data = dir.folder("redis-data")?;
+        let data = dir.create_folder("redis-data")?;
         let launch = |port: u16| {
             let port = port.to_string();
             Ok(Launch::new(program.clone(), &data)
@@ -43,7 +43,7 @@ impl Redis {
                 .args(more))
         };
         let server = Server::start("redis", dir, launch, |addr| async move {
-            match command(addr, &["PING"]).await?.as_deref() {
+            match run_command(addr, &["PING"]).await?.as_deref() {
                 Some("PONG") => Ok(()),
                 other => bail!("PING was answered with {other:?}"),
             }
@@ -63,7 +63,7 @@ impl Redis {
 
     /// Runs one command whose answer is a single value. `None` is Redis's nil.
     pub async fn command(&self, args: &[&str]) -> anyhow::Result<Option<String>> {
-        command(self.addr(), args).await
+        run_command(self.addr(), args).await
     }
 }
 
@@ -75,13 +75,13 @@ impl Deref for Redis {
     }
 }
 
-async fn command(addr: SocketAddr, args: &[&str]) -> anyhow::Result<Option<String>> {
-    tokio::time::timeout(BOUND, exchange(addr, args))
+async fn run_command(addr: SocketAddr, args: &[&str]) -> anyhow::Result<Option<String>> {
+    tokio::time::timeout(BOUND, exchange_command(addr, args))
         .await
         .with_context(|| format!("redis did not answer {args:?} within {BOUND:?}"))?
 }
 
-async fn exchange(addr: SocketAddr, args: &[&str]) -> anyhow::Result<Option<String>> {
+async fn exchange_command(addr: SocketAddr, args: &[&str]) -> anyhow::Result<Option<String>> {
     let mut stream = TcpStream::connect(addr).await.context("reaching redis")?;
     let mut request = format!("*{}\r\n", args.len());
     for arg in args {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 
 use crate::child::Launch;
-use crate::dir::{TestDir, failure};
+use crate::dir::{TestDir, new_failure};
 use crate::port::PortLease;
 use crate::slot::Slot;
 use crate::wait::{Seen, eventually};
@@ -53,7 +53,7 @@ impl Server {
             let launch = launch(port.port())?;
             let server = Self {
                 name,
-                slot: Slot::new(launch, dir.unique(name, ".log")),
+                slot: Slot::new(launch, dir.unique_path(name, ".log")),
                 port,
                 probe: Arc::clone(&probe),
                 dir: dir.clone(),
@@ -86,7 +86,7 @@ impl Server {
             let status = self.slot.status()?;
             if status.is_some() || started.elapsed() > START_BOUND {
                 let state = status.map_or("is running".to_owned(), |s| format!("ended: {s}"));
-                return Err(failure(format!(
+                return Err(new_failure(format!(
                     "{} on {addr} does not answer ({last}); it {state}; its log ends:\n{}",
                     self.name,
                     self.slot.tail()

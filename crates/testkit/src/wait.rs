@@ -7,7 +7,7 @@
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-use crate::dir::failure;
+use crate::dir::new_failure;
 
 /// The outcome of one check.
 #[derive(Debug)]
@@ -50,14 +50,14 @@ where
             Ok(Ok(Seen::Done(value))) => return Ok(value),
             Ok(Ok(Seen::NotYet(state))) => last = state,
             Ok(Ok(Seen::Never(reason))) => {
-                return Err(failure(format!("{what} will not come about: {reason}")));
+                return Err(new_failure(format!("{what} will not come about: {reason}")));
             }
             Ok(Err(error)) => last = format!("error: {error:#}"),
             Err(_) => last.push_str(" (and a last check that did not return in time)"),
         }
         if started.elapsed() >= bound {
             let text = format!("timed out after {bound:?} waiting for {what}; last seen: {last}");
-            return Err(failure(text));
+            return Err(new_failure(text));
         }
         let left = bound.saturating_sub(started.elapsed());
         tokio::time::sleep(pause.min(left)).await;

@@ -64,31 +64,31 @@ done
 static PIPE: OnceLock<Mutex<Option<ChildStdin>>> = OnceLock::new();
 
 /// From now on `pid` and its group die with this process.
-pub(crate) fn add(pid: i32) -> anyhow::Result<()> {
-    send(&format!("add {pid}"))
+pub(crate) fn watch_process(pid: i32) -> anyhow::Result<()> {
+    send_line(&format!("add {pid}"))
 }
 
 /// `pid` has ended and been waited for; its number may be used again by others.
-pub(crate) fn remove(pid: i32) {
+pub(crate) fn unwatch_process(pid: i32) {
     // A watchdog that is gone watches nothing, so there is nothing to undo.
-    let _ = send(&format!("del {pid}"));
+    let _ = send_line(&format!("del {pid}"));
 }
 
 /// From now on the folder is removed when this process dies.
-pub(crate) fn add_dir(path: &Path) -> anyhow::Result<()> {
+pub(crate) fn watch_dir(path: &Path) -> anyhow::Result<()> {
     let text = path
         .to_str()
         .with_context(|| format!("{} is not UTF-8", path.display()))?;
     if !path.is_absolute() || text.contains('\n') || text != text.trim() {
         bail!("the watchdog cannot watch the folder {text:?}");
     }
-    send(&format!("dir {text}"))
+    send_line(&format!("dir {text}"))
 }
 
-fn send(line: &str) -> anyhow::Result<()> {
+fn send_line(line: &str) -> anyhow::Result<()> {
     let mut pipe = lock(PIPE.get_or_init(|| Mutex::new(None)));
     if pipe.is_none() {
-        *pipe = Some(start()?);
+        *pipe = Some(start_watchdog()?);
     }
     let Some(stdin) = pipe.as_mut() else {
         bail!("the watchdog has no pipe");
@@ -99,7 +99,7 @@ fn send(line: &str) -> anyhow::Result<()> {
         .context("telling the watchdog")
 }
 
-fn start() -> anyhow::Result<ChildStdin> {
+fn start_watchdog() -> anyhow::Result<ChildStdin> {
     let mut child = Command::new("/bin/sh")
         .args(["-c", SCRIPT, "airlock-testkit-watchdog"])
         .current_dir("/")

@@ -204,7 +204,7 @@ impl Scheduler {
         let bus = Bus::connect(&config, "bench-scheduler").await?;
         Ok(Self {
             results: bus
-                .take_over(
+                .take_over_consumer(
                     StreamName::Sys,
                     subjects::JOB_RESULT,
                     "bench-results",
@@ -223,7 +223,7 @@ impl Scheduler {
             .await
             .context("no hello")?;
         let hello = hello.context("the bus is closed")?;
-        let Payload::Handshake(hello) = packet::open(hello.payload)?.1 else {
+        let Payload::Handshake(hello) = packet::decode(hello.payload)?.1 else {
             bail!("not a handshake");
         };
         self.incarnation = hello.airlock.context("not an SDK worker")?.incarnation;
@@ -254,7 +254,7 @@ impl Scheduler {
         };
         Ok(Outgoing {
             subject: subjects::worker_jobs(&WorkerId::new(WORKER)?),
-            payload: packet::seal(
+            payload: packet::encode(
                 "bench-scheduler",
                 &id.to_string(),
                 Timestamp(now),
@@ -329,7 +329,7 @@ impl Scheduler {
         let batch = batch.context("no result came")??;
         let mut results = Vec::with_capacity(batch.len());
         for delivery in &batch {
-            if let Payload::JobResult(result) = packet::open(delivery.payload.clone())?.1 {
+            if let Payload::JobResult(result) = packet::decode(delivery.payload.clone())?.1 {
                 results.push(result);
             }
         }
@@ -347,7 +347,7 @@ impl Scheduler {
         };
         let subject = subjects::worker_control(&WorkerId::new(WORKER)?);
         let now = Timestamp(now_us());
-        let packet = packet::seal(
+        let packet = packet::encode(
             "bench-scheduler",
             "receipts",
             now,

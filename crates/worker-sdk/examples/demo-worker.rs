@@ -163,7 +163,7 @@ async fn fail(ctx: &JobContext, input: Fail) -> Result<Value, JobError> {
     }
 }
 
-async fn work() -> anyhow::Result<()> {
+async fn run_worker() -> anyhow::Result<()> {
     let parallel = match std::env::var("DEMO_MAX_PARALLEL") {
         Ok(text) => text.parse().context("DEMO_MAX_PARALLEL must be a number")?,
         Err(_) => 64,
@@ -214,7 +214,7 @@ async fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let worked = work().await;
+    let worked = run_worker().await;
     if let Err(error) = &worked {
         tracing::error!("{error:#}");
     }

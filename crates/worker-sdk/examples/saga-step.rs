@@ -39,12 +39,12 @@ impl Plane {
 }
 
 /// Whose reservation it is: the run's or, for a job outside of any, its own.
-fn owner(ctx: &JobContext) -> String {
+fn reservation_owner(ctx: &JobContext) -> String {
     ctx.workflow_id().unwrap_or_else(|| ctx.job_id()).to_owned()
 }
 
-async fn reserve(ctx: JobContext, input: Seat) -> Result<Outcome, JobError> {
-    let owner = owner(&ctx);
+async fn reserve_seat(ctx: JobContext, input: Seat) -> Result<Outcome, JobError> {
+    let owner = reservation_owner(&ctx);
     let mut seats = ctx.state::<Plane>()?.seats();
     let changed = match seats.get(&input.seat) {
         None => {
@@ -61,8 +61,8 @@ async fn reserve(ctx: JobContext, input: Seat) -> Result<Outcome, JobError> {
     })
 }
 
-async fn release(ctx: JobContext, input: Seat) -> Result<Outcome, JobError> {
-    let owner = owner(&ctx);
+async fn release_seat(ctx: JobContext, input: Seat) -> Result<Outcome, JobError> {
+    let owner = reservation_owner(&ctx);
     let mut seats = ctx.state::<Plane>()?.seats();
     // Somebody else's stays theirs.
     let ours = seats
@@ -82,8 +82,8 @@ async fn main() -> Result<(), WorkerError> {
     tracing_subscriber::fmt().init();
     Worker::builder("example-saga-step")
         .state(Plane::default())
-        .on("job.seat.reserve", reserve)
-        .on("job.seat.release", release)
+        .on("job.seat.reserve", reserve_seat)
+        .on("job.seat.release", release_seat)
         .run()
         .await
 }

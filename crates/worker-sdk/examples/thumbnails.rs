@@ -53,9 +53,9 @@ async fn thumbnail(ctx: JobContext, resize: Resize) -> Result<Thumb, JobError> {
         .map_err(|e| JobError::fatal("bad_image", format!("not base64: {e}")))?;
     let token = ctx.cancellation_token();
     let small = tokio::task::spawn_blocking(move || {
-        let picture = read(&png)?;
+        let picture = decode_png(&png)?;
         let small = shrink(&picture, resize.width, &token)?;
-        Ok::<_, anyhow::Error>((write(&small)?, small.width, small.height))
+        Ok::<_, anyhow::Error>((encode_png(&small)?, small.width, small.height))
     })
     .await?;
     // What cannot be read now cannot be read at another try either.
@@ -69,7 +69,7 @@ async fn thumbnail(ctx: JobContext, resize: Resize) -> Result<Thumb, JobError> {
     })
 }
 
-fn read(png: &[u8]) -> anyhow::Result<Picture> {
+fn decode_png(png: &[u8]) -> anyhow::Result<Picture> {
     let mut decoder = png::Decoder::new(Cursor::new(png));
     decoder.set_transformations(
         png::Transformations::normalize_to_color8() | png::Transformations::ALPHA,
@@ -107,9 +107,9 @@ fn shrink(picture: &Picture, width: u32, token: &CancellationToken) -> anyhow::R
     let mut pixels = Vec::with_capacity(width as usize * height as usize * 4);
     for y in 0..height {
         ensure!(!token.is_cancelled(), "cancelled");
-        let rows = span(y, height, picture.height);
+        let rows = source_range(y, height, picture.height);
         for x in 0..width {
-            let columns = span(x, width, picture.width);
+            let columns = source_range(x, width, picture.width);
             let mut sum = [0_u64; 4];
             let mut count = 0;
             for row in rows.clone() {
@@ -135,13 +135,13 @@ fn shrink(picture: &Picture, width: u32, token: &CancellationToken) -> anyhow::R
 }
 
 /// Which of `from` lines become line `n` of `to`; at least one.
-fn span(n: u32, to: u32, from: u32) -> std::ops::Range<u32> {
+fn source_range(n: u32, to: u32, from: u32) -> std::ops::Range<u32> {
     let edge =
         |n: u32| u32::try_from(u64::from(n) * u64::from(from) / u64::from(to)).unwrap_or(from);
     edge(n)..edge(n + 1).max(edge(n) + 1)
 }
 
-fn write(picture: &Picture) -> anyhow::Result<Vec<u8>> {
+fn encode_png(picture: &Picture) -> anyhow::Result<Vec<u8>> {
     let mut png = Vec::new();
     let mut encoder = png::Encoder::new(&mut png, picture.width, picture.height);
     encoder.set_color(png::ColorType::Rgba);

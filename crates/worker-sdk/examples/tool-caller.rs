@@ -53,7 +53,7 @@ impl Model {
     }
 }
 
-async fn act(ctx: JobContext, ask: Ask) -> Result<Answer, JobError> {
+async fn handle_ask(ctx: JobContext, ask: Ask) -> Result<Answer, JobError> {
     let call = ctx.state::<Model>()?.choose(&ask.goal).await?;
     ctx.policy().tool(call.tool)?;
     ctx.progress(50, format!("calling {}", call.tool));
@@ -63,7 +63,7 @@ async fn act(ctx: JobContext, ask: Ask) -> Result<Answer, JobError> {
             let path = ctx.policy().read(&call.argument)?;
             tokio::fs::read_to_string(path).await?
         }
-        _ => shell(&ctx, &call.argument).await?,
+        _ => run_command(&ctx, &call.argument).await?,
     };
     Ok(Answer {
         tool: call.tool,
@@ -81,7 +81,7 @@ fn search(words: &str) -> String {
 }
 
 /// No shell sees the words, and the command ends with the job.
-async fn shell(ctx: &JobContext, line: &str) -> Result<String, JobError> {
+async fn run_command(ctx: &JobContext, line: &str) -> Result<String, JobError> {
     let mut words = line.split_whitespace();
     let program = words.next().unwrap_or_default();
     let mut command = ctx.policy().command(program)?;
@@ -98,7 +98,7 @@ async fn main() -> Result<(), WorkerError> {
     tracing_subscriber::fmt().init();
     Worker::builder("example-tool-caller")
         .state(Model)
-        .on("job.agent.tool", act)
+        .on("job.agent.tool", handle_ask)
         .run()
         .await
 }

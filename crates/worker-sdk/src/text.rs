@@ -1,7 +1,7 @@
 //! Text of bounded length.
 
 /// The text, cut at a character's boundary when it is longer than `max` bytes.
-pub(crate) fn bounded(text: &str, max: usize) -> String {
+pub(crate) fn truncate_to_bytes(text: &str, max: usize) -> String {
     const CUT: &str = " [cut]";
     if text.len() <= max {
         return text.to_owned();
@@ -16,8 +16,8 @@ mod tests {
 
     #[test]
     fn long_text_is_cut_between_characters() {
-        assert_eq!(bounded("short", 10), "short");
-        let cut = bounded(&"ü".repeat(100), 21);
+        assert_eq!(truncate_to_bytes("short", 10), "short");
+        let cut = truncate_to_bytes(&"ü".repeat(100), 21);
         assert!(cut.len() <= 21 && cut.ends_with("ü [cut]"), "{cut}");
     }
 }

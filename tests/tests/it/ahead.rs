@@ -82,7 +82,7 @@ async fn without_speculation_jobs_wait_for_their_commit_and_dispatches_take_the_
     // All of them have run, so whatever was sent directly has passed the server.
     bus.flush().await?;
     while let Ok(Some(message)) = tokio::time::timeout(Duration::ZERO, control.recv()).await {
-        let (_, payload) = packet::open(message.payload)?;
+        let (_, payload) = packet::decode(message.payload)?;
         let direct = matches!(payload, Payload::JobRequest(_));
         ensure!(!direct, "a dispatch was sent directly");
     }
@@ -134,7 +134,7 @@ async fn pretend(bus: &Bus, key: &Key, id: Id, job_id: &str, topic: &str) -> Res
         ..own::AheadJob::default()
     };
     let ahead = key.seal(id, vec![job]).context("too large")?;
-    let packet = packet::seal("gateway", "trace", Timestamp(1), Payload::Ahead(ahead));
+    let packet = packet::encode("gateway", "trace", Timestamp(1), Payload::Ahead(ahead));
     bus.send(subjects::AHEAD, packet, None).await?;
     bus.flush().await?;
     Ok(())

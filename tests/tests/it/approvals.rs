@@ -349,14 +349,14 @@ async fn a_candidate_is_tried_on_the_jobs_of_the_past() -> Result<()> {
     let ran = ann.submit_wait(&plain, WAIT).await?;
     ensure!(ran.state == JobState::Succeeded, "{ran:?}");
     // The candidate lets payments through and holds everything else.
-    let candidate = stack.dir().unique("candidate", ".yaml");
+    let candidate = stack.dir().unique_path("candidate", ".yaml");
     std::fs::write(
         &candidate,
         "version: 1\nrules:\n  - id: money\n    match: {risk_tags: [money]}\n    \
          decision: allow\n  - id: rest\n    match: {topics: [\"*\"]}\n    \
          decision: require_approval\n",
     )?;
-    let mut command = tokio::process::Command::new(airlock_testkit::binary("airlock").await?);
+    let mut command = tokio::process::Command::new(airlock_testkit::binary_path("airlock").await?);
     command
         .args(["policy", "replay", "--since", "7d", "--json"])
         .arg(&candidate)

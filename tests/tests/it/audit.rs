@@ -38,7 +38,7 @@ rules:
 async fn next(trail: &mut Subscription) -> Result<(String, SystemAlert)> {
     let message = tokio::time::timeout(WAIT, trail.recv()).await?;
     let message = message.context("the subscription ended")?;
-    match packet::open(message.payload)? {
+    match packet::decode(message.payload)? {
         (_, Payload::Alert(alert)) => Ok((message.subject, alert)),
         (_, other) => anyhow::bail!("{other:?} on {}", message.subject),
     }

@@ -288,7 +288,11 @@ async fn a_success_clears_what_was_counted() -> Result<()> {
     let client = client(&stack)?;
     succeeds(&client, &submit(&client).await?).await?;
     for replica in [0, 1] {
-        stack.scheduler(replica).to_kernel()?.refuse().await;
+        stack
+            .scheduler(replica)
+            .to_kernel()?
+            .refuse_connections()
+            .await;
     }
     let job = submit(&client).await?;
     eventually(WAIT, "failures to be counted", || async {

@@ -37,7 +37,7 @@ fn request(id: &str, topic: &str) -> cap::JobRequest {
 async fn submit(bus: &Bus, request: cap::JobRequest) -> Result<()> {
     let message = Outgoing {
         subject: subjects::JOB_SUBMIT.to_owned(),
-        payload: packet::seal(
+        payload: packet::encode(
             "someone",
             "trace",
             Timestamp(1),
@@ -188,7 +188,7 @@ async fn a_dispatch_of_the_agent_protocol_says_digest_and_length_of_its_input() 
     for asked in [with_input, plain] {
         let id = client(&stack)?.submit(&asked).await?.job_id;
         let message = tokio::time::timeout(WAIT, inbox.recv()).await?;
-        let (_, payload) = packet::open(message.context("no dispatch")?.payload)?;
+        let (_, payload) = packet::decode(message.context("no dispatch")?.payload)?;
         let Payload::JobRequest(request) = payload else {
             bail!("not a dispatch: {payload:?}");
         };

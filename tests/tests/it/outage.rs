@@ -134,7 +134,7 @@ pub async fn say_result(stack: &Stack, result: cap::JobResult) -> Result<()> {
     let worker = result.worker_id.clone();
     let message = Outgoing {
         subject: subjects::JOB_RESULT.to_owned(),
-        payload: packet::seal(&worker, "trace", Timestamp(1), Payload::JobResult(result)),
+        payload: packet::encode(&worker, "trace", Timestamp(1), Payload::JobResult(result)),
         msg_id: None,
         traceparent: None,
     };

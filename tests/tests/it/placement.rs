@@ -19,7 +19,7 @@ const POOLS: &str = "topics:\n  job.sleep: elsewhere\n  job.*: special\n\
 
 /// A folder of configuration that the test may change.
 fn folder(dir: &TestDir, files: &[(&str, &str)]) -> Result<PathBuf> {
-    let folder = dir.unique("placement", "");
+    let folder = dir.unique_path("placement", "");
     std::fs::create_dir_all(&folder)?;
     for (name, text) in files {
         std::fs::write(folder.join(name), text)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use airlock_client::{Client, SubmitRequest};
-use airlock_testkit::{Seen, binary, eventually};
+use airlock_testkit::{Seen, binary_path, eventually};
 use airlock_worker::{JobContext, JobError, Worker, testing};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -68,7 +68,7 @@ async fn talkative(ctx: JobContext, go_on: Arc<Notify>) -> Result<Value, JobErro
 #[tokio::test]
 async fn what_a_worker_says_is_kept_and_shown() -> Result<()> {
     let stack = testing::Stack::builder()
-        .program(binary("airlock").await?)
+        .program(binary_path("airlock").await?)
         .policy(LIMITED)
         .config_file("gateway.yaml", KEYS)
         .start()
@@ -162,7 +162,7 @@ async fn what_a_worker_says_is_kept_and_shown() -> Result<()> {
 
     // The command line tells the same, and no other tenant.
     for (key, shown) in [(MINE, true), (THEIRS, false)] {
-        let told = tokio::process::Command::new(binary("airlock").await?)
+        let told = tokio::process::Command::new(binary_path("airlock").await?)
             .args(["job", "get", &id, "--url", client.url()])
             .env("AIRLOCK_API_KEY", key)
             .output()
@@ -177,7 +177,7 @@ async fn what_a_worker_says_is_kept_and_shown() -> Result<()> {
 #[tokio::test]
 async fn another_attempt_begins_its_own_report() -> Result<()> {
     let stack = testing::Stack::builder()
-        .program(binary("airlock").await?)
+        .program(binary_path("airlock").await?)
         .env("AIRLOCK_SCHEDULER__BACKOFF_BASE", "10ms")
         .start()
         .await?;

@@ -57,7 +57,7 @@ async fn both_show(stack: &Stack, component: &str, status: &str) -> Result<()> {
 
 /// What `airlock policy …` says, and its exit code.
 async fn cli(stack: &Stack, args: &[&str]) -> Result<(Option<i32>, String)> {
-    let output = tokio::process::Command::new(airlock_testkit::binary("airlock").await?)
+    let output = tokio::process::Command::new(airlock_testkit::binary_path("airlock").await?)
         .arg("policy")
         .args(args)
         .env("AIRLOCK_URL", stack.api_url())
@@ -82,7 +82,7 @@ async fn what_is_published_is_in_force_or_refused() -> Result<()> {
     let place = &refused.errors.first().context("a place")?.field;
     ensure!(place.contains("safety.yaml:"), "{refused:?}");
     ensure!(root.bundles(None).await?.items.is_empty());
-    let file = stack.dir().unique("freeze", ".yaml");
+    let file = stack.dir().unique_path("freeze", ".yaml");
     std::fs::write(&file, bundle("mine").content)?;
     let file = file.display().to_string();
     let (code, text) = cli(&stack, &["publish", "--name", "freeze", &file]).await?;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use airlock_client::{Client, SubmitRequest};
-use airlock_testkit::{Process, Seen, Service, Stack, binary, eventually};
+use airlock_testkit::{Process, Seen, Service, Stack, binary_path, eventually};
 use airlock_worker::testing::{self, Ended};
 use airlock_worker::{JobContext, JobError, Worker};
 use anyhow::{Context, Result, ensure};
@@ -77,7 +77,7 @@ async fn a_worker_drained_under_load_costs_no_attempt() -> Result<()> {
 
 /// A stack as worker authors start it, but with the command of this tree.
 async fn authors_stack() -> Result<testing::StackBuilder> {
-    Ok(testing::Stack::builder().program(binary("airlock").await?))
+    Ok(testing::Stack::builder().program(binary_path("airlock").await?))
 }
 
 /// An example, as a process of its own.
@@ -92,7 +92,7 @@ async fn a_worker_has_work_within_a_second_of_its_start() -> Result<()> {
     let services = [Service::SafetyKernel, Service::Scheduler, Service::Gateway];
     let stack = Stack::builder().services(&services).start().await?;
     let client = client(&stack)?;
-    binary("echo").await?;
+    binary_path("echo").await?;
     // From before its process is there to the end of a job that waited for it. One or two
     // of three may be slowed down by what else the machine does; heartbeats come every
     // five seconds, so that none has waited for the second.
@@ -160,7 +160,7 @@ async fn one_line_as_a_worker_author_writes_it() -> Result<()> {
 #[tokio::test]
 async fn the_one_line_stack_finds_its_command() -> Result<()> {
     // The environment is a process's own, so each way has a process.
-    let airlock = binary("airlock").await?;
+    let airlock = binary_path("airlock").await?;
     let folder = airlock.parent().context("a folder")?;
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::iter::once(folder.to_owned()).chain(std::env::split_paths(&path));

@@ -60,16 +60,16 @@ impl Servers {
         })
     }
 
-    fn cpu(&self) -> CpuTimes {
+    fn read_cpu_times(&self) -> CpuTimes {
         let mut times = CpuTimes::default();
-        times.add("postgres", &self.postgres.pids());
-        times.add("redis", &self.redis.pids());
-        times.add("nats", &self.nats.pids());
-        times.add_self("bare loop");
+        times.add_processes("postgres", &self.postgres.pids());
+        times.add_processes("redis", &self.redis.pids());
+        times.add_processes("nats", &self.nats.pids());
+        times.add_own_process("bare loop");
         times
     }
 
-    async fn bus(&self, name: &str) -> anyhow::Result<Bus> {
+    async fn connect_bus(&self, name: &str) -> anyhow::Result<Bus> {
         let config = BusConfig {
             url: SecretUrl::new(self.nats.url()),
             ..BusConfig::default()
@@ -98,7 +98,7 @@ struct Consumers {
 }
 
 /// Measures the floor with `total` jobs, a whole number of `batch`es.
-pub async fn measure(
+pub async fn measure_floor(
     dir: &TestDir,
     total: usize,
     batch: usize,
@@ -110,7 +110,7 @@ pub async fn measure(
     let servers = Servers::start(dir).await.context("the floor's servers")?;
     let durability = Durability::read(&servers.postgres).await?;
     let guard = connect_guard(&servers).await?;
-    let (line, consumers) = connect(&servers, &guard).await?;
+    let (line, consumers) = connect_line(&servers, &guard).await?;
     let line = Arc::new(line);
 
     let warm_up = (total / 10).div_ceil(batch) * batch;
@@ -119,20 +119,20 @@ pub async fn measure(
         total: warm_up,
         batch,
     };
-    stages::run(&line, &consumers, load, &mut progress).await?;
+    stages::run_stages(&line, &consumers, load, &mut progress).await?;
     progress.finish("done");
 
     let mut progress = Progress::new("floor", total);
-    let cpu = servers.cpu();
+    let cpu = servers.read_cpu_times();
     let began = Instant::now();
     let load = Load { total, batch };
-    stages::run(&line, &consumers, load, &mut progress).await?;
+    stages::run_stages(&line, &consumers, load, &mut progress).await?;
     let took = began.elapsed();
-    let cpu = servers.cpu().since(&cpu);
+    let cpu = servers.read_cpu_times().since(&cpu);
 
     Watch::new(&servers.postgres)
         .await?
-        .expect(0, warm_up + total)
+        .expect_succeeded(0, warm_up + total)
         .await?;
     ensure!(
         !guard.mode().borrow().is_local(),
@@ -156,8 +156,8 @@ async fn connect_guard(servers: &Servers) -> anyhow::Result<Guard> {
     Guard::connect(&config).await.context("the guards")
 }
 
-async fn connect(servers: &Servers, guard: &Guard) -> anyhow::Result<(Line, Consumers)> {
-    let ledger = Ledger::connect(&LedgerConfig::at(&servers.postgres.url()), "floor").await?;
+async fn connect_line(servers: &Servers, guard: &Guard) -> anyhow::Result<(Line, Consumers)> {
+    let ledger = Ledger::connect(&LedgerConfig::from_url(&servers.postgres.url()), "floor").await?;
     ledger.migrate().await?;
     let mut lease = ledger.lease_connection("floor").await?;
     let epoch = lease.raise_epoch(SHARD, "floor", LEASE_LIMIT).await?;
@@ -165,11 +165,11 @@ async fn connect(servers: &Servers, guard: &Guard) -> anyhow::Result<(Line, Cons
 
     let worker_id = WorkerId::new("bench-worker")?;
     let incarnation = Incarnation::new(uuid::Uuid::new_v4().to_string())?;
-    let gateway = servers.bus("floor-gateway").await?;
-    let scheduler = servers.bus("floor-scheduler").await?;
-    let worker = servers.bus("floor-worker").await?;
+    let gateway = servers.connect_bus("floor-gateway").await?;
+    let scheduler = servers.connect_bus("floor-scheduler").await?;
+    let worker = servers.connect_bus("floor-worker").await?;
     let take = |subject: &'static str, base: &'static str| {
-        scheduler.take_over(StreamName::Sys, subject, base, SHARD, epoch)
+        scheduler.take_over_consumer(StreamName::Sys, subject, base, SHARD, epoch)
     };
     let dispatches = worker
         .open_worker_consumer(&worker_id, &incarnation)

@@ -33,9 +33,9 @@ pub fn new_jobs(from: usize, count: usize) -> anyhow::Result<Vec<NewJob>> {
     let topic = Topic::new(jobs::TOPIC)?;
     let jobs = (from..from + count).map(|number| {
         let mut spec = JobSpec::new(topic.clone());
-        spec.labels = labels(number);
+        spec.labels = job_labels(number);
         spec.principal_id = Some("bench".to_owned());
-        let traceparent = trace::fresh();
+        let traceparent = trace::new_traceparent();
         NewJob {
             job_id: JobId::from_uuid(Uuid::now_v7()),
             tenant: tenant.clone(),
@@ -53,7 +53,7 @@ pub fn new_jobs(from: usize, count: usize) -> anyhow::Result<Vec<NewJob>> {
     Ok(jobs.collect())
 }
 
-fn labels(number: usize) -> std::collections::BTreeMap<String, String> {
+fn job_labels(number: usize) -> std::collections::BTreeMap<String, String> {
     [
         ("customer".to_owned(), format!("floor-{number}")),
         ("region".to_owned(), format!("eu-{}", number % 5)),
@@ -62,7 +62,7 @@ fn labels(number: usize) -> std::collections::BTreeMap<String, String> {
 }
 
 /// The wake-up that the gateway sends for what it committed together.
-pub fn wake(jobs: &[NewJob]) -> Outgoing {
+pub fn wake_up_message(jobs: &[NewJob]) -> Outgoing {
     let job_ids = jobs.iter().map(|job| job.job_id.to_string()).collect();
     let trace_id = jobs.first().map_or("none", |job| job.trace_id.as_str());
     let wake = Payload::Wake(own::Wake {
@@ -71,7 +71,7 @@ pub fn wake(jobs: &[NewJob]) -> Outgoing {
     });
     Outgoing {
         subject: subjects::JOB_SUBMIT.to_owned(),
-        payload: packet::seal("gateway", trace_id, now(), wake),
+        payload: packet::encode("gateway", trace_id, now(), wake),
         msg_id: None,
         traceparent: None,
     }
@@ -86,12 +86,12 @@ pub struct Placed {
 
 /// Reads a wake-up and gives its jobs dispatch ids. Their traces are in the rows, which
 /// the bare loop does not read.
-pub fn place(delivery: &Delivery) -> anyhow::Result<Vec<Placed>> {
-    let (_, payload) = packet::open(delivery.payload.clone())?;
+pub fn place_jobs_of_wake_up(delivery: &Delivery) -> anyhow::Result<Vec<Placed>> {
+    let (_, payload) = packet::decode(delivery.payload.clone())?;
     let Payload::Wake(wake) = payload else {
         bail!("not a wake-up on {}", delivery.subject());
     };
-    let traceparent = trace::fresh();
+    let traceparent = trace::new_traceparent();
     let placed = wake.job_ids.into_iter().map(|id| {
         Ok(Placed {
             job_id: JobId::new(id)?,
@@ -102,7 +102,7 @@ pub fn place(delivery: &Delivery) -> anyhow::Result<Vec<Placed>> {
     placed.collect()
 }
 
-pub fn assign(line: &Line, job: &Placed) -> anyhow::Result<Assign> {
+pub fn to_assign(line: &Line, job: &Placed) -> anyhow::Result<Assign> {
     let at = now();
     let verdict = Verdict {
         decision: Decision::Allow,
@@ -118,14 +118,15 @@ pub fn assign(line: &Line, job: &Placed) -> anyhow::Result<Assign> {
         dispatch_id: job.dispatch_id,
         worker: line.worker_id.clone(),
         incarnation: line.incarnation.clone(),
-        verdict: Allowed::of(verdict).map_err(|v| anyhow::anyhow!("{v:?} does not allow"))?,
+        verdict: Allowed::from_verdict(verdict)
+            .map_err(|v| anyhow::anyhow!("{v:?} does not allow"))?,
         at,
         followed: false,
     })
 }
 
 /// The dispatch that the scheduler sends.
-pub fn dispatch(line: &Line, job: &Placed) -> Outgoing {
+pub fn dispatch_message(line: &Line, job: &Placed) -> Outgoing {
     let now = now();
     let request = JobRequest {
         job_id: job.job_id.to_string(),
@@ -133,7 +134,7 @@ pub fn dispatch(line: &Line, job: &Placed) -> Outgoing {
         tenant_id: TENANT.to_owned(),
         principal_id: "bench".to_owned(),
         priority: 1,
-        labels: labels(12_345),
+        labels: job_labels(12_345),
         dispatch: Some(DispatchIdentity {
             dispatch_id: job.dispatch_id.to_string(),
             attempt: 1,
@@ -152,15 +153,15 @@ pub fn dispatch(line: &Line, job: &Placed) -> Outgoing {
     let trace_id = trace::trace_id(&job.traceparent).unwrap_or("none");
     Outgoing {
         subject: subjects::worker_jobs(&line.worker_id),
-        payload: packet::seal("scheduler", trace_id, now, Payload::JobRequest(request)),
+        payload: packet::encode("scheduler", trace_id, now, Payload::JobRequest(request)),
         msg_id: Some(job.dispatch_id.to_string()),
         traceparent: Some(job.traceparent.clone()),
     }
 }
 
 /// The result that the worker sends for a dispatch.
-pub fn result(line: &Line, delivery: &Delivery) -> anyhow::Result<Outgoing> {
-    let (envelope, payload) = packet::open(delivery.payload.clone())?;
+pub fn result_message(line: &Line, delivery: &Delivery) -> anyhow::Result<Outgoing> {
+    let (envelope, payload) = packet::decode(delivery.payload.clone())?;
     let Payload::JobRequest(request) = payload else {
         bail!("not a dispatch on {}", delivery.subject());
     };
@@ -183,15 +184,15 @@ pub fn result(line: &Line, delivery: &Delivery) -> anyhow::Result<Outgoing> {
     let sender = line.worker_id.as_str();
     Ok(Outgoing {
         subject: subjects::JOB_RESULT.to_owned(),
-        payload: packet::seal(sender, &envelope.trace_id, now, Payload::JobResult(result)),
+        payload: packet::encode(sender, &envelope.trace_id, now, Payload::JobResult(result)),
         msg_id: None,
         traceparent: None,
     })
 }
 
 /// Reads a result as the write that it leads to.
-pub fn finish(delivery: &Delivery) -> anyhow::Result<Vec<Finish>> {
-    let (_, payload) = packet::open(delivery.payload.clone())?;
+pub fn parse_result(delivery: &Delivery) -> anyhow::Result<Vec<Finish>> {
+    let (_, payload) = packet::decode(delivery.payload.clone())?;
     let Payload::JobResult(result) = payload else {
         bail!("not a result on {}", delivery.subject());
     };

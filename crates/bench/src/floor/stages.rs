@@ -77,7 +77,7 @@ struct Batch<T> {
 }
 
 /// Takes all jobs all the way.
-pub async fn run(
+pub async fn run_stages(
     line: &Arc<Line>,
     consumers: &Consumers,
     load: Load,
@@ -99,34 +99,38 @@ pub async fn run(
     let mut stages = JoinSet::new();
     for _ in 0..ACCEPTORS {
         let (slots, next) = (Arc::clone(&slots), Arc::clone(&next));
-        stages.spawn(accept(Arc::clone(line), slots, next, load));
+        stages.spawn(commit_pending_jobs(Arc::clone(line), slots, next, load));
     }
-    stages.spawn(guard(
+    stages.spawn(check_and_lock_batches(
         Arc::clone(line),
         submits,
         Messages {
             batches: load.batches(),
             each: load.batch.div_ceil(WAKE_JOBS),
         },
-        packets::place,
+        packets::place_jobs_of_wake_up,
         |p: &Placed| &p.job_id,
         guarded,
     ));
-    stages.spawn(assign(Arc::clone(line), to_assign, assigned));
-    stages.spawn(dispatch(Arc::clone(line), to_dispatch, of_submits));
-    stages.spawn(work(Arc::clone(line), dispatches, load));
-    stages.spawn(guard(
+    stages.spawn(commit_assignments(Arc::clone(line), to_assign, assigned));
+    stages.spawn(publish_dispatches(
+        Arc::clone(line),
+        to_dispatch,
+        of_submits,
+    ));
+    stages.spawn(answer_dispatches(Arc::clone(line), dispatches, load));
+    stages.spawn(check_and_lock_batches(
         Arc::clone(line),
         results,
         Messages {
             batches: load.batches(),
             each: load.batch,
         },
-        packets::finish,
+        packets::parse_result,
         |f: &Finish| &f.job_id,
         checked,
     ));
-    stages.spawn(finish(Arc::clone(line), to_finish, finished));
+    stages.spawn(commit_results(Arc::clone(line), to_finish, finished));
     stages.spawn(release_batches(
         Arc::clone(line),
         to_tell,
@@ -149,7 +153,7 @@ pub async fn run(
 }
 
 /// Commits batches as PENDING and announces them, as the gateway does.
-async fn accept(
+async fn commit_pending_jobs(
     line: Arc<Line>,
     slots: Arc<Semaphore>,
     next: Arc<AtomicUsize>,
@@ -170,13 +174,16 @@ async fn accept(
                 .all(|o| matches!(o, Submitted::Accepted { .. })),
             "a job of the floor was not accepted"
         );
-        let wakes = jobs.chunks(WAKE_JOBS).map(packets::wake).collect();
-        all_sent(line.gateway.publish_all(wakes).await)?;
+        let wakes = jobs
+            .chunks(WAKE_JOBS)
+            .map(packets::wake_up_message)
+            .collect();
+        ensure_all_sent(line.gateway.publish_all(wakes).await)?;
     }
 }
 
 /// Gathers a batch, reads it, asks whether it was seen before and locks its jobs.
-async fn guard<T: Send>(
+async fn check_and_lock_batches<T: Send>(
     line: Arc<Line>,
     consumer: Arc<Mutex<Consumer>>,
     messages: Messages,
@@ -186,7 +193,7 @@ async fn guard<T: Send>(
 ) -> anyhow::Result<()> {
     let mut consumer = consumer.lock().await;
     for _ in 0..messages.batches {
-        let deliveries = gather(&mut consumer, messages.each).await?;
+        let deliveries = gather_batch(&mut consumer, messages.each).await?;
         let mut items = Vec::new();
         for delivery in &deliveries {
             items.extend(read(delivery)?);
@@ -211,7 +218,7 @@ async fn guard<T: Send>(
 }
 
 /// A full batch: a bare loop has no reason to go with less.
-async fn gather(consumer: &mut Consumer, batch: usize) -> anyhow::Result<Vec<Delivery>> {
+async fn gather_batch(consumer: &mut Consumer, batch: usize) -> anyhow::Result<Vec<Delivery>> {
     let mut gathered = Vec::with_capacity(batch);
     while gathered.len() < batch {
         gathered.extend(consumer.next_batch(batch - gathered.len()).await?);
@@ -220,7 +227,7 @@ async fn gather(consumer: &mut Consumer, batch: usize) -> anyhow::Result<Vec<Del
 }
 
 /// Commits SCHEDULED.
-async fn assign(
+async fn commit_assignments(
     line: Arc<Line>,
     mut batches: mpsc::Receiver<Batch<Placed>>,
     next: mpsc::Sender<Batch<Placed>>,
@@ -228,10 +235,10 @@ async fn assign(
     let mut writer = line.ledger.leader_writer(SHARD, line.epoch).await?;
     while let Some(batch) = batches.recv().await {
         let jobs = batch.items.iter();
-        let moves: Result<Vec<_>, _> = jobs.map(|job| packets::assign(&line, job)).collect();
+        let moves: Result<Vec<_>, _> = jobs.map(|job| packets::to_assign(&line, job)).collect();
         let commit = Commit::from_iter(moves?);
         let written = writer.commit(&commit).await?;
-        let assigned = written.of(MoveKind::Assign).count();
+        let assigned = written.jobs_moved_by(MoveKind::Assign).count();
         ensure!(
             assigned == batch.items.len(),
             "{assigned} of {} jobs of the floor were assigned",
@@ -246,34 +253,41 @@ async fn assign(
 }
 
 /// Sends the dispatches, then lets go of the wake-ups and the locks.
-async fn dispatch(
+async fn publish_dispatches(
     line: Arc<Line>,
     mut batches: mpsc::Receiver<Batch<Placed>>,
     settler: Settler,
 ) -> anyhow::Result<()> {
     while let Some(batch) = batches.recv().await {
-        let messages = batch.items.iter().map(|job| packets::dispatch(&line, job));
-        all_sent(line.scheduler.publish_all(messages.collect()).await)?;
-        release(&line, batch, &settler).await?;
+        let messages = batch
+            .items
+            .iter()
+            .map(|job| packets::dispatch_message(&line, job));
+        ensure_all_sent(line.scheduler.publish_all(messages.collect()).await)?;
+        release_batch(&line, batch, &settler).await?;
     }
     Ok(())
 }
 
 /// Answers dispatches with results, as a worker whose handlers do nothing.
-async fn work(line: Arc<Line>, consumer: Arc<Mutex<Consumer>>, load: Load) -> anyhow::Result<()> {
+async fn answer_dispatches(
+    line: Arc<Line>,
+    consumer: Arc<Mutex<Consumer>>,
+    load: Load,
+) -> anyhow::Result<()> {
     let mut consumer = consumer.lock().await;
     for _ in 0..load.batches() {
-        let deliveries = gather(&mut consumer, load.batch).await?;
-        let results = deliveries.iter().map(|d| packets::result(&line, d));
+        let deliveries = gather_batch(&mut consumer, load.batch).await?;
+        let results = deliveries.iter().map(|d| packets::result_message(&line, d));
         let results = results.collect::<Result<Vec<_>, _>>()?;
-        settle(&consumer.settler(), deliveries).await?;
-        all_sent(line.worker.publish_all(results).await)?;
+        acknowledge_deliveries(&consumer.settler(), deliveries).await?;
+        ensure_all_sent(line.worker.publish_all(results).await)?;
     }
     Ok(())
 }
 
 /// Commits the final states and their change-log entry.
-async fn finish(
+async fn commit_results(
     line: Arc<Line>,
     mut batches: mpsc::Receiver<Batch<Finish>>,
     next: mpsc::Sender<Batch<()>>,
@@ -282,7 +296,7 @@ async fn finish(
     while let Some(batch) = batches.recv().await {
         let commit = Commit::from_iter(batch.items);
         let written = writer.commit(&commit).await?;
-        let finished = written.of(MoveKind::Finish).count();
+        let finished = written.jobs_moved_by(MoveKind::Finish).count();
         ensure!(
             finished == batch.jobs.len() && written.position.is_some(),
             "{finished} of {} jobs of the floor were finished",
@@ -309,7 +323,7 @@ async fn release_batches(
 ) -> anyhow::Result<()> {
     while let Some(batch) = batches.recv().await {
         let jobs = batch.jobs.len();
-        release(&line, batch, &settler).await?;
+        release_batch(&line, batch, &settler).await?;
         done.fetch_add(jobs, Ordering::Relaxed);
         slots.add_permits(1);
     }
@@ -317,12 +331,15 @@ async fn release_batches(
 }
 
 /// Remembers the messages as processed, releases the locks, acknowledges.
-async fn release<T>(line: &Line, batch: Batch<T>, settler: &Settler) -> anyhow::Result<()> {
+async fn release_batch<T>(line: &Line, batch: Batch<T>, settler: &Settler) -> anyhow::Result<()> {
     line.locks.finish_batch(&batch.keys, &batch.jobs).await;
-    settle(settler, batch.deliveries).await
+    acknowledge_deliveries(settler, batch.deliveries).await
 }
 
-async fn settle(settler: &Settler, deliveries: Vec<Delivery>) -> anyhow::Result<()> {
+async fn acknowledge_deliveries(
+    settler: &Settler,
+    deliveries: Vec<Delivery>,
+) -> anyhow::Result<()> {
     let count = deliveries.len();
     let done = deliveries.into_iter().map(|d| (d, Outcome::Done)).collect();
     let settled = settler.settle(done, &NoDeadLetters).await;
@@ -334,7 +351,7 @@ async fn settle(settler: &Settler, deliveries: Vec<Delivery>) -> anyhow::Result<
     Ok(())
 }
 
-fn all_sent(results: Vec<Result<(), PublishError>>) -> anyhow::Result<()> {
+fn ensure_all_sent(results: Vec<Result<(), PublishError>>) -> anyhow::Result<()> {
     results
         .into_iter()
         .collect::<Result<(), PublishError>>()

@@ -16,7 +16,7 @@ const MOST: usize = 100_000;
 /// How long ids are gathered before they go out.
 const GATHER: Duration = Duration::from_millis(10);
 /// Between tries.
-const RETRY: Backoff = Backoff::millis(20, 1_000);
+const RETRY: Backoff = Backoff::from_millis(20, 1_000);
 
 /// The jobs whose wake-up is not sent yet.
 #[derive(Default)]
@@ -31,7 +31,7 @@ impl PendingWakeUps {
     }
 
     /// Keeps them; returns how many found no room.
-    pub(super) fn put(&self, ids: impl ExactSizeIterator<Item = String>) -> usize {
+    pub(super) fn push_all(&self, ids: impl ExactSizeIterator<Item = String>) -> usize {
         let mut kept = self.ids();
         let lost = (kept.len() + ids.len()).saturating_sub(MOST).min(ids.len());
         let fit = ids.len() - lost;
@@ -42,7 +42,7 @@ impl PendingWakeUps {
     }
 
     /// As many as go into one message.
-    fn take(&self) -> Vec<String> {
+    fn take_message_ids(&self) -> Vec<String> {
         let mut ids = self.ids();
         let count = ids.len().min(WAKE_JOBS);
         ids.drain(..count).collect()
@@ -62,7 +62,7 @@ impl PendingWakeUps {
 
     /// Hands them to `send`, message by message, for ever; what it says it could not send
     /// comes again after a pause.
-    pub(super) async fn run<F>(&self, send: impl Fn(Vec<String>) -> F)
+    pub(super) async fn send_all<F>(&self, send: impl Fn(Vec<String>) -> F)
     where
         F: Future<Output = bool>,
     {
@@ -72,7 +72,7 @@ impl PendingWakeUps {
             // What comes meanwhile goes along.
             tokio::time::sleep(GATHER).await;
             loop {
-                let ids = self.take();
+                let ids = self.take_message_ids();
                 if ids.is_empty() {
                     break;
                 }
@@ -98,10 +98,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_could_not_be_sent_comes_again_in_order() {
         let pending = PendingWakeUps::default();
-        assert_eq!(pending.put(some(WAKE_JOBS + 1)), 0);
+        assert_eq!(pending.push_all(some(WAKE_JOBS + 1)), 0);
         let sent = Mutex::new(Vec::new());
         let tries = Mutex::new(0);
-        let run = pending.run(|ids| {
+        let run = pending.send_all(|ids| {
             let mut tries = tries.lock().expect("whole");
             *tries += 1;
             let works = *tries >= 4;
@@ -121,8 +121,8 @@ mod tests {
     #[test]
     fn there_is_room_for_so_many() {
         let pending = PendingWakeUps::default();
-        assert_eq!(pending.put(some(MOST - 1)), 0);
-        assert_eq!(pending.put(some(3)), 2);
+        assert_eq!(pending.push_all(some(MOST - 1)), 0);
+        assert_eq!(pending.push_all(some(3)), 2);
         assert_eq!(pending.len(), MOST);
     }
 }

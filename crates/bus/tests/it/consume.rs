@@ -9,7 +9,7 @@ use airlock_testkit::Nats;
 use crate::{DeadLetterSink, ack, config, connect, publish, take, texts};
 
 async fn lead(bus: &Bus, base: &str, epoch: u64) -> Result<Consumer, BusError> {
-    bus.take_over(
+    bus.take_over_consumer(
         StreamName::Sys,
         subjects::JOB_EVENT,
         base,

@@ -19,7 +19,7 @@ async fn a_wiped_server_gets_its_streams_and_consumers_back() -> anyhow::Result<
     assert!(*lost.borrow_and_update() > 0, "they were new at first, too");
     publish(&bus, subjects::JOB_SUBMIT, &["1", "2"]).await?;
     let mut leader = bus
-        .take_over(
+        .take_over_consumer(
             StreamName::Sys,
             subjects::JOB_SUBMIT,
             "t",
@@ -53,7 +53,7 @@ async fn a_wiped_server_gets_its_streams_and_consumers_back() -> anyhow::Result<
     );
     drop((leader, new));
     let mut next = bus
-        .take_over(
+        .take_over_consumer(
             StreamName::Sys,
             subjects::JOB_SUBMIT,
             "t",
@@ -96,7 +96,7 @@ async fn while_nats_is_down_publishing_surely_fails() -> anyhow::Result<()> {
     reconnected(&bus, before).await?;
     publish(&bus, subjects::JOB_SUBMIT, &["after"]).await?;
     let mut consumer = bus
-        .take_over(
+        .take_over_consumer(
             StreamName::Sys,
             subjects::JOB_SUBMIT,
             "t",
@@ -129,7 +129,7 @@ async fn while_nats_hangs_publishing_is_ambiguous_and_bounded() -> anyhow::Resul
     nats.cont()?;
     let mut consumer = eventually(BOUND, "the server to answer again", || async {
         let opened = bus
-            .take_over(
+            .take_over_consumer(
                 StreamName::Sys,
                 subjects::JOB_SUBMIT,
                 "t",

@@ -26,7 +26,7 @@ async fn many_messages_arrive_in_order_with_all_they_carry() -> anyhow::Result<(
     assert!(results.iter().all(Result::is_ok), "{results:?}");
 
     let mut consumer = bus
-        .take_over(
+        .take_over_consumer(
             StreamName::Sys,
             subjects::JOB_SUBMIT,
             "t",
@@ -63,7 +63,7 @@ async fn one_message_of_each_id_is_kept() -> anyhow::Result<()> {
     }
     publish(&bus, subjects::JOB_RESULT, &["other"]).await?;
     let mut consumer = bus
-        .take_over(
+        .take_over_consumer(
             StreamName::Sys,
             subjects::JOB_RESULT,
             "t",
@@ -108,7 +108,7 @@ async fn a_deleted_stream_is_made_again() -> anyhow::Result<()> {
     lost.borrow_and_update();
     publish(&bus, subjects::JOB_SUBMIT, &["gone"]).await?;
     let mut consumer = bus
-        .take_over(
+        .take_over_consumer(
             StreamName::Sys,
             subjects::JOB_SUBMIT,
             "t",

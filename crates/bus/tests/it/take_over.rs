@@ -10,7 +10,7 @@ use crate::{BOUND, ack, connect, publish, reconnected, take, texts};
 
 async fn lead(bus: &Bus, epoch: u64) -> anyhow::Result<Consumer> {
     Ok(bus
-        .take_over(
+        .take_over_consumer(
             StreamName::Sys,
             subjects::JOB_RESULT,
             "sched",
@@ -89,7 +89,7 @@ async fn an_older_epoch_cannot_take_over() -> anyhow::Result<()> {
     let bus = connect(&nats).await?;
     let _new = lead(&bus, 7).await?;
     let error = bus
-        .take_over(
+        .take_over_consumer(
             StreamName::Sys,
             subjects::JOB_RESULT,
             "sched",
@@ -101,7 +101,7 @@ async fn an_older_epoch_cannot_take_over() -> anyhow::Result<()> {
         .expect("refused");
     assert!(matches!(error, BusError::Superseded { .. }), "{error}");
     // Another shard is another leader's business.
-    bus.take_over(
+    bus.take_over_consumer(
         StreamName::Sys,
         subjects::JOB_RESULT,
         "sched",
@@ -255,7 +255,7 @@ async fn the_bus_tells_the_highest_epoch_of_a_ledger() -> anyhow::Result<()> {
     assert_eq!(bus.leaders_seen(Shard(0)).await?.highest, Some(Epoch(9)));
     assert_eq!(bus.leaders_seen(Shard(1)).await?.highest, None);
     let refused = bus
-        .take_over(
+        .take_over_consumer(
             StreamName::Sys,
             subjects::JOB_RESULT,
             "sched",

@@ -14,7 +14,7 @@ use crate::{BOUND, connect};
 
 async fn woken(heard: &mut airlock_bus::Subscription) -> anyhow::Result<(String, Vec<String>)> {
     let incoming = timeout(BOUND, heard.recv()).await?.context("a wake-up")?;
-    let (envelope, payload) = packet::open(incoming.payload)?;
+    let (envelope, payload) = packet::decode(incoming.payload)?;
     match payload {
         Payload::Wake(wake) => Ok((envelope.sender_id, wake.job_ids)),
         other => bail!("not a wake-up: {other:?}"),
@@ -41,7 +41,7 @@ async fn a_wake_up_goes_out_now_or_once_there_is_a_bus() -> anyhow::Result<()> {
     bus.flush().await?;
     link.get_or_init(|| bus);
     let background = wake_ups.clone();
-    let running = tokio::spawn(async move { background.run(|| "t".to_owned()).await });
+    let running = tokio::spawn(async move { background.send_deferred(|| "t".to_owned()).await });
     assert_eq!(
         woken(&mut heard).await?,
         ("saga".to_owned(), ids(&["early"]))
@@ -65,6 +65,6 @@ async fn what_is_given_up_is_counted() {
         .publish(vec!["a".to_owned(), "b".to_owned()], None, "t")
         .await;
     assert_eq!(lost.load(Ordering::Relaxed), 0, "it is tried again");
-    wake_ups.give_up();
+    wake_ups.abandon_pending();
     assert_eq!(lost.load(Ordering::Relaxed), 2);
 }

@@ -4,37 +4,37 @@ use std::time::Duration;
 
 use airlock_service::{Context, HealthReport, Status};
 
-const EVERY: Duration = Duration::from_millis(250);
+const MIRROR_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Shows each of `others` in `gateway` as it is now.
-pub fn once(others: &[Context], gateway: &Context) {
+pub fn mirror_health_once(others: &[Context], gateway: &Context) {
     for other in others {
         gateway
             .health
-            .set(other.name(), status(&other.health.report()));
+            .set(other.name(), report_to_status(&other.health.report()));
     }
 }
 
-/// [`once`] again and again until the gateway stops.
-pub async fn always(others: &[Context], gateway: &Context) {
+/// [`mirror_health_once`] again and again until the gateway stops.
+pub async fn mirror_health_until_shutdown(others: &[Context], gateway: &Context) {
     loop {
         tokio::select! {
             () = gateway.shutdown.cancelled() => return,
-            () = tokio::time::sleep(EVERY) => {}
+            () = tokio::time::sleep(MIRROR_INTERVAL) => {}
         }
-        once(others, gateway);
+        mirror_health_once(others, gateway);
         for other in others {
             // Where the others tell more: their metrics, who leads.
             let Some(Some(address)) = futures::FutureExt::now_or_never(other.http_address()) else {
                 continue;
             };
             let name = format!("{}_http", other.name());
-            gateway.health.fact(&name, format!("http://{address}"));
+            gateway.health.set_fact(&name, format!("http://{address}"));
         }
     }
 }
 
-fn status(report: &HealthReport) -> Status {
+fn report_to_status(report: &HealthReport) -> Status {
     if !report.ready {
         let reason = report
             .reason
@@ -66,11 +66,11 @@ mod tests {
         let gateway = Context::for_host("gateway");
         let others = ["scheduler", "safety-kernel"].map(Context::for_host);
         gateway.health.declare_ready();
-        once(&others, &gateway);
+        mirror_health_once(&others, &gateway);
         assert!(!gateway.health.is_ready());
 
         others[0].health.declare_ready();
-        once(&others, &gateway);
+        mirror_health_once(&others, &gateway);
         let reason = gateway.health.report().reason;
         assert_eq!(reason.as_deref(), Some("safety-kernel is down: starting"));
 
@@ -78,17 +78,17 @@ mod tests {
         others[1]
             .health
             .degraded("policy", "the old one stays in force");
-        once(&others, &gateway);
+        mirror_health_once(&others, &gateway);
         assert!(gateway.health.is_ready());
         assert_eq!(
-            gateway.health.component("safety-kernel"),
+            gateway.health.component_status("safety-kernel"),
             Some(Status::Degraded(
                 "policy: the old one stays in force".to_owned()
             ))
         );
 
         others[0].health.down("ledger", "gone");
-        once(&others, &gateway);
+        mirror_health_once(&others, &gateway);
         assert!(!gateway.health.is_ready());
     }
 
@@ -96,6 +96,6 @@ mod tests {
     async fn it_ends_with_the_gateway() {
         let gateway = Context::for_host("gateway");
         gateway.shutdown.cancel();
-        always(&[Context::for_host("scheduler")], &gateway).await;
+        mirror_health_until_shutdown(&[Context::for_host("scheduler")], &gateway).await;
     }
 }

@@ -18,7 +18,7 @@ use airlock_gateway::Gateway;
 use airlock_safety_kernel::Prepared;
 use airlock_scheduler::Scheduler;
 use airlock_service::config::Sources;
-use airlock_service::{Context, OnFailure, Service, host, ops, telemetry};
+use airlock_service::{Context, OnFailure, Service, host_service, ops, telemetry};
 use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -30,13 +30,13 @@ use crate::exit::Exit;
 use crate::terminal::Terminal;
 
 /// How long blocking threads may hold up the end of the process.
-const RUNTIME_BOUND: Duration = Duration::from_millis(250);
+const RUNTIME_SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(250);
 /// How long the gateway waits for the others before it opens its doors anyway and
 /// tells through its health what is missing.
-const HEAD_START: Duration = Duration::from_secs(2);
+const GATEWAY_START_DELAY: Duration = Duration::from_secs(2);
 /// After this long without being ready, the reason is said.
-const PATIENCE: Duration = Duration::from_secs(10);
-const POLL: Duration = Duration::from_millis(50);
+const NOT_READY_WARNING_AFTER: Duration = Duration::from_secs(10);
+const READY_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub fn run(args: &args::Dev, terminal: Terminal) -> Exit {
     let plan = match Plan::load(Sources::from_process(), args.listen.as_deref()) {
@@ -59,8 +59,8 @@ pub fn run(args: &args::Dev, terminal: Terminal) -> Exit {
             return Exit::Failed;
         }
     };
-    let result = runtime.block_on(serve(plan, terminal));
-    runtime.shutdown_timeout(RUNTIME_BOUND);
+    let result = runtime.block_on(run_until_stopped(plan, terminal));
+    runtime.shutdown_timeout(RUNTIME_SHUTDOWN_TIMEOUT);
     match result {
         Ok(()) => Exit::Done,
         Err(error) => {
@@ -74,7 +74,7 @@ pub fn run(args: &args::Dev, terminal: Terminal) -> Exit {
     }
 }
 
-async fn serve(plan: Plan, terminal: Terminal) -> anyhow::Result<()> {
+async fn run_until_stopped(plan: Plan, terminal: Terminal) -> anyhow::Result<()> {
     let telemetry = telemetry::init("dev", plan.telemetry())?;
     let stop = CancellationToken::new();
     // Heard from before anything starts until after everything has stopped.
@@ -82,36 +82,36 @@ async fn serve(plan: Plan, terminal: Terminal) -> anyhow::Result<()> {
         signal(SignalKind::terminate())?,
         signal(SignalKind::interrupt())?,
     );
-    tokio::spawn(obey(signals, stop.clone(), terminal));
+    tokio::spawn(stop_on_signal(signals, stop.clone(), terminal));
 
-    let mut host = ServiceHost::new(plan.grace());
+    let mut host = ServiceHost::new(plan.total_grace());
     let started = tokio::select! {
-        started = start(&plan, &mut host) => started.map(Some),
+        started = start_services(&plan, &mut host) => started.map(Some),
         () = stop.cancelled() => Ok(None),
     };
     let failure = match started {
         Ok(Some(gateway)) => tokio::select! {
-            failure = host.first_end() => Some(failure),
+            failure = host.wait_first_exit() => Some(failure),
             () = stop.cancelled() => None,
-            never = announce(&gateway, terminal) => match never {},
+            never = announce_when_ready(&gateway, terminal) => match never {},
         },
         Ok(None) => None,
         Err(error) => Some(error),
     };
-    let stopped = host.stop().await;
+    let stopped = host.stop_all().await;
     telemetry.flush().await;
     // What made us stop is the cause; what went wrong while stopping a consequence.
     failure.map_or(stopped, Err)
 }
 
 /// Kernel, scheduler, gateway: each finds those it needs. Gives the gateway's context.
-async fn start(plan: &Plan, host: &mut ServiceHost) -> anyhow::Result<Context> {
+async fn start_services(plan: &Plan, host: &mut ServiceHost) -> anyhow::Result<Context> {
     let kernel = Context::for_host(airlock_safety_kernel::SafetyKernel::NAME);
     let prepared = Prepared::new(&plan.kernel, kernel.clone()).await?;
     let asked_at = prepared.address();
-    ops::serve(&plan.kernel.http, ops::standalone(&kernel), &kernel).await?;
-    let (ctx, grace) = (kernel.clone(), plan.share());
-    host.add(kernel.clone(), async move {
+    ops::serve(&plan.kernel.http, ops::standalone_router(&kernel), &kernel).await?;
+    let (ctx, grace) = (kernel.clone(), plan.grace_per_service());
+    host.spawn_service(kernel.clone(), async move {
         let served = prepared.serve().await;
         ctx.shutdown.cancel();
         let drained = ctx.tasks.drain(grace).await;
@@ -123,70 +123,70 @@ async fn start(plan: &Plan, host: &mut ServiceHost) -> anyhow::Result<Context> {
     });
 
     let scheduler = Context::for_host(Scheduler::NAME);
-    let config = plan.scheduler(asked_at)?;
-    host.add(
+    let config = plan.scheduler_config(asked_at)?;
+    host.spawn_service(
         scheduler.clone(),
-        hosted::<Scheduler>(config, scheduler.clone()),
+        run_service::<Scheduler>(config, scheduler.clone()),
     );
 
     let gateway = Context::for_host(Gateway::NAME);
     let others = [kernel, scheduler];
     let ready = async {
         while !others.iter().all(|other| other.health.is_ready()) {
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(READY_POLL_INTERVAL).await;
         }
     };
     tokio::select! {
         () = ready => {}
-        () = tokio::time::sleep(HEAD_START) => {}
-        failure = host.first_end() => return Err(failure),
+        () = tokio::time::sleep(GATEWAY_START_DELAY) => {}
+        failure = host.wait_first_exit() => return Err(failure),
     }
     // Before the gateway can declare itself ready, so that it is never ready alone.
-    mirror::once(&others, &gateway);
+    mirror::mirror_health_once(&others, &gateway);
     let mirrored = gateway.clone();
     gateway
         .tasks
         .spawn("mirror", OnFailure::StopService, async move {
-            mirror::always(&others, &mirrored).await;
+            mirror::mirror_health_until_shutdown(&others, &mirrored).await;
         });
-    host.add(
+    host.spawn_service(
         gateway.clone(),
-        hosted::<Gateway>(plan.gateway_asking(asked_at), gateway.clone()),
+        run_service::<Gateway>(plan.gateway_config(asked_at), gateway.clone()),
     );
     Ok(gateway)
 }
 
-async fn hosted<S: Service>(config: S::Config, ctx: Context) -> anyhow::Result<()> {
-    Ok(host::<S>(config, ctx).await?)
+async fn run_service<S: Service>(config: S::Config, ctx: Context) -> anyhow::Result<()> {
+    Ok(host_service::<S>(config, ctx).await?)
 }
 
 /// Says once where the API is, as soon as it works; and why not, when it takes long.
 /// Never ends, since it stands beside things that do.
-async fn announce(gateway: &Context, terminal: Terminal) -> std::convert::Infallible {
+async fn announce_when_ready(gateway: &Context, terminal: Terminal) -> std::convert::Infallible {
     let ready = async {
         let address = gateway.http_address().await;
         while !gateway.health.is_ready() {
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(READY_POLL_INTERVAL).await;
         }
         address
     };
     tokio::pin!(ready);
     let address = tokio::select! {
         address = &mut ready => address,
-        () = tokio::time::sleep(PATIENCE) => {
+        () = tokio::time::sleep(NOT_READY_WARNING_AFTER) => {
             let reason = gateway.health.report().reason.unwrap_or_default();
             tracing::warn!(reason, "not ready yet");
             ready.await
         }
     };
     if let Some(address) = address {
-        terminal.say(&format!("airlock is ready at {}", plan::url(address)));
+        terminal.print(&format!("airlock is ready at {}", plan::local_url(address)));
     }
     std::future::pending().await
 }
 
 /// The first signal stops in order, the second exits without looking back.
-async fn obey(
+async fn stop_on_signal(
     (mut terminate, mut interrupt): (Signal, Signal),
     stop: CancellationToken,
     terminal: Terminal,

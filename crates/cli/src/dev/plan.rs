@@ -20,8 +20,8 @@ type SchedulerConfig = <Scheduler as Service>::Config;
 
 const ANY_PORT: &str = "127.0.0.1:0";
 /// What `host` adds to the grace of each service.
-const EXTRA: u64 = 1;
-const SERVICES: u64 = 3;
+const HOST_EXTRA_SECONDS: u64 = 1;
+const SERVICE_COUNT: u64 = 3;
 /// Who says it there is obeyed.
 const ANONYMOUS_TASKS: &str = "AIRLOCK_AUTH__ANONYMOUS_TASKS";
 
@@ -37,15 +37,16 @@ pub struct Plan {
 impl Plan {
     /// All the configurations, or everything that is wrong with any of them.
     pub fn load(sources: Sources, listen: Option<&str>) -> Result<Self, Vec<ConfigError>> {
-        let sources = in_plain_text(sources);
+        let sources = without_kernel_tls(sources);
         let own_ports = format!("http.listen={ANY_PORT}");
         let kernel_port = format!("grpc.listen={ANY_PORT}");
         let rest = listen.map(|address| format!("http.listen={address}"));
 
-        let gateway = load::<Gateway>(&sources, rest.as_slice());
-        let kernel = load::<SafetyKernel>(&sources, &[own_ports, kernel_port]);
+        let gateway = load_config::<Gateway>(&sources, rest.as_slice());
+        let kernel = load_config::<SafetyKernel>(&sources, &[own_ports, kernel_port]);
         // The address is only a placeholder here: mistakes must show before anything starts.
-        let scheduler = load_scheduler(&sources, SocketAddr::from((Ipv4Addr::LOCALHOST, 1)), 1);
+        let scheduler =
+            load_scheduler_config(&sources, SocketAddr::from((Ipv4Addr::LOCALHOST, 1)), 1);
         match (gateway, kernel, scheduler) {
             (Ok(gateway), Ok(kernel), Ok(_)) => {
                 let mut plan = Self {
@@ -54,8 +55,8 @@ impl Plan {
                     kernel: kernel.config,
                     sources,
                 };
-                plan.gateway.shutdown.grace_seconds = plan.share_seconds();
-                plan.kernel.shutdown.grace_seconds = plan.share_seconds();
+                plan.gateway.shutdown.grace_seconds = plan.grace_seconds_per_service();
+                plan.kernel.shutdown.grace_seconds = plan.grace_seconds_per_service();
                 plan.kernel.grpc.tls = None;
                 if !plan.sources.env.contains_key(ANONYMOUS_TASKS) {
                     let listen = &plan.gateway.http.listen;
@@ -71,12 +72,12 @@ impl Plan {
     }
 
     /// The scheduler's configuration, now that it is known where the kernel listens.
-    pub fn scheduler(&self, kernel: SocketAddr) -> Result<SchedulerConfig, ConfigError> {
-        load_scheduler(&self.sources, kernel, self.share_seconds())
+    pub fn scheduler_config(&self, kernel: SocketAddr) -> Result<SchedulerConfig, ConfigError> {
+        load_scheduler_config(&self.sources, kernel, self.grace_seconds_per_service())
     }
 
     /// The gateway's configuration, likewise.
-    pub fn gateway_asking(&self, kernel: SocketAddr) -> GatewayConfig {
+    pub fn gateway_config(&self, kernel: SocketAddr) -> GatewayConfig {
         let mut config = self.gateway.clone();
         config.kernel.url = format!("http://{kernel}");
         config
@@ -87,27 +88,32 @@ impl Plan {
     }
 
     /// How long all of them together may take to stop.
-    pub fn grace(&self) -> Duration {
+    pub fn total_grace(&self) -> Duration {
         Duration::from_secs(self.grace)
     }
 
     /// What each of them may take of it.
-    pub fn share(&self) -> Duration {
-        Duration::from_secs(self.share_seconds())
+    pub fn grace_per_service(&self) -> Duration {
+        Duration::from_secs(self.grace_seconds_per_service())
     }
 
-    fn share_seconds(&self) -> u64 {
-        (self.grace / SERVICES).saturating_sub(EXTRA).max(1)
+    fn grace_seconds_per_service(&self) -> u64 {
+        (self.grace / SERVICE_COUNT)
+            .saturating_sub(HOST_EXTRA_SECONDS)
+            .max(1)
     }
 }
 
-fn load<S: Service>(sources: &Sources, set: &[String]) -> Result<Loaded<S::Config>, ConfigError> {
+fn load_config<S: Service>(
+    sources: &Sources,
+    set: &[String],
+) -> Result<Loaded<S::Config>, ConfigError> {
     let mut sources = sources.clone();
     sources.set.extend_from_slice(set);
     config::load::<S>(&sources)
 }
 
-fn load_scheduler(
+fn load_scheduler_config(
     sources: &Sources,
     kernel: SocketAddr,
     grace: u64,
@@ -117,11 +123,11 @@ fn load_scheduler(
         format!("kernel.url=http://{kernel}"),
         format!("shutdown.grace_seconds={grace}"),
     ];
-    Ok(load::<Scheduler>(sources, &set)?.config)
+    Ok(load_config::<Scheduler>(sources, &set)?.config)
 }
 
 /// What an environment may say about TLS is meant for a kernel of its own.
-fn in_plain_text(mut sources: Sources) -> Sources {
+fn without_kernel_tls(mut sources: Sources) -> Sources {
     for name in ["SAFETY_KERNEL_TLS_CA", "SAFETY_KERNEL_TLS_REQUIRED"] {
         sources.env.remove(name);
     }
@@ -133,7 +139,7 @@ fn in_plain_text(mut sources: Sources) -> Sources {
 
 /// How to reach a listener from this machine: one listens on "all addresses", but
 /// nobody can connect to them.
-pub fn url(mut listener: SocketAddr) -> String {
+pub fn local_url(mut listener: SocketAddr) -> String {
     if listener.ip().is_unspecified() {
         listener.set_ip(match listener.ip() {
             IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
@@ -202,10 +208,10 @@ mod tests {
         )
         .unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], 4321));
-        let scheduler = plan.scheduler(address).unwrap();
+        let scheduler = plan.scheduler_config(address).unwrap();
         assert_eq!(scheduler.kernel.url, "http://127.0.0.1:4321");
         assert_eq!(scheduler.http().listen, ANY_PORT);
-        let gateway = plan.gateway_asking(address);
+        let gateway = plan.gateway_config(address);
         assert_eq!(gateway.kernel.url, "http://127.0.0.1:4321");
         assert!(gateway.kernel.insecure && gateway.kernel.tls_ca.is_none());
     }
@@ -216,8 +222,8 @@ mod tests {
             let env = sources(&[("SCHED_SHUTDOWN_GRACE_SECONDS", grace)]);
             let plan = Plan::load(env, None).unwrap();
             assert_eq!(plan.gateway.shutdown.grace_seconds, share, "{grace}");
-            assert_eq!(plan.share(), Duration::from_secs(share));
-            assert_eq!(plan.grace().as_secs().to_string(), grace);
+            assert_eq!(plan.grace_per_service(), Duration::from_secs(share));
+            assert_eq!(plan.total_grace().as_secs().to_string(), grace);
         }
     }
 
@@ -232,7 +238,7 @@ mod tests {
 
     #[test]
     fn all_addresses_are_reached_by_loopback() {
-        let url = |text: &str| super::url(text.parse().unwrap());
+        let url = |text: &str| super::local_url(text.parse().unwrap());
         assert_eq!(url("0.0.0.0:80"), "http://127.0.0.1:80");
         assert_eq!(url("[::]:80"), "http://[::1]:80");
         assert_eq!(url("10.0.0.1:80"), "http://10.0.0.1:80");

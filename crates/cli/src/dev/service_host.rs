@@ -1,6 +1,6 @@
 //! The services under one roof: who fails takes all down, and they stop in order.
 //!
-//! What must stay true: [`ServiceHost::stop`] ends within the grace, whatever the services
+//! What must stay true: [`ServiceHost::stop_all`] ends within the grace, whatever the services
 //! do. They are stopped newest first, so that nothing loses what it depends on: the
 //! gateway stops accepting, then the scheduler lets go, then the kernel falls silent.
 //! A service that does not stop when it is its turn holds the others up only for so
@@ -16,15 +16,15 @@ use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 
 /// What is kept back of the grace for the rest of the process to end in.
-const RESERVE: Duration = Duration::from_millis(500);
+const GRACE_RESERVE: Duration = Duration::from_millis(500);
 
 pub struct ServiceHost {
     grace: Duration,
     /// In the order they were started.
-    services: Vec<Hosted>,
+    services: Vec<HostedService>,
 }
 
-struct Hosted {
+struct HostedService {
     ctx: Context,
     task: JoinHandle<anyhow::Result<()>>,
 }
@@ -38,35 +38,35 @@ impl ServiceHost {
     }
 
     /// Runs `service`, which lives in `ctx`.
-    pub fn add(
+    pub fn spawn_service(
         &mut self,
         ctx: Context,
         service: impl Future<Output = anyhow::Result<()>> + Send + 'static,
     ) {
         let task = tokio::spawn(service);
-        self.services.push(Hosted { ctx, task });
+        self.services.push(HostedService { ctx, task });
     }
 
     /// Waits for the first service to end; nobody asked it to, so that is a failure.
-    pub async fn first_end(&mut self) -> anyhow::Error {
+    pub async fn wait_first_exit(&mut self) -> anyhow::Error {
         if self.services.is_empty() {
             return std::future::pending().await;
         }
         let tasks = self.services.iter_mut().map(|hosted| &mut hosted.task);
         let (ended, index, _) = select_all(tasks).await;
         let hosted = self.services.remove(index);
-        match outcome(&hosted, ended) {
+        match exit_result(&hosted, ended) {
             Ok(()) => anyhow!("{} ended by itself", hosted.ctx.name()),
             Err(error) => error,
         }
     }
 
     /// Stops what runs, newest first. The first thing that goes wrong is the answer.
-    pub async fn stop(&mut self) -> anyhow::Result<()> {
+    pub async fn stop_all(&mut self) -> anyhow::Result<()> {
         let count = u32::try_from(self.services.len())
             .unwrap_or(u32::MAX)
             .max(1);
-        let total = self.grace.saturating_sub(RESERVE);
+        let total = self.grace.saturating_sub(GRACE_RESERVE);
         let deadline = Instant::now() + total;
         let mut result = Ok(());
         let mut overdue = Vec::new();
@@ -74,16 +74,16 @@ impl ServiceHost {
             hosted.ctx.shutdown.cancel();
             let turn = Instant::now() + total / count;
             match tokio::time::timeout_at(turn.min(deadline), &mut hosted.task).await {
-                Ok(ended) => result = result.and(outcome(&hosted, ended)),
+                Ok(ended) => result = result.and(exit_result(&hosted, ended)),
                 Err(_) => overdue.push(hosted),
             }
         }
         for mut hosted in overdue {
             match tokio::time::timeout_at(deadline, &mut hosted.task).await {
-                Ok(ended) => result = result.and(outcome(&hosted, ended)),
+                Ok(ended) => result = result.and(exit_result(&hosted, ended)),
                 Err(_) => {
                     hosted.task.abort();
-                    let tasks = hosted.ctx.tasks.live().join(", ");
+                    let tasks = hosted.ctx.tasks.running_tasks().join(", ");
                     let name = hosted.ctx.name();
                     result = result.and(Err(anyhow!(
                         "{name} did not stop in time; still running: {tasks}"
@@ -96,7 +96,10 @@ impl ServiceHost {
 }
 
 /// A service's own error names it already; a panic does not.
-fn outcome(hosted: &Hosted, ended: Result<anyhow::Result<()>, JoinError>) -> anyhow::Result<()> {
+fn exit_result(
+    hosted: &HostedService,
+    ended: Result<anyhow::Result<()>, JoinError>,
+) -> anyhow::Result<()> {
     let name = hosted.ctx.name();
     tracing::info!(service = name, "stopped");
     ended.with_context(|| format!("{name} ended in the middle"))?
@@ -116,7 +119,7 @@ mod tests {
     ) {
         let ctx = Context::for_host(name);
         let (stopped, seen) = (ctx.shutdown.clone(), Arc::clone(seen));
-        host.add(ctx, async move {
+        host.spawn_service(ctx, async move {
             stopped.cancelled().await;
             // A turn for the others, who would show here if they were told too.
             tokio::task::yield_now().await;
@@ -132,7 +135,7 @@ mod tests {
         for name in ["kernel", "scheduler", "gateway"] {
             add_witness(&mut host, name, &seen);
         }
-        host.stop().await.unwrap();
+        host.stop_all().await.unwrap();
         assert_eq!(*seen.lock().unwrap(), ["gateway", "scheduler", "kernel"]);
     }
 
@@ -141,25 +144,25 @@ mod tests {
         let mut host = ServiceHost::new(Duration::from_secs(60));
         let seen = Arc::default();
         add_witness(&mut host, "kernel", &seen);
-        host.add(Context::for_host("scheduler"), async {
+        host.spawn_service(Context::for_host("scheduler"), async {
             Err(anyhow!("the scheduler lost its lease"))
         });
-        let failure = format!("{:#}", host.first_end().await);
+        let failure = format!("{:#}", host.wait_first_exit().await);
         assert_eq!(failure, "the scheduler lost its lease");
-        host.stop().await.unwrap();
+        host.stop_all().await.unwrap();
         assert_eq!(*seen.lock().unwrap(), ["kernel"]);
     }
 
     #[tokio::test]
     async fn an_early_end_and_a_panic_are_failures() {
         let mut host = ServiceHost::new(Duration::from_secs(60));
-        host.add(Context::for_host("gateway"), async { Ok(()) });
+        host.spawn_service(Context::for_host("gateway"), async { Ok(()) });
         assert_eq!(
-            host.first_end().await.to_string(),
+            host.wait_first_exit().await.to_string(),
             "gateway ended by itself"
         );
-        host.add(Context::for_host("gateway"), async { panic!("oops") });
-        let failure = format!("{:#}", host.first_end().await);
+        host.spawn_service(Context::for_host("gateway"), async { panic!("oops") });
+        let failure = format!("{:#}", host.wait_first_exit().await);
         assert!(
             failure.starts_with("gateway ended in the middle"),
             "{failure}"
@@ -169,18 +172,18 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_never_stops_is_left_behind_in_time() {
-        let grace = RESERVE + Duration::from_millis(200);
+        let grace = GRACE_RESERVE + Duration::from_millis(200);
         let mut host = ServiceHost::new(grace);
         let seen = Arc::default();
         add_witness(&mut host, "kernel", &seen);
-        host.add(Context::for_host("scheduler"), std::future::pending());
+        host.spawn_service(Context::for_host("scheduler"), std::future::pending());
         let start = Instant::now();
-        let error = host.stop().await.unwrap_err().to_string();
+        let error = host.stop_all().await.unwrap_err().to_string();
         assert!(
             error.starts_with("scheduler did not stop in time"),
             "{error}"
         );
-        assert!(start.elapsed() >= grace - RESERVE);
+        assert!(start.elapsed() >= grace - GRACE_RESERVE);
         assert_eq!(*seen.lock().unwrap(), ["kernel"]);
     }
 }

@@ -13,9 +13,9 @@ use airlock_client::{BulkOutcome, DeadLetterFilter};
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::{Which, selection};
+use super::{Selection, require_filter};
 use crate::exit::Exit;
-use crate::session::{Answer, Failure, Session};
+use crate::session::{CommandResult, Failure, Session};
 use crate::terminal::one_line;
 
 /// The most dead letters of one request.
@@ -54,7 +54,7 @@ impl FromStr for Rate {
 
 impl Rate {
     /// How many one request takes, about a second's worth, and when the next may follow.
-    fn step(self) -> (u32, Duration) {
+    fn batch_and_pause(self) -> (u32, Duration) {
         let in_a_second = u64::from(self.many) / self.per.as_secs();
         let step = u32::try_from(in_a_second.max(1))
             .unwrap_or(MAX_PER_REQUEST)
@@ -73,24 +73,24 @@ struct BulkReport {
     failed_again: Option<usize>,
 }
 
-pub(super) async fn retry(
+pub(super) async fn retry_selected(
     session: &Session,
-    which: Which,
+    which: Selection,
     rate: Rate,
     max_failures: usize,
-) -> Answer {
+) -> CommandResult {
     if let Some(id) = which.id {
         let chance = session.client.retry_dead_letter(id).await?;
         if session.json {
-            return session.print(&chance);
+            return session.print_json(&chance);
         }
-        session.terminal.say(&one_line(&chance.job_id));
+        session.terminal.print(&one_line(&chance.job_id));
         let hint = format!("airlock job watch {} follows it", one_line(&chance.job_id));
         session.terminal.hint(&hint);
         return Ok(Exit::Done);
     }
-    let (mut filter, all, dry_run) = selection(which)?;
-    let (step, pause) = rate.step();
+    let (mut filter, all, dry_run) = require_filter(which)?;
+    let (step, pause) = rate.batch_and_pause();
     filter.limit = Some(step);
     let mut next_at = Instant::now() + pause;
     let retry = async |filter: &DeadLetterFilter, dry_run: bool| {
@@ -100,7 +100,7 @@ pub(super) async fn retry(
     let mut sum = retry(&filter, dry_run).await?;
     filter.up_to = sum.up_to;
     let mut failed = FailedAgain::new(&filter);
-    failed.track(&sum);
+    failed.track_retried_jobs(&sum);
     let whole = sum.matched;
     // A request does a bounded number; the rest is requested while that helps.
     let mut helped = sum.retried.unwrap_or(0) > 0;
@@ -110,13 +110,13 @@ pub(super) async fn retry(
         session.terminal.note(&text);
         tokio::time::sleep_until(next_at).await;
         next_at = Instant::now() + pause;
-        failed.poll(session).await?;
+        failed.poll_dead_letters(session).await?;
         if failed.count > max_failures {
             break;
         }
         let next = retry(&filter, false).await?;
         helped = next.retried.unwrap_or(0) > 0;
-        failed.track(&next);
+        failed.track_retried_jobs(&next);
         sum.retried = Some(done + next.retried.unwrap_or(0));
         sum.skipped = Some(sum.skipped.unwrap_or(0) + next.skipped.unwrap_or(0));
         sum.remaining = next.remaining;
@@ -155,13 +155,13 @@ impl FailedAgain {
         }
     }
 
-    fn track(&mut self, outcome: &BulkOutcome) {
+    fn track_retried_jobs(&mut self, outcome: &BulkOutcome) {
         let jobs = outcome.jobs.iter().flatten().map(|job| job.job_id.clone());
         self.jobs.extend(jobs);
     }
 
     /// Reads the dead letters that were written since the last poll.
-    async fn poll(&mut self, session: &Session) -> Result<(), Failure> {
+    async fn poll_dead_letters(&mut self, session: &Session) -> Result<(), Failure> {
         let filter = DeadLetterFilter {
             limit: Some(PAGE_SIZE),
             ..DeadLetterFilter::default()
@@ -188,21 +188,21 @@ impl FailedAgain {
     }
 }
 
-pub(super) async fn delete(
+pub(super) async fn delete_selected(
     session: &Session,
-    which: Which,
+    which: Selection,
     yes: bool,
     prompt: &mut Prompt<impl BufRead, impl Write>,
-) -> Answer {
+) -> CommandResult {
     if let Some(id) = which.id {
         let done = session.client.delete_dead_letter(id).await?;
         if session.json {
-            return session.print(&done);
+            return session.print_json(&done);
         }
-        session.terminal.say(&format!("dead letter {id} deleted"));
+        session.terminal.print(&format!("dead letter {id} deleted"));
         return Ok(Exit::Done);
     }
-    let (mut filter, all, dry_run) = selection(which)?;
+    let (mut filter, all, dry_run) = require_filter(which)?;
     let delete = async |filter: &DeadLetterFilter, dry_run: bool| {
         let client = &session.client;
         client.delete_dead_letters(filter, all, dry_run).await
@@ -214,7 +214,7 @@ pub(super) async fn delete(
         print_outcome(session, plan, "deleted", None)?;
         return Ok(Exit::Done);
     }
-    if !yes && !prompt.confirms_deletion(plan.matched) {
+    if !yes && !prompt.confirm_deletion(plan.matched) {
         session.terminal.note("nothing was deleted");
         return Ok(Exit::Failed);
     }
@@ -242,7 +242,7 @@ pub(super) struct Prompt<R, W> {
 }
 
 impl Prompt<std::io::StdinLock<'static>, std::io::Stderr> {
-    pub(super) fn terminal() -> Self {
+    pub(super) fn from_terminal() -> Self {
         let (stdin, stderr) = (std::io::stdin(), std::io::stderr());
         Self {
             interactive: stdin.is_terminal() && stderr.is_terminal(),
@@ -254,7 +254,7 @@ impl Prompt<std::io::StdinLock<'static>, std::io::Stderr> {
 
 impl<R: BufRead, W: Write> Prompt<R, W> {
     /// Only a plain yes is one; the end of the input, or an error, is a no.
-    fn confirms_deletion(&mut self, count: u64) -> bool {
+    fn confirm_deletion(&mut self, count: u64) -> bool {
         if count <= 1 || !self.interactive {
             return true;
         }
@@ -274,21 +274,21 @@ fn print_outcome(
 ) -> Result<(), Failure> {
     if session.json {
         let failed_again = failed_again.filter(|_| !outcome.dry_run);
-        session.print(&BulkReport {
+        session.print_json(&BulkReport {
             outcome,
             failed_again,
         })?;
         return Ok(());
     }
-    session.terminal.say(&sentence(&outcome, word));
+    session.terminal.print(&format_summary(&outcome, word));
     for job in outcome.jobs.iter().flatten() {
         let line = format!("{}  {}", job.id, one_line(&job.job_id));
-        session.terminal.say(&line);
+        session.terminal.print(&line);
     }
     Ok(())
 }
 
-fn sentence(sum: &BulkOutcome, word: &str) -> String {
+fn format_summary(sum: &BulkOutcome, word: &str) -> String {
     if sum.dry_run {
         return format!("{} would be {word}", sum.matched);
     }
@@ -319,11 +319,11 @@ mod tests {
             up_to: Some(12),
             jobs: None,
         };
-        assert_eq!(sentence(&sum, "deleted"), "12 would be deleted");
+        assert_eq!(format_summary(&sum, "deleted"), "12 would be deleted");
         sum.dry_run = false;
         sum.deleted = Some(10);
         sum.remaining = 2;
-        assert_eq!(sentence(&sum, "deleted"), "10 deleted, 2 remaining");
+        assert_eq!(format_summary(&sum, "deleted"), "10 deleted, 2 remaining");
     }
 
     /// Whether `count` letters are deleted after this answer, and what was asked.
@@ -333,7 +333,7 @@ mod tests {
             input: answer.as_bytes(),
             output: Vec::new(),
         };
-        let confirmed = prompt.confirms_deletion(count);
+        let confirmed = prompt.confirm_deletion(count);
         (confirmed, String::from_utf8(prompt.output).unwrap())
     }
 
@@ -369,12 +369,12 @@ mod tests {
             input: &b"\xff\n"[..],
             output: Vec::new(),
         };
-        assert!(!prompt.confirms_deletion(2));
+        assert!(!prompt.confirm_deletion(2));
     }
 
     #[test]
     fn a_rate_is_a_step_and_a_pause() {
-        let step = |text: &str| text.parse::<Rate>().unwrap().step();
+        let step = |text: &str| text.parse::<Rate>().unwrap().batch_and_pause();
         assert_eq!(step("50/s"), (50, Duration::from_secs(1)));
         assert_eq!(step("1/s"), (1, Duration::from_secs(1)));
         assert_eq!(step("10/m"), (1, Duration::from_secs(6)));

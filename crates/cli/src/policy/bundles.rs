@@ -7,12 +7,12 @@ use airlock_client::{BundleChange, ClientError, PublishRequest};
 use super::local;
 use crate::exit::Exit;
 use crate::explain::Explained;
-use crate::render::{table, when};
-use crate::session::{Answer, Failure, Session};
+use crate::render::{relative_to_now, render_table};
+use crate::session::{CommandResult, Failure, Session};
 use crate::terminal::one_line;
 
 /// What describes a bundle besides its content.
-pub struct New {
+pub struct BundleOptions {
     pub name: Option<String>,
     pub position: i32,
     pub signature: Option<String>,
@@ -20,7 +20,7 @@ pub struct New {
     pub note: Option<String>,
 }
 
-fn failure(unusable: local::Unusable) -> Failure {
+fn into_failure(unusable: local::Unusable) -> Failure {
     Failure::Explained(Explained {
         text: unusable.text,
         hint: None,
@@ -28,10 +28,10 @@ fn failure(unusable: local::Unusable) -> Failure {
     })
 }
 
-pub async fn publish(session: &Session, file: &Path, new: New) -> Answer {
+pub async fn publish_bundle(session: &Session, file: &Path, new: BundleOptions) -> CommandResult {
     // Mistakes are found here, with their places, before anything is sent.
-    local::load(&[file.to_path_buf()]).map_err(failure)?;
-    let content = local::text(file).map_err(failure)?;
+    local::load_policy(&[file.to_path_buf()]).map_err(into_failure)?;
+    let content = local::read_text_file(file).map_err(into_failure)?;
     let name = match new.name {
         Some(name) => name,
         None => file
@@ -47,7 +47,7 @@ pub async fn publish(session: &Session, file: &Path, new: New) -> Answer {
         None => None,
         Some(Err(given)) => Some(given.to_owned()),
         Some(Ok(path)) => {
-            let text = local::text(Path::new(path)).map_err(failure)?;
+            let text = local::read_text_file(Path::new(path)).map_err(into_failure)?;
             Some(text.trim().to_owned())
         }
     };
@@ -59,17 +59,25 @@ pub async fn publish(session: &Session, file: &Path, new: New) -> Answer {
         key_id: new.key_id,
         note: new.note,
     };
-    let bundle = session.client.publish(&request).await.map_err(rejected)?;
-    print_bundle(session, &bundle)
+    let bundle = session
+        .client
+        .publish(&request)
+        .await
+        .map_err(rejection_to_failure)?;
+    print_bundle_change(session, &bundle)
 }
 
-pub async fn rollback(session: &Session, name: &str, to: Option<u64>) -> Answer {
-    let bundle = session.client.rollback(name, to).await.map_err(rejected)?;
-    print_bundle(session, &bundle)
+pub async fn rollback_bundle(session: &Session, name: &str, to: Option<u64>) -> CommandResult {
+    let bundle = session
+        .client
+        .rollback(name, to)
+        .await
+        .map_err(rejection_to_failure)?;
+    print_bundle_change(session, &bundle)
 }
 
 /// A policy that no kernel could load is no wrong request: nothing was changed.
-fn rejected(error: ClientError) -> Failure {
+fn rejection_to_failure(error: ClientError) -> Failure {
     match error {
         ClientError::Problem(problem) if problem.status == 422 => Failure::Explained(Explained {
             text: format!("nothing was changed: {}", problem.detail),
@@ -80,11 +88,11 @@ fn rejected(error: ClientError) -> Failure {
     }
 }
 
-fn print_bundle(session: &Session, change: &BundleChange) -> Answer {
+fn print_bundle_change(session: &Session, change: &BundleChange) -> CommandResult {
     let in_force = change.in_force();
     let exit = if in_force { Exit::Done } else { Exit::Failed };
     if session.json {
-        session.print(change)?;
+        session.print_json(change)?;
         return Ok(exit);
     }
     let name = change.name();
@@ -101,11 +109,11 @@ fn print_bundle(session: &Session, change: &BundleChange) -> Answer {
     } else {
         format!("{what} is published, but NOT active: loaded by {loaded} of {all} kernels")
     };
-    session.terminal.say(&one_line(&text));
+    session.terminal.print(&one_line(&text));
     for kernel in change.loaded_by().iter().filter(|k| !k.loaded) {
         let reason = kernel.reason.as_deref().unwrap_or_default();
         let line = format!("  {}: {reason}", kernel.kernel);
-        session.terminal.say(&one_line(&line));
+        session.terminal.print(&one_line(&line));
     }
     if !in_force {
         session
@@ -115,7 +123,7 @@ fn print_bundle(session: &Session, change: &BundleChange) -> Answer {
     Ok(exit)
 }
 
-pub async fn status(session: &Session) -> Answer {
+pub async fn print_status(session: &Session) -> CommandResult {
     let status = session.client.policy_status().await?;
     let exit = if status.in_force {
         Exit::Done
@@ -123,10 +131,10 @@ pub async fn status(session: &Session) -> Answer {
         Exit::Failed
     };
     if session.json {
-        session.print(&status)?;
+        session.print_json(&status)?;
         return Ok(exit);
     }
-    let say = |line: String| session.terminal.say(&one_line(&line));
+    let say = |line: String| session.terminal.print(&one_line(&line));
     say(match status.in_force {
         true => "the policy is active".to_owned(),
         false => "the policy is NOT active on every kernel".to_owned(),
@@ -145,7 +153,11 @@ pub async fn status(session: &Session) -> Answer {
         ));
     }
     let ctx = session.render_context();
-    let since = |at: &Option<String>| at.as_deref().map(|at| when(at, &ctx)).unwrap_or_default();
+    let since = |at: &Option<String>| {
+        at.as_deref()
+            .map(|at| relative_to_now(at, &ctx))
+            .unwrap_or_default()
+    };
     let rows = status.kernels.iter().map(|k| {
         [
             one_line(&k.kernel),
@@ -164,17 +176,17 @@ pub async fn status(session: &Session) -> Answer {
         "REASON",
         "FILES",
     ];
-    session.terminal.say(&table(header, rows));
+    session.terminal.print(&render_table(header, rows));
     Ok(exit)
 }
 
-pub async fn list(session: &Session, name: Option<&str>) -> Answer {
+pub async fn list_bundles(session: &Session, name: Option<&str>) -> CommandResult {
     let page = session.client.bundles(name).await?;
     if session.json {
-        return session.print(&page);
+        return session.print_json(&page);
     }
     if page.items.is_empty() {
-        session.terminal.say("no bundles");
+        session.terminal.print("no bundles");
         return Ok(Exit::Done);
     }
     let ctx = session.render_context();
@@ -192,7 +204,7 @@ pub async fn list(session: &Session, name: Option<&str>) -> Answer {
             b.position.to_string(),
             if b.signature.is_some() { "yes" } else { "no" }.to_owned(),
             one_line(&b.published_by),
-            when(&b.published_at, &ctx),
+            relative_to_now(&b.published_at, &ctx),
             one_line(&b.note),
         ]
     });
@@ -207,6 +219,6 @@ pub async fn list(session: &Session, name: Option<&str>) -> Answer {
         "PUBLISHED",
         "NOTE",
     ];
-    session.terminal.say(&table(header, rows));
+    session.terminal.print(&render_table(header, rows));
     Ok(Exit::Done)
 }

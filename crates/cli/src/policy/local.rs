@@ -10,7 +10,7 @@ use airlock_policy::{LoadError, NoCounters, OwnedRequest, Policy, Source, limits
 use super::Job;
 use crate::exit::Exit;
 use crate::payload;
-use crate::terminal::{Terminal, clean, one_line};
+use crate::terminal::{Terminal, one_line, strip_control_chars};
 
 /// Why a file cannot be used as a policy, and the exit code.
 pub struct Unusable {
@@ -19,7 +19,7 @@ pub struct Unusable {
 }
 
 impl Unusable {
-    fn unreadable(path: &Path, error: &std::io::Error) -> Self {
+    fn from_io_error(path: &Path, error: &std::io::Error) -> Self {
         Self {
             text: format!("reading {}: {error}", path.display()),
             exit: Exit::Usage,
@@ -27,7 +27,7 @@ impl Unusable {
     }
 
     /// One mistake a line, as compilers do.
-    fn invalid(error: &LoadError) -> Self {
+    fn from_load_error(error: &LoadError) -> Self {
         let mut text = String::new();
         for problem in &error.problems {
             text.push_str(&format!("\n  {problem}"));
@@ -41,51 +41,51 @@ impl Unusable {
         }
     }
 
-    fn report(&self, terminal: Terminal) -> Exit {
-        terminal.error(&clean(&self.text));
+    fn print_error(&self, terminal: Terminal) -> Exit {
+        terminal.error(&strip_control_chars(&self.text));
         self.exit
     }
 }
 
 /// A text file that is not larger than a policy may be.
-pub fn text(path: &Path) -> Result<String, Unusable> {
+pub fn read_text_file(path: &Path) -> Result<String, Unusable> {
     let mut text = String::new();
     File::open(path)
         .and_then(|file| {
             let most = limits::FILE_BYTES as u64 + 1;
             file.take(most).read_to_string(&mut text)
         })
-        .map_err(|e| Unusable::unreadable(path, &e))?;
+        .map_err(|e| Unusable::from_io_error(path, &e))?;
     Ok(text)
 }
 
-pub fn load(files: &[PathBuf]) -> Result<Policy, Unusable> {
+pub fn load_policy(files: &[PathBuf]) -> Result<Policy, Unusable> {
     let mut named = Vec::with_capacity(files.len());
     for path in files {
-        named.push((path.display().to_string(), text(path)?));
+        named.push((path.display().to_string(), read_text_file(path)?));
     }
     let sources: Vec<Source<'_>> = named
         .iter()
         .map(|(name, text)| Source { name, text })
         .collect();
-    Policy::load_files(&sources).map_err(|e| Unusable::invalid(&e))
+    Policy::load_files(&sources).map_err(|e| Unusable::from_load_error(&e))
 }
 
-fn print(value: &impl serde::Serialize, terminal: Terminal) {
+fn print_json(value: &impl serde::Serialize, terminal: Terminal) {
     match serde_json::to_string_pretty(value) {
-        Ok(text) => terminal.say(&text),
+        Ok(text) => terminal.print(&text),
         Err(error) => terminal.error(&format!("writing JSON: {error}")),
     }
 }
 
-pub fn check(files: &[PathBuf], terminal: Terminal, json: bool) -> Exit {
-    let policy = match load(files) {
+pub fn check_policy(files: &[PathBuf], terminal: Terminal, json: bool) -> Exit {
+    let policy = match load_policy(files) {
         Ok(policy) => policy,
-        Err(unusable) => return unusable.report(terminal),
+        Err(unusable) => return unusable.print_error(terminal),
     };
     if json {
         let rules: Vec<_> = policy.rules().collect();
-        print(
+        print_json(
             &serde_json::json!({
                 "policy_snapshot": &**policy.snapshot(),
                 "rules": rules,
@@ -96,9 +96,9 @@ pub fn check(files: &[PathBuf], terminal: Terminal, json: bool) -> Exit {
         return Exit::Done;
     }
     for warning in policy.warnings() {
-        terminal.note(&clean(&format!("warning: {warning}")));
+        terminal.note(&strip_control_chars(&format!("warning: {warning}")));
     }
-    terminal.say(&format!(
+    terminal.print(&format!(
         "ok: {} rules, {} otherwise, snapshot {}",
         policy.rules().count(),
         policy.default_decision(),
@@ -108,24 +108,27 @@ pub fn check(files: &[PathBuf], terminal: Terminal, json: bool) -> Exit {
 }
 
 /// `safety.yaml` has its tests in `safety.test.yaml`.
-fn beside(policy: &Path) -> PathBuf {
+fn test_file_for(policy: &Path) -> PathBuf {
     let ending = policy.extension().unwrap_or_default().to_string_lossy();
     policy.with_extension(format!("test.{ending}"))
 }
 
-pub fn test(
+pub fn test_policy(
     files: &[PathBuf],
     tests: &[PathBuf],
     coverage: Option<u8>,
     terminal: Terminal,
     json: bool,
 ) -> Exit {
-    let policy = match load(files) {
+    let policy = match load_policy(files) {
         Ok(policy) => policy,
-        Err(unusable) => return unusable.report(terminal),
+        Err(unusable) => return unusable.print_error(terminal),
     };
     let paths: Vec<PathBuf> = if tests.is_empty() {
-        let found = files.iter().map(|f| beside(f)).filter(|p| p.exists());
+        let found = files
+            .iter()
+            .map(|f| test_file_for(f))
+            .filter(|p| p.exists());
         found.collect()
     } else {
         tests.to_vec()
@@ -133,72 +136,72 @@ pub fn test(
     if paths.is_empty() {
         let wanted: Vec<String> = files
             .iter()
-            .map(|f| beside(f).display().to_string())
+            .map(|f| test_file_for(f).display().to_string())
             .collect();
         terminal.error(&format!("there are no tests at {}", wanted.join(", ")));
         return Exit::Usage;
     }
     let mut suites = Vec::with_capacity(paths.len());
     for path in &paths {
-        let text = match text(path) {
+        let text = match read_text_file(path) {
             Ok(text) => text,
-            Err(unusable) => return unusable.report(terminal),
+            Err(unusable) => return unusable.print_error(terminal),
         };
         match Suite::load(&path.display().to_string(), &text) {
             Ok(suite) => suites.push(suite),
-            Err(error) => return Unusable::invalid(&error).report(terminal),
+            Err(error) => return Unusable::from_load_error(&error).print_error(terminal),
         }
     }
-    let report = fixtures::run(&policy, &suites);
-    let enough = coverage.is_none_or(|wanted| percent(&report) >= usize::from(wanted));
+    let report = fixtures::run_suites(&policy, &suites);
+    let enough = coverage.is_none_or(|wanted| coverage_percent(&report) >= usize::from(wanted));
     if json {
-        print(&report, terminal);
+        print_json(&report, terminal);
     } else {
-        print_report(&report, terminal);
+        print_test_report(&report, terminal);
         if !enough {
             terminal.error("too few of the rules decide in a test");
         }
     }
-    if report.passed() && enough {
+    if report.all_passed() && enough {
         Exit::Done
     } else {
         Exit::Failed
     }
 }
 
-fn percent(report: &Report) -> usize {
+fn coverage_percent(report: &Report) -> usize {
     let all = report.covered.len() + report.uncovered.len();
     (report.covered.len() * 100).checked_div(all).unwrap_or(100)
 }
 
-fn print_report(report: &Report, terminal: Terminal) {
+fn print_test_report(report: &Report, terminal: Terminal) {
     for case in report.cases.iter().filter(|c| !c.passed) {
         let why = case.why.as_deref().unwrap_or_default();
-        terminal.say(&one_line(&format!(
+        terminal.print(&one_line(&format!(
             "FAILED {}:{} {}: {why}",
             case.suite, case.line, case.name
         )));
     }
     let all = report.covered.len() + report.uncovered.len();
-    terminal.say(&format!(
+    terminal.print(&format!(
         "{} tests, {} failed; {} of {all} rules decide in a test ({}%)",
         report.cases.len(),
-        report.failures(),
+        report.failure_count(),
         report.covered.len(),
-        percent(report)
+        coverage_percent(report)
     ));
     for rule in &report.uncovered {
-        terminal.say(&one_line(&format!("  never decides: {rule}")));
+        terminal.print(&one_line(&format!("  never decides: {rule}")));
     }
 }
 
 /// Asks a policy that is only a file.
-pub fn simulate(job: &Job, explain: bool, terminal: Terminal, json: bool) -> Exit {
-    let policy = match load(&job.files) {
+pub fn simulate_from_files(job: &Job, explain: bool, terminal: Terminal, json: bool) -> Exit {
+    let policy = match load_policy(&job.files) {
         Ok(policy) => policy,
-        Err(unusable) => return unusable.report(terminal),
+        Err(unusable) => return unusable.print_error(terminal),
     };
-    let request = match request(job) {
+    let request = match to_policy_request(job) {
         Ok(request) => request,
         Err(error) => {
             terminal.error(&error.to_string());
@@ -207,21 +210,21 @@ pub fn simulate(job: &Job, explain: bool, terminal: Terminal, json: bool) -> Exi
     };
     let explanation = policy.explain(&request.as_request(), &mut NoCounters);
     match (json, explain) {
-        (true, true) => print(&explanation, terminal),
-        (true, false) => print(&explanation.evaluation, terminal),
+        (true, true) => print_json(&explanation, terminal),
+        (true, false) => print_json(&explanation.evaluation, terminal),
         (false, true) => {
-            terminal.say(&clean(&explanation.to_string()));
+            terminal.print(&strip_control_chars(&explanation.to_string()));
             for change in &explanation.changes {
-                terminal.say(&one_line(&format!("  {}", change.text)));
+                terminal.print(&one_line(&format!("  {}", change.text)));
             }
         }
         (false, false) => {
             let e = &explanation.evaluation;
             let rule = e.rule_id.as_deref().unwrap_or(fixtures::DEFAULT);
-            let line = format!("{} by {rule}: {}", e.decision.wire(), e.reason);
-            terminal.say(&one_line(&line));
+            let line = format!("{} by {rule}: {}", e.decision.as_api_str(), e.reason);
+            terminal.print(&one_line(&line));
             for shadow in &e.shadows {
-                terminal.say(&one_line(&format!("  on trial: {}", shadow.reason)));
+                terminal.print(&one_line(&format!("  on trial: {}", shadow.reason)));
             }
         }
     }
@@ -229,9 +232,13 @@ pub fn simulate(job: &Job, explain: bool, terminal: Terminal, json: bool) -> Exi
 }
 
 /// The request that these arguments describe.
-pub fn request(job: &Job) -> Result<OwnedRequest, payload::PayloadError> {
+pub fn to_policy_request(job: &Job) -> Result<OwnedRequest, payload::PayloadError> {
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
-    let input = job.payload.as_deref().map(payload::read).transpose()?;
+    let input = job
+        .payload
+        .as_deref()
+        .map(payload::read_payload)
+        .transpose()?;
     Ok(OwnedRequest {
         topic: job.topic.clone(),
         tenant: text(&job.tenant),
@@ -262,7 +269,7 @@ mod tests {
 
     #[test]
     fn tests_stand_beside_their_policy() {
-        let beside = |path: &str| super::beside(Path::new(path)).display().to_string();
+        let beside = |path: &str| super::test_file_for(Path::new(path)).display().to_string();
         assert_eq!(beside("config/safety.yaml"), "config/safety.test.yaml");
         assert_eq!(beside("a.yml"), "a.test.yml");
     }

@@ -13,7 +13,7 @@ use clap::{Args, Subcommand};
 
 use crate::args::Api;
 use crate::exit::Exit;
-use crate::session::{self, Answer, Session};
+use crate::session::{self, CommandResult, Session};
 use crate::terminal::Terminal;
 
 #[derive(Debug, Args)]
@@ -120,7 +120,7 @@ pub struct Job {
     #[arg(long)]
     pub priority: Option<airlock_model::Priority>,
     /// Label of the job; may be repeated
-    #[arg(long = "label", short, value_name = "KEY=VALUE", value_parser = crate::args::pair)]
+    #[arg(long = "label", short, value_name = "KEY=VALUE", value_parser = crate::args::parse_key_value)]
     pub labels: Vec<(String, String)>,
     #[arg(long)]
     pub capability: Option<String>,
@@ -150,16 +150,18 @@ pub fn run(args: PolicyArgs, terminal: Terminal) -> Exit {
     let json = args.api.json;
     // What needs no API must work without one.
     match &args.action {
-        Action::Check { files } => local::check(files, terminal, json),
+        Action::Check { files } => local::check_policy(files, terminal, json),
         Action::Test {
             files,
             tests,
             coverage,
-        } => local::test(files, tests, *coverage, terminal, json),
+        } => local::test_policy(files, tests, *coverage, terminal, json),
         Action::Simulate(job) if !job.files.is_empty() => {
-            local::simulate(job, false, terminal, json)
+            local::simulate_from_files(job, false, terminal, json)
         }
-        Action::Explain(job) if !job.files.is_empty() => local::simulate(job, true, terminal, json),
+        Action::Explain(job) if !job.files.is_empty() => {
+            local::simulate_from_files(job, true, terminal, json)
+        }
         Action::Simulate(_)
         | Action::Explain(_)
         | Action::Replay { .. }
@@ -168,18 +170,20 @@ pub fn run(args: PolicyArgs, terminal: Terminal) -> Exit {
         | Action::Rollback { .. }
         | Action::Rules
         | Action::Snapshots
-        | Action::Status => session::run(args.api, terminal, |session| act(session, args.action)),
+        | Action::Status => session::run_with_session(args.api, terminal, |session| {
+            run_action(session, args.action)
+        }),
     }
 }
 
-async fn act(session: Session, action: Action) -> Answer {
+async fn run_action(session: Session, action: Action) -> CommandResult {
     match action {
         // Answered before, without an API.
         Action::Check { .. } | Action::Test { .. } => Ok(Exit::Done),
-        Action::Simulate(job) => query::simulate(&session, &job).await,
-        Action::Explain(job) => query::explain(&session, &job).await,
+        Action::Simulate(job) => query::print_simulation(&session, &job).await,
+        Action::Explain(job) => query::print_explanation(&session, &job).await,
         Action::Replay { since, show, files } => {
-            replay::run(&session, &since, show.get(), &files).await
+            replay::replay_past_decisions(&session, &since, show.get(), &files).await
         }
         Action::Publish {
             file,
@@ -189,19 +193,19 @@ async fn act(session: Session, action: Action) -> Answer {
             key_id,
             note,
         } => {
-            let new = bundles::New {
+            let new = bundles::BundleOptions {
                 name,
                 position,
                 signature,
                 key_id,
                 note,
             };
-            bundles::publish(&session, &file, new).await
+            bundles::publish_bundle(&session, &file, new).await
         }
-        Action::Bundles { name } => bundles::list(&session, name.as_deref()).await,
-        Action::Rollback { name, to } => bundles::rollback(&session, &name, to).await,
-        Action::Rules => query::rules(&session).await,
-        Action::Snapshots => query::snapshots(&session).await,
-        Action::Status => bundles::status(&session).await,
+        Action::Bundles { name } => bundles::list_bundles(&session, name.as_deref()).await,
+        Action::Rollback { name, to } => bundles::rollback_bundle(&session, &name, to).await,
+        Action::Rules => query::print_rules(&session).await,
+        Action::Snapshots => query::print_snapshots(&session).await,
+        Action::Status => bundles::print_status(&session).await,
     }
 }

@@ -5,13 +5,13 @@ use serde_json::Value;
 
 use super::{Job, local};
 use crate::exit::Exit;
-use crate::render::table;
-use crate::session::{Answer, Failure, Session};
-use crate::terminal::{clean, one_line};
+use crate::render::render_table;
+use crate::session::{CommandResult, Failure, Session};
+use crate::terminal::{one_line, strip_control_chars};
 
 /// The request that these arguments describe.
-fn policy_question(job: &Job) -> Result<EvaluationRequest, Failure> {
-    let request = local::request(job)?;
+fn to_evaluation_request(job: &Job) -> Result<EvaluationRequest, Failure> {
+    let request = local::to_policy_request(job)?;
     let whole = serde_json::to_value(&request).map_err(|e| Failure::usage(e.to_string()))?;
     let some = |text: String| (!text.is_empty()).then_some(text);
     let meta = match whole.get("meta") {
@@ -30,31 +30,34 @@ fn policy_question(job: &Job) -> Result<EvaluationRequest, Failure> {
     })
 }
 
-pub async fn simulate(session: &Session, job: &Job) -> Answer {
-    let answer = session.client.simulate(&policy_question(job)?).await?;
-    if session.json {
-        return session.print(&answer);
-    }
-    session.terminal.say(&evaluation_text(&answer));
-    Ok(Exit::Done)
-}
-
-pub async fn explain(session: &Session, job: &Job) -> Answer {
+pub async fn print_simulation(session: &Session, job: &Job) -> CommandResult {
     let answer = session
         .client
-        .explain_policy(&policy_question(job)?)
+        .simulate(&to_evaluation_request(job)?)
         .await?;
     if session.json {
-        return session.print(&answer);
+        return session.print_json(&answer);
     }
-    session.terminal.say(&evaluation_text(&answer));
+    session.terminal.print(&format_evaluation(&answer));
+    Ok(Exit::Done)
+}
+
+pub async fn print_explanation(session: &Session, job: &Job) -> CommandResult {
+    let answer = session
+        .client
+        .explain_policy(&to_evaluation_request(job)?)
+        .await?;
+    if session.json {
+        return session.print_json(&answer);
+    }
+    session.terminal.print(&format_evaluation(&answer));
     if let Some(explanation) = &answer.explanation {
-        session.terminal.say(&explanation_text(explanation));
+        session.terminal.print(&format_explanation(explanation));
     }
     Ok(Exit::Done)
 }
 
-fn evaluation_text(answer: &Evaluation) -> String {
+fn format_evaluation(answer: &Evaluation) -> String {
     let rule = answer.rule_id.as_deref().unwrap_or("default");
     let mut lines = vec![one_line(&format!(
         "{} by {rule}: {}",
@@ -83,7 +86,7 @@ fn evaluation_text(answer: &Evaluation) -> String {
 }
 
 /// Each rule that was evaluated, with the conditions that decided about it.
-fn explanation_text(explanation: &Value) -> String {
+fn format_explanation(explanation: &Value) -> String {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let mut lines = Vec::new();
@@ -114,13 +117,13 @@ fn explanation_text(explanation: &Value) -> String {
     for change in list(&explanation["changes"]) {
         lines.push(format!("  {}", text(&change["text"])));
     }
-    clean(&lines.join("\n")).into_owned()
+    strip_control_chars(&lines.join("\n")).into_owned()
 }
 
-pub async fn rules(session: &Session) -> Answer {
+pub async fn print_rules(session: &Session) -> CommandResult {
     let rules = session.client.policy_rules().await?;
     if session.json {
-        return session.print(&rules);
+        return session.print_json(&rules);
     }
     let text = |value: &Value| one_line(value.as_str().unwrap_or_default());
     let rows = rules.items.iter().map(|rule| {
@@ -139,7 +142,7 @@ pub async fn rules(session: &Session) -> Answer {
         ]
     });
     let header = ["RULE", "DECISION", "MODE", "FILE", "LINE", "REASON"];
-    session.terminal.say(&table(header, rows));
+    session.terminal.print(&render_table(header, rows));
     for warning in &rules.warnings {
         session
             .terminal
@@ -150,17 +153,17 @@ pub async fn rules(session: &Session) -> Answer {
     Ok(Exit::Done)
 }
 
-pub async fn snapshots(session: &Session) -> Answer {
+pub async fn print_snapshots(session: &Session) -> CommandResult {
     let page = session.client.policy_snapshots().await?;
     if session.json {
-        return session.print(&page);
+        return session.print_json(&page);
     }
     for item in &page.items {
         let mark = if item.in_force { "in force" } else { "" };
         let id = &item.policy_snapshot;
         session
             .terminal
-            .say(one_line(&format!("{id}  {mark}")).trim_end());
+            .print(one_line(&format!("{id}  {mark}")).trim_end());
     }
     Ok(Exit::Done)
 }

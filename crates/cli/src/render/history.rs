@@ -14,24 +14,31 @@ const STATE_WIDTH: usize = 18;
 const SPAN_WIDTH: usize = 12;
 
 /// One state: when it was reached, how long after `before`, and what is known of it.
-pub fn step(entry: &HistoryEntry, before: Option<Timestamp>, ctx: &RenderContext) -> String {
+pub fn format_history_entry(
+    entry: &HistoryEntry,
+    before: Option<Timestamp>,
+    ctx: &RenderContext,
+) -> String {
     let state = ctx.paint.state(entry.state);
     let pad = " ".repeat(STATE_WIDTH.saturating_sub(entry.state.as_str().len()));
-    let at = time::read(&entry.at);
-    let clock = at.map_or_else(|| one_line(&entry.at), |at| time::clock(at, &ctx.zone));
+    let at = time::parse_timestamp(&entry.at);
+    let clock = at.map_or_else(
+        || one_line(&entry.at),
+        |at| time::format_clock(at, &ctx.zone),
+    );
     let clock = ctx.paint.dim(&clock);
     let span = match (before, at) {
-        (Some(before), Some(at)) => format!("+{}", time::span(at.since(before))),
+        (Some(before), Some(at)) => format!("+{}", time::format_duration(at.since(before))),
         (None, _) | (_, None) => String::new(),
     };
     let line = format!(
         "  {state}{pad}  {clock}  {span:<SPAN_WIDTH$}{}",
-        remark(entry)
+        format_entry_remark(entry)
     );
     line.trim_end().to_owned()
 }
 
-fn remark(entry: &HistoryEntry) -> String {
+fn format_entry_remark(entry: &HistoryEntry) -> String {
     let worker = match entry.state {
         // Where it runs is news once per attempt.
         JobState::Scheduled => entry.worker_id.as_deref(),
@@ -71,17 +78,17 @@ pub struct Updates {
 
 impl Updates {
     /// The lines to show now.
-    pub fn of(&mut self, job: &Job, ctx: &RenderContext) -> Vec<String> {
+    pub fn new_lines(&mut self, job: &Job, ctx: &RenderContext) -> Vec<String> {
         let mut lines = Vec::new();
         for entry in &job.history {
             let key = (entry.at.clone(), entry.state.as_str(), entry.attempt);
             if self.shown.insert(key) {
-                lines.push(step(entry, self.last, ctx));
-                self.last = time::read(&entry.at).or(self.last);
+                lines.push(format_history_entry(entry, self.last, ctx));
+                self.last = time::parse_timestamp(&entry.at).or(self.last);
             }
         }
         // What a run reported comes before the state that it came to.
-        let reported = self.report.of(job, ctx);
+        let reported = self.report.new_lines(job, ctx);
         let place = lines.len() - usize::from(job.state.is_final() && !lines.is_empty());
         lines.splice(place..place, reported);
         if job.waiting_reason != self.waiting {

@@ -6,14 +6,14 @@ mod report;
 mod table;
 pub mod time;
 
-pub use history::{Updates, step};
-pub use table::{Facts, table, when};
+pub use history::{Updates, format_history_entry};
+pub use table::{Facts, relative_to_now, render_table};
 
 use airlock_client::{Job, JobPage};
 use airlock_model::{JobState, Timestamp};
 use jiff::tz::TimeZone;
 
-use crate::terminal::{Paint, clean, one_line};
+use crate::terminal::{Paint, one_line, strip_control_chars};
 
 /// What rendering depends on.
 #[derive(Debug, Clone)]
@@ -24,7 +24,7 @@ pub struct RenderContext {
 }
 
 impl RenderContext {
-    pub fn now(paint: Paint) -> Self {
+    pub fn from_system(paint: Paint) -> Self {
         Self {
             now: time::now(),
             zone: TimeZone::system(),
@@ -34,14 +34,14 @@ impl RenderContext {
 }
 
 /// Everything about one job.
-pub fn job(job: &Job, ctx: &RenderContext) -> String {
+pub fn render_job(job: &Job, ctx: &RenderContext) -> String {
     let mut lines = vec![format!(
         "{}  {}  {}",
         ctx.paint.bold(&one_line(&job.job_id)),
         ctx.paint.state(job.state),
         one_line(&job.topic),
     )];
-    for (name, value) in facts(job, ctx) {
+    for (name, value) in job_facts(job, ctx) {
         lines.push(format!(
             "  {} {value}",
             ctx.paint.dim(&format!("{name:<10}"))
@@ -51,19 +51,19 @@ pub fn job(job: &Job, ctx: &RenderContext) -> String {
         lines.push(ctx.paint.dim("  history"));
         let mut before = None;
         for entry in &job.history {
-            lines.push(format!("  {}", step(entry, before, ctx)));
-            before = time::read(&entry.at);
+            lines.push(format!("  {}", format_history_entry(entry, before, ctx)));
+            before = time::parse_timestamp(&entry.at);
         }
     }
-    lines.extend(result(job, ctx));
+    lines.extend(render_result(job, ctx));
     lines.join("\n")
 }
 
-fn facts(job: &Job, ctx: &RenderContext) -> Vec<(&'static str, String)> {
-    let moment = |text: &str| match time::read(text) {
+fn job_facts(job: &Job, ctx: &RenderContext) -> Vec<(&'static str, String)> {
+    let moment = |text: &str| match time::parse_timestamp(text) {
         Some(at) => {
-            let date = time::date(at, &ctx.zone);
-            format!("{date} ({})", time::relative(at, ctx.now))
+            let date = time::format_date(at, &ctx.zone);
+            format!("{date} ({})", time::format_relative(at, ctx.now))
         }
         None => one_line(text),
     };
@@ -73,7 +73,7 @@ fn facts(job: &Job, ctx: &RenderContext) -> Vec<(&'static str, String)> {
     ];
     let mut add = |name, value: Option<String>| facts.extend(value.map(|value| (name, value)));
     add("due", job.due_at.as_deref().map(moment));
-    let took = took(job)
+    let took = format_time_taken(job)
         .map(|took| format!(", after {took}"))
         .unwrap_or_default();
     add(
@@ -81,46 +81,48 @@ fn facts(job: &Job, ctx: &RenderContext) -> Vec<(&'static str, String)> {
         job.finished_at.as_deref().map(|at| moment(at) + &took),
     );
     add("priority", Some(job.priority.as_str().to_owned()));
-    add("attempts", attempts(job));
+    add("attempts", format_attempts(job));
     add("worker", job.worker_id.as_deref().map(one_line));
     add(
         "labels",
-        join(
+        join_non_empty(
             job.labels
                 .iter()
                 .map(|(key, value)| format!("{key}={value}")),
         ),
     );
-    add("risk tags", join(job.risk_tags.iter().cloned()));
+    add("risk tags", join_non_empty(job.risk_tags.iter().cloned()));
     add("cost", job.estimated_cost.map(|cost| cost.to_string()));
     add("workflow", job.workflow_id.as_deref().map(one_line));
-    add("decision", job.decision.as_ref().map(decision));
+    add("decision", job.decision.as_ref().map(format_decision));
     add("waiting", job.waiting_reason.as_deref().map(one_line));
-    add("reason", reason(job));
+    add("reason", format_failure(job));
     add("trace", Some(one_line(&job.trace_id)));
-    facts.extend(report::facts(job));
+    facts.extend(report::report_facts(job));
     facts
 }
 
 /// From acceptance to the end.
-fn took(job: &Job) -> Option<String> {
-    let end = time::read(job.finished_at.as_deref()?)?;
-    Some(time::span(end.since(time::read(&job.created_at)?)))
+fn format_time_taken(job: &Job) -> Option<String> {
+    let end = time::parse_timestamp(job.finished_at.as_deref()?)?;
+    Some(time::format_duration(
+        end.since(time::parse_timestamp(&job.created_at)?),
+    ))
 }
 
-fn attempts(job: &Job) -> Option<String> {
+fn format_attempts(job: &Job) -> Option<String> {
     (job.attempts > 0).then(|| match job.max_attempts {
         Some(most) => format!("{} of {most}", job.attempts),
         None => job.attempts.to_string(),
     })
 }
 
-fn join(texts: impl Iterator<Item = String>) -> Option<String> {
+fn join_non_empty(texts: impl Iterator<Item = String>) -> Option<String> {
     let text = texts.collect::<Vec<_>>().join(", ");
     (!text.is_empty()).then(|| one_line(&text))
 }
 
-fn decision(decision: &airlock_client::Decision) -> String {
+fn format_decision(decision: &airlock_client::Decision) -> String {
     let mut text = one_line(&decision.decision);
     if let Some(rule) = &decision.rule_id {
         text.push_str(&format!(" by rule {}", one_line(rule)));
@@ -131,7 +133,7 @@ fn decision(decision: &airlock_client::Decision) -> String {
     text
 }
 
-fn reason(job: &Job) -> Option<String> {
+fn format_failure(job: &Job) -> Option<String> {
     match (&job.error_code, &job.failure_reason) {
         (Some(code), Some(reason)) => Some(format!("{} ({})", one_line(reason), one_line(code))),
         (Some(only), None) | (None, Some(only)) => Some(one_line(only)),
@@ -141,12 +143,20 @@ fn reason(job: &Job) -> Option<String> {
 
 /// The result exactly as the worker wrote it: reading it as numbers and writing it
 /// again would change large ones.
-pub fn result(job: &Job, ctx: &RenderContext) -> Option<String> {
+pub fn render_result(job: &Job, ctx: &RenderContext) -> Option<String> {
     let title = |name: &str| ctx.paint.dim(&format!("  {name:<10}"));
     if let Some(result) = &job.result {
-        Some(format!("{} {}", title("result"), clean(result.get())))
+        Some(format!(
+            "{} {}",
+            title("result"),
+            strip_control_chars(result.get())
+        ))
     } else if let Some(result) = &job.result_base64 {
-        Some(format!("{} {} (base64)", title("result"), clean(result)))
+        Some(format!(
+            "{} {} (base64)",
+            title("result"),
+            strip_control_chars(result)
+        ))
     } else if job.result_missing {
         Some(format!("{} lost before it could be kept", title("result")))
     } else {
@@ -155,7 +165,7 @@ pub fn result(job: &Job, ctx: &RenderContext) -> Option<String> {
 }
 
 /// How a job came out, after its states were shown: what they did not show yet.
-pub fn outcome(job: &Job, ctx: &RenderContext) -> String {
+pub fn render_outcome(job: &Job, ctx: &RenderContext) -> String {
     let mut lines = Vec::new();
     if job.state != JobState::Succeeded {
         let shown = job.history.last().and_then(|last| last.reason.as_ref());
@@ -168,13 +178,13 @@ pub fn outcome(job: &Job, ctx: &RenderContext) -> String {
             lines.extend(text.map(|text| format!("{name} {}", one_line(text))));
         }
     }
-    lines.extend(result(job, ctx));
+    lines.extend(render_result(job, ctx));
     lines.join("\n")
 }
 
 /// A page of jobs as a table. The state stands first, so that colours do not disturb
 /// the widths.
-pub fn list(page: &JobPage, ctx: &RenderContext) -> String {
+pub fn render_job_table(page: &JobPage, ctx: &RenderContext) -> String {
     if page.items.is_empty() {
         return "no jobs".to_owned();
     }
@@ -185,14 +195,14 @@ pub fn list(page: &JobPage, ctx: &RenderContext) -> String {
             one_line(&job.topic),
             one_line(&job.tenant_id),
             job.attempts.to_string(),
-            when(&job.created_at, ctx),
-            took(job).unwrap_or_default(),
+            relative_to_now(&job.created_at, ctx),
+            format_time_taken(job).unwrap_or_default(),
         ]
     });
     let header = [
         "STATE", "JOB", "TOPIC", "TENANT", "ATTEMPTS", "CREATED", "DURATION",
     ];
-    let text = table(header, rows);
+    let text = render_table(header, rows);
     let states = page.items.iter().map(|job| job.state);
     let mut lines = text.lines();
     let header = lines.next().map(|line| ctx.paint.dim(line));

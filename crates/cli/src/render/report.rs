@@ -3,15 +3,22 @@
 use airlock_client::{Job, Partial, Progress};
 
 use super::RenderContext;
-use crate::terminal::{clean, one_line};
+use crate::terminal::{one_line, strip_control_chars};
 
 /// Lines for everything there is, each with its name.
-pub fn facts(job: &Job) -> Vec<(&'static str, String)> {
+pub fn report_facts(job: &Job) -> Vec<(&'static str, String)> {
     let mut facts = Vec::new();
-    facts.extend(job.progress.as_ref().map(|p| ("progress", progress(p))));
+    facts.extend(
+        job.progress
+            .as_ref()
+            .map(|p| ("progress", format_progress(p))),
+    );
     if let Some(last) = job.partials.last() {
         let count = job.partials.len();
-        facts.push(("partials", format!("{count}, the last {}", partial(last))));
+        facts.push((
+            "partials",
+            format!("{count}, the last {}", format_partial(last)),
+        ));
     }
     for artifact in &job.artifacts {
         let mut parts = vec![one_line(&artifact.pointer)];
@@ -38,7 +45,7 @@ pub fn facts(job: &Job) -> Vec<(&'static str, String)> {
     facts
 }
 
-fn progress(progress: &Progress) -> String {
+fn format_progress(progress: &Progress) -> String {
     let mut text = format!("{} %", progress.percent);
     for parts in [&progress.step, &progress.message].into_iter().flatten() {
         text.push_str(&format!("  {}", one_line(parts)));
@@ -46,10 +53,10 @@ fn progress(progress: &Progress) -> String {
     text
 }
 
-fn partial(partial: &Partial) -> String {
+fn format_partial(partial: &Partial) -> String {
     match (&partial.content, &partial.content_base64, partial.size) {
-        (Some(json), _, _) => clean(json.get()).into_owned(),
-        (None, Some(text), _) => format!("{} (base64)", clean(text)),
+        (Some(json), _, _) => strip_control_chars(json.get()).into_owned(),
+        (None, Some(text), _) => format!("{} (base64)", strip_control_chars(text)),
         (None, None, Some(size)) => format!("{size} bytes at {}", one_line(&partial.pointer)),
         (None, None, None) => format!("at {}", one_line(&partial.pointer)),
     }
@@ -63,17 +70,17 @@ pub struct ReportUpdates {
 }
 
 impl ReportUpdates {
-    pub fn of(&mut self, job: &Job, ctx: &RenderContext) -> Vec<String> {
+    pub fn new_lines(&mut self, job: &Job, ctx: &RenderContext) -> Vec<String> {
         let mut lines = Vec::new();
         if job.progress.is_some() && job.progress != self.progress {
             self.progress.clone_from(&job.progress);
-            lines.extend(job.progress.as_ref().map(progress));
+            lines.extend(job.progress.as_ref().map(format_progress));
         }
         let last = job.partials.last();
         let at = last.map(|p| p.at.clone());
         if at.is_some() && at != self.partial {
             self.partial = at;
-            lines.extend(last.map(|p| format!("so far: {}", partial(p))));
+            lines.extend(last.map(|p| format!("so far: {}", format_partial(p))));
         }
         lines
             .into_iter()

@@ -6,7 +6,7 @@ use comfy_table::{Table, presets};
 use super::{RenderContext, time};
 
 /// Rows as columns, without borders.
-pub fn table<const N: usize>(
+pub fn render_table<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
 ) -> String {
@@ -21,9 +21,9 @@ pub fn table<const N: usize>(
 }
 
 /// How long ago, or in how long, a moment in RFC 3339 is; nothing for what is none.
-pub fn when(text: &str, ctx: &RenderContext) -> String {
-    time::read(text)
-        .map(|at| time::relative(at, ctx.now))
+pub fn relative_to_now(text: &str, ctx: &RenderContext) -> String {
+    time::parse_timestamp(text)
+        .map(|at| time::format_relative(at, ctx.now))
         .unwrap_or_default()
 }
 
@@ -50,7 +50,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    pub fn text(self) -> String {
+    pub fn into_text(self) -> String {
         self.lines.join("\n")
     }
 }
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn columns_line_up_without_a_margin() {
         let row = |a: &str, b: &str| [a.to_owned(), b.to_owned()];
-        let text = table(["A", "LONG"], [row("x", "1"), row("wide one", "2")]);
+        let text = render_table(["A", "LONG"], [row("x", "1"), row("wide one", "2")]);
         assert_eq!(text, "A         LONG\nx         1\nwide one  2");
     }
 }

@@ -46,7 +46,7 @@ fn denied() -> Job {
 
 #[test]
 fn a_job_is_told_from_its_start_to_its_result() {
-    let text = job(&succeeded(), &render_context());
+    let text = render_job(&succeeded(), &render_context());
     let expected = "\
 j-1  SUCCEEDED  job.echo
   tenant     default
@@ -71,7 +71,7 @@ j-1  SUCCEEDED  job.echo
 #[test]
 fn what_others_wrote_stays_on_its_line_and_moves_no_cursor() {
     let mut job = denied();
-    let text = outcome(&job, &render_context());
+    let text = render_outcome(&job, &render_context());
     let expected = "  reason     too risky\u{fffd}[2J\n  code       safety_denied";
     assert_eq!(text, expected);
 
@@ -80,7 +80,7 @@ fn what_others_wrote_stays_on_its_line_and_moves_no_cursor() {
         last.reason.clone_from(&job.failure_reason);
     }
     assert_eq!(
-        outcome(&job, &render_context()),
+        render_outcome(&job, &render_context()),
         "  code       safety_denied"
     );
 }
@@ -91,14 +91,14 @@ fn a_list_lines_up_with_and_without_colours() {
         items: vec![succeeded(), denied()],
         next_cursor: None,
     };
-    let plain = list(&page, &render_context());
+    let plain = render_job_table(&page, &render_context());
     let expected = "\
 STATE      JOB  TOPIC     TENANT   ATTEMPTS  CREATED    DURATION
 SUCCEEDED  j-1  job.echo  default  1         1 min ago  2.02 s
 DENIED     j-2  job.echo  default  0         1 min ago  2.02 s";
     assert_eq!(plain, expected);
 
-    let coloured = list(
+    let coloured = render_job_table(
         &page,
         &RenderContext {
             paint: Paint::Colours,
@@ -125,7 +125,7 @@ fn an_empty_list_says_so() {
         items: Vec::new(),
         next_cursor: None,
     };
-    assert_eq!(list(&page, &render_context()), "no jobs");
+    assert_eq!(render_job_table(&page, &render_context()), "no jobs");
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn each_state_is_news_once_however_late_it_becomes_known() {
     let mut news = Updates::default();
     seen.history.truncate(1);
     seen.waiting_reason = Some("no worker in pool default".to_owned());
-    let lines = news.of(&seen, &render_context());
+    let lines = news.new_lines(&seen, &render_context());
     assert_eq!(
         lines,
         [
@@ -143,17 +143,17 @@ fn each_state_is_news_once_however_late_it_becomes_known() {
             "  waiting: no worker in pool default"
         ]
     );
-    assert!(news.of(&seen, &render_context()).is_empty());
+    assert!(news.new_lines(&seen, &render_context()).is_empty());
 
     // The middle ones come together with the end.
-    let lines = news.of(&whole, &render_context());
+    let lines = news.new_lines(&whole, &render_context());
     let states: Vec<&str> = lines
         .iter()
         .filter_map(|line| line.split_whitespace().next())
         .collect();
     assert_eq!(states, ["SCHEDULED", "DISPATCHED", "RUNNING", "SUCCEEDED"]);
     assert!(lines[3].ends_with("+2.01 s"), "{}", lines[3]);
-    assert!(news.of(&whole, &render_context()).is_empty());
+    assert!(news.new_lines(&whole, &render_context()).is_empty());
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn a_second_attempt_is_news() {
     again.attempt = 2;
     job.history.push(again);
     let mut news = Updates::default();
-    let lines = news.of(&job, &render_context());
+    let lines = news.new_lines(&job, &render_context());
     assert_eq!(lines.len(), 6);
     assert!(
         lines[5].ends_with("+7.98 s     on w-1, attempt 2"),
@@ -179,12 +179,16 @@ fn results_that_are_no_json_or_are_gone_are_told() {
     job.result = None;
     job.result_base64 = Some("/w==".to_owned());
     assert_eq!(
-        result(&job, &render_context()).unwrap(),
+        render_result(&job, &render_context()).unwrap(),
         "  result     /w== (base64)"
     );
     job.result_base64 = None;
     job.result_missing = true;
-    assert!(result(&job, &render_context()).unwrap().contains("lost"));
+    assert!(
+        render_result(&job, &render_context())
+            .unwrap()
+            .contains("lost")
+    );
 }
 
 #[test]
@@ -205,7 +209,7 @@ fn what_the_worker_said_is_told_and_followed() {
     job.partials = serde_json::from_str(&said["partials"].to_string()).unwrap();
     job.artifacts = serde_json::from_value(said["artifacts"].clone()).unwrap();
     job.constraint_report = serde_json::from_value(said["constraint_report"].clone()).unwrap();
-    let text = super::job(&job, &render_context());
+    let text = super::render_job(&job, &render_context());
     for line in [
         "  progress   40 %  resized",
         "  partials   2, the last [1]",
@@ -217,9 +221,9 @@ fn what_the_worker_said_is_told_and_followed() {
     assert!(!text.contains('\u{1b}'));
     // Followed, it is shown once, before the end.
     let mut news = Updates::default();
-    let lines = news.of(&job, &render_context());
+    let lines = news.new_lines(&job, &render_context());
     assert!(lines[lines.len() - 1].contains("SUCCEEDED"), "{lines:?}");
     assert!(lines[lines.len() - 2].contains("so far: [1]"), "{lines:?}");
     assert!(lines[lines.len() - 3].contains("40 %"), "{lines:?}");
-    assert!(news.of(&job, &render_context()).is_empty());
+    assert!(news.new_lines(&job, &render_context()).is_empty());
 }

@@ -6,7 +6,7 @@ use airlock_model::Timestamp;
 use jiff::tz::TimeZone;
 
 /// How long something took: `4.2 ms`, `1.25 s`, `2 min 5 s`, `3 h 4 min`, `2 d 3 h`.
-pub fn span(duration: Duration) -> String {
+pub fn format_duration(duration: Duration) -> String {
     let millis = duration.as_millis();
     let seconds = duration.as_secs();
     match seconds {
@@ -15,13 +15,13 @@ pub fn span(duration: Duration) -> String {
         0 => format!("{millis} ms"),
         1..10 => format!("{:.2} s", duration.as_secs_f64()),
         10..60 => format!("{:.1} s", duration.as_secs_f64()),
-        60..3_600 => pair(seconds / 60, "min", seconds % 60, "s"),
-        3_600..86_400 => pair(seconds / 3_600, "h", seconds / 60 % 60, "min"),
-        86_400.. => pair(seconds / 86_400, "d", seconds / 3_600 % 24, "h"),
+        60..3_600 => format_two_units(seconds / 60, "min", seconds % 60, "s"),
+        3_600..86_400 => format_two_units(seconds / 3_600, "h", seconds / 60 % 60, "min"),
+        86_400.. => format_two_units(seconds / 86_400, "d", seconds / 3_600 % 24, "h"),
     }
 }
 
-fn pair(large: u64, large_unit: &str, small: u64, small_unit: &str) -> String {
+fn format_two_units(large: u64, large_unit: &str, small: u64, small_unit: &str) -> String {
     if small == 0 {
         format!("{large} {large_unit}")
     } else {
@@ -30,7 +30,7 @@ fn pair(large: u64, large_unit: &str, small: u64, small_unit: &str) -> String {
 }
 
 /// Where `then` lies from `now`, roughly: `5 s ago`, `in 3 min`.
-pub fn relative(then: Timestamp, now: Timestamp) -> String {
+pub fn format_relative(then: Timestamp, now: Timestamp) -> String {
     let rough = |duration: Duration| {
         let seconds = duration.as_secs();
         match seconds {
@@ -50,12 +50,12 @@ pub fn relative(then: Timestamp, now: Timestamp) -> String {
 }
 
 /// The moment on the reader's clock.
-pub fn clock(at: Timestamp, zone: &TimeZone) -> String {
+pub fn format_clock(at: Timestamp, zone: &TimeZone) -> String {
     format_in(at, zone, "%H:%M:%S%.3f")
 }
 
 /// The moment with its date.
-pub fn date(at: Timestamp, zone: &TimeZone) -> String {
+pub fn format_date(at: Timestamp, zone: &TimeZone) -> String {
     format_in(at, zone, "%Y-%m-%d %H:%M:%S%.3f")
 }
 
@@ -68,7 +68,7 @@ fn format_in(at: Timestamp, zone: &TimeZone, format: &str) -> String {
 }
 
 /// A moment as the API writes it.
-pub fn read(text: &str) -> Option<Timestamp> {
+pub fn parse_timestamp(text: &str) -> Option<Timestamp> {
     Timestamp::parse_rfc3339(text).ok()
 }
 
@@ -95,7 +95,7 @@ mod tests {
             (11_040_000_000, "3 h 4 min"),
             (183_600_000_000, "2 d 3 h"),
         ] {
-            assert_eq!(span(Duration::from_micros(micros)), text);
+            assert_eq!(format_duration(Duration::from_micros(micros)), text);
         }
     }
 
@@ -103,16 +103,16 @@ mod tests {
     fn past_and_future_are_told_apart() {
         let now = Timestamp::from_millis(1_000_000_000);
         let at = |seconds: i64| Timestamp::from_millis(1_000_000_000 + seconds * 1_000);
-        assert_eq!(relative(at(0), now), "just now");
-        assert_eq!(relative(at(-5), now), "5 s ago");
-        assert_eq!(relative(at(-7_200), now), "2 h ago");
-        assert_eq!(relative(at(180), now), "in 3 min");
+        assert_eq!(format_relative(at(0), now), "just now");
+        assert_eq!(format_relative(at(-5), now), "5 s ago");
+        assert_eq!(format_relative(at(-7_200), now), "2 h ago");
+        assert_eq!(format_relative(at(180), now), "in 3 min");
     }
 
     #[test]
     fn the_clock_is_the_readers() {
         let at = Timestamp::parse_rfc3339("2026-01-02T03:04:05.678901Z").unwrap();
-        assert_eq!(clock(at, &TimeZone::UTC), "03:04:05.678");
-        assert_eq!(date(at, &TimeZone::UTC), "2026-01-02 03:04:05.678");
+        assert_eq!(format_clock(at, &TimeZone::UTC), "03:04:05.678");
+        assert_eq!(format_date(at, &TimeZone::UTC), "2026-01-02 03:04:05.678");
     }
 }

@@ -13,7 +13,7 @@ use self::checkout::Checkout;
 use crate::exit::Exit;
 use crate::terminal::Terminal;
 
-const LONGEST_NAME: usize = 64;
+const MAX_NAME_LEN: usize = 64;
 
 /// Create worker projects
 #[derive(Debug, Args)]
@@ -31,7 +31,7 @@ pub enum Action {
 #[derive(Debug, Args)]
 pub struct New {
     /// Name of the project and the worker: lowercase letters, digits and -
-    #[arg(value_parser = name)]
+    #[arg(value_parser = parse_worker_name)]
     pub name: String,
     /// Folder to create it in [default: a folder of its name, here]
     #[arg(long, value_name = "FOLDER")]
@@ -44,21 +44,21 @@ pub struct New {
     pub checkout: Option<PathBuf>,
 }
 
-fn name(text: &str) -> Result<String, String> {
+fn parse_worker_name(text: &str) -> Result<String, String> {
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let begins = text.starts_with(|c: char| c.is_ascii_lowercase());
-    if begins && text.len() <= LONGEST_NAME && text.chars().all(fits) && !text.ends_with('-') {
+    if begins && text.len() <= MAX_NAME_LEN && text.chars().all(fits) && !text.ends_with('-') {
         return Ok(text.to_owned());
     }
     Err(format!(
-        "lowercase letters, digits and -, beginning with a letter, at most {LONGEST_NAME}"
+        "lowercase letters, digits and -, beginning with a letter, at most {MAX_NAME_LEN}"
     ))
 }
 
 pub fn run(args: Worker, terminal: Terminal) -> Exit {
     let Action::New(new) = args.action;
     let checkout = match &new.checkout {
-        Some(folder) => match Checkout::at(folder) {
+        Some(folder) => match Checkout::at_folder(folder) {
             Some(checkout) => Some(checkout),
             None => {
                 let folder = folder.display();
@@ -66,17 +66,17 @@ pub fn run(args: Worker, terminal: Terminal) -> Exit {
                 return Exit::Usage;
             }
         },
-        None => Checkout::around_us(),
+        None => Checkout::find_enclosing(),
     };
     let folder = new.path.clone().unwrap_or_else(|| new.name.clone().into());
     match create_project(&new, &folder, checkout.as_ref()) {
         Ok(()) => {
             let place = folder.display();
             let env = checkout.as_ref().map(|checkout| {
-                let file = checkout.folder().join(".airlock/dev.env");
+                let file = checkout.root_path().join(".airlock/dev.env");
                 format!("  . {}\n", file.display())
             });
-            terminal.say(&format!(
+            terminal.print(&format!(
                 "created {place}\n\n  cd {place}\n  cargo test\n{}  cargo run\n\nits README.md says \
                  how to give it a job",
                 env.unwrap_or_default()
@@ -109,7 +109,7 @@ enum CreateError {
     Io(String, std::io::Error),
 }
 
-const FILES: [(&str, &str); 6] = [
+const TEMPLATE_FILES: [(&str, &str); 6] = [
     ("Cargo.toml", include_str!("template/Cargo.toml.txt")),
     ("README.md", include_str!("template/README.md.txt")),
     ("src/lib.rs", include_str!("template/lib.rs.txt")),
@@ -130,19 +130,19 @@ fn create_project(
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => return Err(CreateError::Io(action("reading", folder), error)),
     }
-    let placeholders = Placeholders::of(new, checkout);
-    for (file, template) in FILES {
+    let placeholders = Placeholders::for_project(new, checkout);
+    for (file, template) in TEMPLATE_FILES {
         let path = folder.join(file);
         if let Some(parent) = path.parent() {
             std::fs::create_dir_all(parent)
                 .map_err(|e| CreateError::Io(action("creating", parent), e))?;
         }
-        std::fs::write(&path, placeholders.fill(template))
+        std::fs::write(&path, placeholders.fill_template(template))
             .map_err(|e| CreateError::Io(action("writing", &path), e))?;
     }
     if let Some(checkout) = checkout {
         // With the same versions it also builds without the network.
-        let (from, to) = (checkout.lock_file(), folder.join("Cargo.lock"));
+        let (from, to) = (checkout.lock_file_path(), folder.join("Cargo.lock"));
         std::fs::copy(&from, &to).map_err(|e| CreateError::Io(action("copying", &from), e))?;
     }
     Ok(())
@@ -150,7 +150,7 @@ fn create_project(
 
 /// How the command is called: by the place this very one was built at in a checkout, by
 /// its name where it is installed.
-fn command(in_checkout: bool) -> PathBuf {
+fn cli_command_path(in_checkout: bool) -> PathBuf {
     let built = in_checkout.then(std::env::current_exe);
     built
         .and_then(Result::ok)
@@ -161,12 +161,12 @@ fn command(in_checkout: bool) -> PathBuf {
 struct Placeholders([(&'static str, String); 7]);
 
 impl Placeholders {
-    fn of(new: &New, checkout: Option<&Checkout>) -> Self {
+    fn for_project(new: &New, checkout: Option<&Checkout>) -> Self {
         let sdk = match checkout {
-            Some(checkout) => format!("{{ path = {:?} }}", checkout.sdk()),
+            Some(checkout) => format!("{{ path = {:?} }}", checkout.sdk_path()),
             None => format!("{:?}", env!("CARGO_PKG_VERSION")),
         };
-        let home = checkout.map_or_else(|| "airlock".into(), Checkout::folder);
+        let home = checkout.map_or_else(|| "airlock".into(), Checkout::root_path);
         Self([
             ("{{name}}", new.name.clone()),
             ("{{crate}}", new.name.replace('-', "_")),
@@ -176,12 +176,12 @@ impl Placeholders {
             ("{{checkout}}", home.display().to_string()),
             (
                 "{{airlock}}",
-                command(checkout.is_some()).display().to_string(),
+                cli_command_path(checkout.is_some()).display().to_string(),
             ),
         ])
     }
 
-    fn fill(&self, template: &str) -> String {
+    fn fill_template(&self, template: &str) -> String {
         let text = template.to_owned();
         self.0
             .iter()
@@ -196,13 +196,13 @@ mod tests {
     #[test]
     fn names_are_those_of_crates_and_topics() {
         for good in ["a", "resizer", "thumb-nailer-2"] {
-            assert_eq!(name(good).as_deref(), Ok(good));
+            assert_eq!(parse_worker_name(good).as_deref(), Ok(good));
         }
         let long = "a".repeat(65);
         for bad in [
             "", "2fast", "-a", "a-", "Big", "a_b", "a.b", "a/b", "ü", &long,
         ] {
-            assert!(name(bad).is_err(), "{bad}");
+            assert!(parse_worker_name(bad).is_err(), "{bad}");
         }
     }
 
@@ -214,14 +214,14 @@ mod tests {
             pool: "media".to_owned(),
             checkout: None,
         };
-        let placeholders = Placeholders::of(&new, None);
-        for (file, template) in FILES {
-            let text = placeholders.fill(template);
+        let placeholders = Placeholders::for_project(&new, None);
+        for (file, template) in TEMPLATE_FILES {
+            let text = placeholders.fill_template(template);
             assert!(!text.contains("{{"), "{file}:\n{text}");
         }
         assert!(
             placeholders
-                .fill("{{crate}}::x")
+                .fill_template("{{crate}}::x")
                 .contains("thumb_nailer::x")
         );
     }

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{SHARD, TestEnv, lost};
 
 fn some_record() -> Commit {
-    Commit::one(UnmatchedResult {
+    Commit::single(UnmatchedResult {
         job_id: "j".to_owned(),
         dispatch_id: "d".to_owned(),
         worker_id: "w".to_owned(),
@@ -54,7 +54,7 @@ async fn a_killed_session_loses_and_the_stale_leader_writes_nothing() -> anyhow:
     let mut new = env.ledger.leader_writer(SHARD, second.epoch()).await?;
     new.commit(&some_record()).await?;
     assert_eq!(records(&env).await?, 2);
-    assert!(!second.lost().is_cancelled());
+    assert!(!second.lost_token().is_cancelled());
     first.release().await;
     second.release().await;
     Ok(())
@@ -86,7 +86,7 @@ async fn a_short_freeze_loses_nothing() -> anyhow::Result<()> {
         ..crate::config()
     };
     let mut elector = Elector::new(env.ledger.clone(), config, "a".to_owned(), SHARD);
-    let leader = crate::won(elector.acquire(&CancellationToken::new())).await?;
+    let leader = crate::won(elector.acquire_leadership(&CancellationToken::new())).await?;
     env.postgres.stop()?;
     // Long enough for at least one miss; the pings after it find the session again.
     tokio::time::sleep(std::time::Duration::from_millis(1_200)).await;
@@ -101,7 +101,7 @@ async fn a_short_freeze_loses_nothing() -> anyhow::Result<()> {
         ))
     })
     .await?;
-    assert!(!leader.lost().is_cancelled());
+    assert!(!leader.lost_token().is_cancelled());
     leader.release().await;
     Ok(())
 }
@@ -136,10 +136,10 @@ async fn shutdown_ends_the_wait_for_a_postgres_that_is_away() -> anyhow::Result<
 #[tokio::test]
 async fn a_ledger_without_a_schema_is_an_error_not_a_wait() -> anyhow::Result<()> {
     let postgres = Postgres::start().await?;
-    let ledger = Ledger::connect(&LedgerConfig::at(&postgres.url()), "test").await?;
+    let ledger = Ledger::connect(&LedgerConfig::from_url(&postgres.url()), "test").await?;
     let mut elector = Elector::new(ledger, crate::config(), "a".to_owned(), SHARD);
     let never = CancellationToken::new();
-    let tried = elector.acquire(&never);
+    let tried = elector.acquire_leadership(&never);
     let error = tokio::time::timeout(crate::BOUND, tried)
         .await?
         .expect_err("there is no table to raise the epoch in");

@@ -32,7 +32,7 @@ struct TestEnv {
 impl TestEnv {
     async fn start() -> anyhow::Result<Self> {
         let postgres = Postgres::start().await?;
-        let mut config = LedgerConfig::at(&postgres.url());
+        let mut config = LedgerConfig::from_url(&postgres.url());
         config.op_timeout_ms = 2_000;
         let ledger = Ledger::connect(&config, "test").await?;
         ledger.migrate().await?;
@@ -46,7 +46,7 @@ impl TestEnv {
     async fn lead(&self, instance: &str) -> anyhow::Result<Leadership> {
         won(self
             .elector(instance, SHARD)
-            .acquire(&CancellationToken::new()))
+            .acquire_leadership(&CancellationToken::new()))
         .await
     }
 
@@ -55,7 +55,7 @@ impl TestEnv {
         let mut elector = self.elector(instance, SHARD);
         let shutdown = shutdown.clone();
         Campaign(tokio::spawn(async move {
-            Ok(elector.acquire(&shutdown).await?)
+            Ok(elector.acquire_leadership(&shutdown).await?)
         }))
     }
 
@@ -115,6 +115,6 @@ async fn won(
 }
 
 async fn lost(leadership: &Leadership) -> anyhow::Result<()> {
-    tokio::time::timeout(BOUND, leadership.lost().cancelled()).await?;
+    tokio::time::timeout(BOUND, leadership.lost_token().cancelled()).await?;
     Ok(())
 }

@@ -21,9 +21,9 @@ async fn one_of_two_leads_and_hands_over_on_release() -> anyhow::Result<()> {
     let info = env.ledger.leader(SHARD).await?.expect("someone leads");
     assert_eq!((info.leader.as_str(), info.epoch), ("a", Epoch(1)));
     assert!(info.renewed_at.is_some());
-    assert!(!first.lost().is_cancelled());
+    assert!(!first.lost_token().is_cancelled());
 
-    let token = first.lost();
+    let token = first.lost_token();
     first.release().await;
     assert!(
         token.is_cancelled(),
@@ -58,7 +58,7 @@ async fn a_standby_keeps_one_session_and_ends_it_at_shutdown() -> anyhow::Result
     shutdown.cancel();
     assert!(standby.end().await?.is_none());
     env.sessions("b", 0).await?;
-    assert!(!leader.lost().is_cancelled());
+    assert!(!leader.lost_token().is_cancelled());
     leader.release().await;
     env.sessions("a", 0).await
 }
@@ -75,7 +75,7 @@ async fn query_start(env: &TestEnv) -> anyhow::Result<Vec<airlock_testkit::Row>>
 async fn dropping_a_leadership_frees_the_lock() -> anyhow::Result<()> {
     let env = TestEnv::start().await?;
     let first = env.lead("a").await?;
-    let token = first.lost();
+    let token = first.lost_token();
     drop(first);
     let second = env.lead("b").await?;
     assert_eq!(second.epoch(), Epoch(2));
@@ -89,11 +89,11 @@ async fn shards_are_led_apart() -> anyhow::Result<()> {
     let env = TestEnv::start().await?;
     let never = CancellationToken::new();
     let zero = env.lead("a").await?;
-    let one = won(env.elector("b", Shard(1)).acquire(&never)).await?;
+    let one = won(env.elector("b", Shard(1)).acquire_leadership(&never)).await?;
     assert_eq!((one.shard(), one.epoch()), (Shard(1), Epoch(1)));
-    assert!(!zero.lost().is_cancelled());
+    assert!(!zero.lost_token().is_cancelled());
     zero.release().await;
-    assert!(!one.lost().is_cancelled());
+    assert!(!one.lost_token().is_cancelled());
     one.release().await;
     Ok(())
 }
@@ -103,7 +103,7 @@ async fn cluster(postgres: &Postgres, schema: &str, lock_key: i64) -> anyhow::Re
     let create = format!("CREATE SCHEMA {schema} AUTHORIZATION airlock");
     postgres.query_as_superuser(&create).await?;
     let url = format!("{}?options[search_path]={schema}", postgres.url());
-    let ledger = Ledger::connect(&LedgerConfig::at(&url), schema).await?;
+    let ledger = Ledger::connect(&LedgerConfig::from_url(&url), schema).await?;
     ledger.migrate().await?;
     let config = ElectionConfig {
         lock_key,
@@ -118,10 +118,10 @@ async fn clusters_with_keys_of_their_own_share_one_postgres() -> anyhow::Result<
     let never = CancellationToken::new();
     let mut blue = cluster(&postgres, "blue", 1001).await?;
     let mut green = cluster(&postgres, "green", 1002).await?;
-    let blue = won(blue.acquire(&never)).await?;
-    let green = won(green.acquire(&never)).await?;
+    let blue = won(blue.acquire_leadership(&never)).await?;
+    let green = won(green.acquire_leadership(&never)).await?;
     assert_eq!((blue.epoch(), green.epoch()), (Epoch(1), Epoch(1)));
-    assert!(!blue.lost().is_cancelled() && !green.lost().is_cancelled());
+    assert!(!blue.lost_token().is_cancelled() && !green.lost_token().is_cancelled());
     let rows = postgres
         .query("SELECT leader FROM blue.leadership UNION ALL SELECT leader FROM green.leadership")
         .await?;
@@ -130,11 +130,11 @@ async fn clusters_with_keys_of_their_own_share_one_postgres() -> anyhow::Result<
     // It is the key that separates them: one with blue's key waits for blue.
     let mut grey = cluster(&postgres, "grey", 1001).await?;
     let soon = std::time::Duration::from_millis(300);
-    let waited = tokio::time::timeout(soon, grey.acquire(&never)).await;
+    let waited = tokio::time::timeout(soon, grey.acquire_leadership(&never)).await;
     assert!(waited.is_err(), "two lead under one key");
     blue.release().await;
-    let grey = won(grey.acquire(&never)).await?;
-    assert!(!green.lost().is_cancelled());
+    let grey = won(grey.acquire_leadership(&never)).await?;
+    assert!(!green.lost_token().is_cancelled());
     grey.release().await;
     green.release().await;
     Ok(())
@@ -161,7 +161,7 @@ async fn a_term_begins_above_what_was_seen_elsewhere() -> anyhow::Result<()> {
     elector.continue_above(Epoch(41));
     elector.continue_above(Epoch(40));
     let never = CancellationToken::new();
-    let leadership = elector.acquire(&never).await?.expect("a term");
+    let leadership = elector.acquire_leadership(&never).await?.expect("a term");
     assert_eq!(leadership.epoch(), Epoch(42));
     leadership.release().await;
     let leadership = env.lead("c").await?;

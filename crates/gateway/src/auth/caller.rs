@@ -54,16 +54,16 @@ impl Caller {
     }
 
     /// Refuses the caller unless its role grants the permission.
-    pub(crate) fn check(&self, permission: Permission) -> Result<(), Problem> {
-        if permission.granted_to(self.role) {
+    pub(crate) fn check_permission(&self, permission: Permission) -> Result<(), Problem> {
+        if permission.is_granted_to(self.role) {
             Ok(())
         } else {
-            Err(Problem::forbidden("this needs an administrator's key").by(&self.name))
+            Err(Problem::forbidden("this needs an administrator's key").with_key_name(&self.name))
         }
     }
 
     /// Whose jobs this caller's are.
-    pub(crate) fn credential(&self) -> Credential {
+    pub(crate) fn to_credential(&self) -> Credential {
         Credential {
             name: self.name.clone(),
             principal: self.principal.clone().unwrap_or_else(|| self.name.clone()),
@@ -72,7 +72,7 @@ impl Caller {
     }
 
     /// Under whose name the audit trail has what this caller does.
-    pub(crate) fn actor(&self) -> Actor<'_> {
+    pub(crate) fn as_actor(&self) -> Actor<'_> {
         Actor {
             key: &self.name,
             principal: self.principal.as_deref(),
@@ -80,7 +80,7 @@ impl Caller {
     }
 
     /// Who votes when this caller approves or rejects.
-    pub(crate) fn voter(&self) -> Voter {
+    pub(crate) fn to_voter(&self) -> Voter {
         Voter {
             key: self.name.clone(),
             principal: self.principal.clone(),
@@ -91,7 +91,7 @@ impl Caller {
 
     pub(crate) fn submit_tenant(&self) -> Result<&TenantId, Problem> {
         self.submits_for.as_ref().ok_or_else(|| {
-            Problem::field(
+            Problem::invalid_field(
                 "X-Tenant-ID",
                 "a job belongs to one tenant; name it instead of *",
             )

@@ -55,7 +55,7 @@ impl Keys {
                 parse_digest(&key.key_sha256)
                     .ok_or_else(|| anyhow::anyhow!("the key {:?} has no digest", key.name))?
             } else {
-                digest(key.key.expose())
+                digest_key(key.key.expose())
             };
             keys.push(Key {
                 digest,
@@ -64,7 +64,7 @@ impl Keys {
                 role: key.role,
                 principal: key.principal.clone(),
                 roles: key.roles.clone(),
-                acts_for: acts_for(key.role, &key.act_for),
+                acts_for: to_acts_for(key.role, &key.act_for),
             });
         }
         for (key, name, role) in [
@@ -73,13 +73,13 @@ impl Keys {
         ] {
             if !key.is_empty() {
                 keys.push(Key {
-                    digest: digest(key.expose()),
+                    digest: digest_key(key.expose()),
                     name: name.to_owned(),
                     tenant: TenantId::new(DEVELOPMENT_TENANT)?,
                     role,
                     principal: None,
                     roles: Vec::new(),
-                    acts_for: acts_for(role, &[]),
+                    acts_for: to_acts_for(role, &[]),
                 });
             }
         }
@@ -87,11 +87,11 @@ impl Keys {
     }
 
     /// Who these headers belong to.
-    pub(crate) fn caller(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
-        let presented = presented(headers).ok_or_else(|| {
+    pub(crate) fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
+        let presented = presented_key(headers).ok_or_else(|| {
             Problem::unauthorized("an API key is needed, as X-API-Key or Authorization: Bearer")
         })?;
-        let digest = digest(presented);
+        let digest = digest_key(presented);
         let mut found = None;
         for key in &self.0 {
             if bool::from(key.digest.ct_eq(&digest)) {
@@ -104,19 +104,19 @@ impl Keys {
             Some(value) => Some(
                 value
                     .to_str()
-                    .map_err(|_| Problem::field("X-Tenant-ID", "is not visible ASCII"))?,
+                    .map_err(|_| Problem::invalid_field("X-Tenant-ID", "is not visible ASCII"))?,
             ),
         };
         let (scope, submits_for) = match (key.role, wanted) {
             (Role::User, Some(other)) if other != key.tenant.as_str() => {
-                return Err(Problem::other_tenant().by(&key.name));
+                return Err(Problem::other_tenant().with_key_name(&key.name));
             }
             (Role::User, _) => (Some(key.tenant.clone()), Some(key.tenant.clone())),
             (Role::Admin, None) => (None, Some(key.tenant.clone())),
             (Role::Admin, Some("*")) => (None, None),
             (Role::Admin, Some(tenant)) => {
                 let tenant = TenantId::new(tenant)
-                    .map_err(|e| Problem::field("X-Tenant-ID", e.to_string()))?;
+                    .map_err(|e| Problem::invalid_field("X-Tenant-ID", e.to_string()))?;
                 (Some(tenant.clone()), Some(tenant))
             }
         };
@@ -138,7 +138,7 @@ impl Keys {
     }
 }
 
-fn acts_for(role: Role, patterns: &[String]) -> ActsFor {
+fn to_acts_for(role: Role, patterns: &[String]) -> ActsFor {
     match role {
         Role::Admin => ActsFor::Anyone,
         Role::User => ActsFor::Names(patterns.to_vec()),
@@ -158,7 +158,7 @@ pub(crate) fn has_key(headers: &HeaderMap) -> bool {
     headers.contains_key(KEY_HEADER) || headers.contains_key(AUTHORIZATION)
 }
 
-fn presented(headers: &HeaderMap) -> Option<&str> {
+fn presented_key(headers: &HeaderMap) -> Option<&str> {
     if let Some(key) = headers.get(KEY_HEADER) {
         return key.to_str().ok();
     }
@@ -169,7 +169,7 @@ fn presented(headers: &HeaderMap) -> Option<&str> {
         .then_some(token.trim())
 }
 
-fn digest(key: &str) -> [u8; 32] {
+fn digest_key(key: &str) -> [u8; 32] {
     Sha256::digest(key.as_bytes()).into()
 }
 
@@ -201,7 +201,7 @@ fn short_keys<'a>(config: &'a AuthConfig, listen: &str) -> Vec<&'a str> {
 }
 
 /// Everything that is wrong with the keys, together. Never quotes one.
-pub(crate) fn problems(config: &AuthConfig, listen: &str) -> Vec<String> {
+pub(crate) fn validate_keys(config: &AuthConfig, listen: &str) -> Vec<String> {
     let mut problems = Vec::new();
     for name in short_keys(config, listen) {
         problems.push(format!(
@@ -219,9 +219,10 @@ pub(crate) fn problems(config: &AuthConfig, listen: &str) -> Vec<String> {
     }
     let (mut names, mut digests) = (HashSet::new(), HashSet::new());
     if !config.development_key.is_empty() {
-        digests.insert(digest(config.development_key.expose()));
+        digests.insert(digest_key(config.development_key.expose()));
     }
-    if !config.approver_key.is_empty() && !digests.insert(digest(config.approver_key.expose())) {
+    if !config.approver_key.is_empty() && !digests.insert(digest_key(config.approver_key.expose()))
+    {
         problems.push(
             "AIRLOCK_APPROVER_KEY is the same key as AIRLOCK_API_KEY: nobody approves their own job"
                 .to_owned(),
@@ -231,7 +232,7 @@ pub(crate) fn problems(config: &AuthConfig, listen: &str) -> Vec<String> {
         let name = &key.name;
         if name.is_empty() {
             problems.push("auth.keys: every key needs a name".to_owned());
-        } else if is_reserved(name) || key.principal.as_deref().is_some_and(is_reserved) {
+        } else if is_reserved_name(name) || key.principal.as_deref().is_some_and(is_reserved_name) {
             problems.push(format!(
                 "auth.keys: the name or the principal of {name:?} is reserved; those who come \
                  without a key or over the bus are called so"
@@ -240,7 +241,7 @@ pub(crate) fn problems(config: &AuthConfig, listen: &str) -> Vec<String> {
             problems.push(format!("auth.keys: the name {name:?} stands twice"));
         }
         let digest = match (key.key.is_empty(), key.key_sha256.is_empty()) {
-            (false, true) => Some(digest(key.key.expose())),
+            (false, true) => Some(digest_key(key.key.expose())),
             (true, false) => {
                 let parsed = parse_digest(&key.key_sha256);
                 if parsed.is_none() {
@@ -265,7 +266,7 @@ pub(crate) fn problems(config: &AuthConfig, listen: &str) -> Vec<String> {
 }
 
 /// Names of those who have no key. One that a key could have would prove nothing.
-fn is_reserved(name: &str) -> bool {
+fn is_reserved_name(name: &str) -> bool {
     name == ANONYMOUS || name.starts_with(Credential::BUS) || name.starts_with(Credential::SIGNED)
 }
 
@@ -310,7 +311,7 @@ mod tests {
             map.insert(*name, value.parse().unwrap());
         }
         let keys = Keys::new(&config()).unwrap();
-        keys.caller(&map).map_err(|p| p.status().as_u16())
+        keys.authenticate(&map).map_err(|p| p.status().as_u16())
     }
 
     #[test]
@@ -363,40 +364,40 @@ mod tests {
             approver_key: Secret::from("two"),
             ..AuthConfig::default()
         };
-        assert_eq!(problems(&config, HERE), Vec::<String>::new());
+        assert_eq!(validate_keys(&config, HERE), Vec::<String>::new());
         let keys = Keys::new(&config).unwrap();
         let who = |key: &str| {
             let headers = HeaderMap::from_iter([(
                 axum::http::HeaderName::from_static(KEY_HEADER),
                 key.parse().unwrap(),
             )]);
-            keys.caller(&headers).unwrap()
+            keys.authenticate(&headers).unwrap()
         };
         let (one, two) = (who("one"), who("two"));
-        assert_ne!(one.voter().name(), two.voter().name());
+        assert_ne!(one.to_voter().name(), two.to_voter().name());
         assert!(one.is_admin() && !two.is_admin());
         assert_eq!(two.scope.unwrap().as_str(), DEVELOPMENT_TENANT);
         config.approver_key = Secret::from("one");
-        assert_eq!(problems(&config, HERE).len(), 1);
+        assert_eq!(validate_keys(&config, HERE).len(), 1);
     }
 
     #[test]
     fn every_mistake_is_told_and_no_key_quoted() {
-        assert_eq!(problems(&config(), HERE), Vec::<String>::new());
-        assert_eq!(problems(&AuthConfig::default(), HERE).len(), 1);
+        assert_eq!(validate_keys(&config(), HERE), Vec::<String>::new());
+        assert_eq!(validate_keys(&AuthConfig::default(), HERE).len(), 1);
         let mut bad = config();
         bad.keys[1].key_sha256 = "zz".to_owned();
         bad.keys[2].name = "acme".to_owned();
         bad.development_key = Secret::from("a-key");
-        let text = problems(&bad, HERE).join("\n");
-        assert_eq!(problems(&bad, HERE).len(), 3, "{text}");
+        let text = validate_keys(&bad, HERE).join("\n");
+        assert_eq!(validate_keys(&bad, HERE).len(), 3, "{text}");
         assert!(!text.contains("a-key"), "{text}");
     }
 
     #[test]
     fn a_short_key_is_for_this_machine_only() {
-        assert_eq!(problems(&config(), "[::1]:80"), Vec::<String>::new());
-        let text = problems(&config(), "0.0.0.0:80").join("\n");
+        assert_eq!(validate_keys(&config(), "[::1]:80"), Vec::<String>::new());
+        let text = validate_keys(&config(), "0.0.0.0:80").join("\n");
         assert!(text.contains("\"acme\"") && text.contains("16"), "{text}");
         assert!(!text.contains("a-key"), "{text}");
         let mut long = config();
@@ -405,10 +406,10 @@ mod tests {
                 key.key = Secret::from(format!("{}-0123456789abcdef", key.name));
             }
         }
-        assert_eq!(problems(&long, "0.0.0.0:80"), Vec::<String>::new());
+        assert_eq!(validate_keys(&long, "0.0.0.0:80"), Vec::<String>::new());
         long.anonymous_tasks = true;
-        assert_eq!(problems(&long, "0.0.0.0:80").len(), 1);
-        assert_eq!(problems(&long, "localhost:80"), Vec::<String>::new());
+        assert_eq!(validate_keys(&long, "0.0.0.0:80").len(), 1);
+        assert_eq!(validate_keys(&long, "localhost:80"), Vec::<String>::new());
     }
 
     #[test]
@@ -416,7 +417,7 @@ mod tests {
         for name in [ANONYMOUS, "bus:ann", "signed:ann"] {
             let mut bad = config();
             bad.keys[0].name = name.to_owned();
-            assert_eq!(problems(&bad, HERE).len(), 1, "{name}");
+            assert_eq!(validate_keys(&bad, HERE).len(), 1, "{name}");
         }
     }
 
@@ -429,7 +430,7 @@ mod tests {
         let who = |key: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(KEY_HEADER, key.parse().unwrap());
-            keys.caller(&headers).unwrap().credential()
+            keys.authenticate(&headers).unwrap().to_credential()
         };
         assert_eq!(who("a-key").principal, "ann");
         let agents = ActsFor::Names(vec!["agent-*".to_owned()]);

@@ -6,5 +6,5 @@ mod permission;
 
 pub(crate) use caller::{ANONYMOUS, Caller};
 pub use keys::is_loopback;
-pub(crate) use keys::{Keys, has_key, problems};
+pub(crate) use keys::{Keys, has_key, validate_keys};
 pub(crate) use permission::Permission;

@@ -29,7 +29,7 @@ pub(crate) enum Permission {
 }
 
 impl Permission {
-    pub(crate) const fn granted_to(self, role: Role) -> bool {
+    pub(crate) const fn is_granted_to(self, role: Role) -> bool {
         match role {
             Role::Admin => true,
             Role::User => match self {

@@ -10,15 +10,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::http::problem::Problem;
-use crate::http::query::{DEFAULT_LIMIT, filled, limit, parse, place, time, unknown};
-use crate::view::job::embed;
+use crate::http::query::{
+    DEFAULT_LIMIT, non_empty_query_pairs, parse_limit, parse_parameter, parse_time, require_cursor,
+    unknown_parameter,
+};
+use crate::view::job::to_json_or_base64;
 
 const MAX_CODE: usize = 256;
 /// Letters that one request about many may touch.
 const MAX_BULK: u32 = 1_000;
 
 /// One line of the list.
-pub fn show(letter: &airlock_ledger::DeadLetter) -> DeadLetter {
+pub fn to_api_dead_letter(letter: &airlock_ledger::DeadLetter) -> DeadLetter {
     DeadLetter {
         id: letter.id,
         job_id: letter.job_id.clone(),
@@ -47,10 +50,12 @@ pub struct RequestView<'a> {
 }
 
 /// A dead letter with the request it is about.
-pub fn show_detail(whole: &airlock_ledger::DeadLetterDetail) -> DeadLetterDetail<RequestView<'_>> {
-    let (payload, payload_base64) = embed(whole.payload.as_ref());
+pub fn to_api_dead_letter_detail(
+    whole: &airlock_ledger::DeadLetterDetail,
+) -> DeadLetterDetail<RequestView<'_>> {
+    let (payload, payload_base64) = to_json_or_base64(whole.payload.as_ref());
     DeadLetterDetail {
-        letter: show(&whole.letter),
+        letter: to_api_dead_letter(&whole.letter),
         trace_id: whole.trace_id.clone(),
         request: whole.spec.as_ref().map(|spec| RequestView {
             spec,
@@ -69,7 +74,7 @@ pub struct Listing {
     pub limit: u32,
 }
 
-pub fn listing(uri: &Uri, scope: Option<&TenantId>) -> Result<Listing, Problem> {
+pub fn parse_dead_letter_listing(uri: &Uri, scope: Option<&TenantId>) -> Result<Listing, Problem> {
     let mut listing = Listing {
         filter: DeadLetterFilter {
             tenant: scope.cloned(),
@@ -79,30 +84,33 @@ pub fn listing(uri: &Uri, scope: Option<&TenantId>) -> Result<Listing, Problem> 
         limit: DEFAULT_LIMIT,
     };
     let filter = &mut listing.filter;
-    for (name, value) in filled(uri)? {
+    for (name, value) in non_empty_query_pairs(uri)? {
         match name.as_str() {
-            "job_id" => filter.job_id = Some(parse("job_id", &value)?),
-            "topic" => filter.topic = Some(parse("topic", &value)?),
-            "reason_code" => filter.reason_code = Some(code(value)?),
-            "created_after" => filter.created_after = Some(time("created_after", &value)?),
-            "created_before" => filter.created_before = Some(time("created_before", &value)?),
-            "retried" => filter.retried = Some(parse("retried", &value)?),
-            "up_to" => filter.up_to = Some(parse("up_to", &value)?),
-            "limit" => listing.limit = limit(&value)?,
-            "cursor" => listing.before = Some(place(value.parse().ok())?),
+            "job_id" => filter.job_id = Some(parse_parameter("job_id", &value)?),
+            "topic" => filter.topic = Some(parse_parameter("topic", &value)?),
+            "reason_code" => filter.reason_code = Some(validate_reason_code(value)?),
+            "created_after" => filter.created_after = Some(parse_time("created_after", &value)?),
+            "created_before" => filter.created_before = Some(parse_time("created_before", &value)?),
+            "retried" => filter.retried = Some(parse_parameter("retried", &value)?),
+            "up_to" => filter.up_to = Some(parse_parameter("up_to", &value)?),
+            "limit" => listing.limit = parse_limit(&value)?,
+            "cursor" => listing.before = Some(require_cursor(value.parse().ok())?),
             _ => {
                 let known = "job_id, topic, reason_code, created_after, created_before, retried, \
                              up_to, limit and cursor";
-                return Err(unknown(name, known));
+                return Err(unknown_parameter(name, known));
             }
         }
     }
     Ok(listing)
 }
 
-fn code(text: String) -> Result<String, Problem> {
+fn validate_reason_code(text: String) -> Result<String, Problem> {
     if text.len() > MAX_CODE || text.chars().any(char::is_control) {
-        return Err(Problem::field("reason_code", "is not a reason code"));
+        return Err(Problem::invalid_field(
+            "reason_code",
+            "is not a reason code",
+        ));
     }
     Ok(text)
 }
@@ -133,15 +141,15 @@ pub struct Bulk {
     pub limit: u32,
 }
 
-pub fn bulk(body: BulkBody, scope: Option<&TenantId>) -> Result<Bulk, Problem> {
+pub fn validate_bulk(body: BulkBody, scope: Option<&TenantId>) -> Result<Bulk, Problem> {
     let time_of = |field: &str, text: Option<String>| -> Result<Option<Timestamp>, Problem> {
-        text.map(|text| time(field, &text)).transpose()
+        text.map(|text| parse_time(field, &text)).transpose()
     };
     let filter = DeadLetterFilter {
         tenant: scope.cloned(),
         job_id: body.job_id,
         topic: body.topic,
-        reason_code: body.reason_code.map(code).transpose()?,
+        reason_code: body.reason_code.map(validate_reason_code).transpose()?,
         created_after: time_of("created_after", body.created_after)?,
         created_before: time_of("created_before", body.created_before)?,
         retried: body.retried,
@@ -155,7 +163,7 @@ pub fn bulk(body: BulkBody, scope: Option<&TenantId>) -> Result<Bulk, Problem> {
         || filter.created_before.is_some()
         || filter.retried.is_some();
     if !filtered && !body.all {
-        return Err(Problem::field(
+        return Err(Problem::invalid_field(
             "all",
             "without a filter every letter is meant; say so with \"all\": true",
         ));
@@ -163,7 +171,7 @@ pub fn bulk(body: BulkBody, scope: Option<&TenantId>) -> Result<Bulk, Problem> {
     let limit = body.limit.unwrap_or(MAX_BULK);
     if !(1..=MAX_BULK).contains(&limit) {
         let message = format!("must be between 1 and {MAX_BULK}");
-        return Err(Problem::field("limit", message));
+        return Err(Problem::invalid_field("limit", message));
     }
     Ok(Bulk {
         filter,
@@ -180,7 +188,7 @@ mod tests {
     fn a_request_about_everything_says_so() {
         let field = |json: &str| {
             let body: BulkBody = serde_json::from_str(json).unwrap();
-            bulk(body, None)
+            validate_bulk(body, None)
                 .map_err(|p| serde_json::to_value(p.into_body()).unwrap()["field"].to_string())
                 .map(|b| b.limit)
         };
@@ -206,7 +214,7 @@ mod tests {
     fn a_bad_filter_of_a_list_is_named() {
         let field = |query: &str| {
             let uri: Uri = format!("/x?{query}").parse().unwrap();
-            let problem = listing(&uri, None).unwrap_err();
+            let problem = parse_dead_letter_listing(&uri, None).unwrap_err();
             let json = serde_json::to_value(problem.into_body()).unwrap();
             json["field"].as_str().unwrap_or_default().to_owned()
         };
@@ -251,14 +259,15 @@ mod tests {
     #[test]
     fn the_json_of_a_dead_letter_does_not_change() {
         let mut l = letter();
-        let json =
-            |l: &airlock_ledger::DeadLetterDetail| serde_json::to_string(&show_detail(l)).unwrap();
+        let json = |l: &airlock_ledger::DeadLetterDetail| {
+            serde_json::to_string(&to_api_dead_letter_detail(l)).unwrap()
+        };
         let head = r#"{"id":7,"job_id":"j","tenant_id":"acme","topic":"job.a","reason_code":"failed","reason":"boom","last_state":null,"attempts":2,"#;
         let tail =
             r#""created_at":"2023-11-14T22:13:20.000000Z","retried_as":null,"retried_at":null"#;
         let request = r#","trace_id":"t","request":{"topic":"job.a","priority":"INTERACTIVE","payload":[1e400]}}"#;
         assert_eq!(json(&l), format!("{head}{tail}{request}"));
-        let line = serde_json::to_string(&show(&l.letter)).unwrap();
+        let line = serde_json::to_string(&to_api_dead_letter(&l.letter)).unwrap();
         assert_eq!(line, format!("{head}{tail}}}"));
         l.spec = None;
         l.letter.subject = Some("s".to_owned());

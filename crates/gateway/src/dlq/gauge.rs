@@ -46,34 +46,34 @@ impl DeadLetterGauge {
     }
 
     /// Counts until the service stops.
-    pub fn start(self, links: &Links, ctx: &Context) {
+    pub fn start_counting(self, links: &Links, ctx: &Context) {
         let (links, shutdown) = (links.clone(), ctx.shutdown.clone());
         ctx.tasks.spawn_restarting("dead-letters", move || {
             let (gauge, links, shutdown) = (self.clone(), links.clone(), shutdown.clone());
             async move {
                 tokio::select! {
                     () = shutdown.cancelled() => Ok::<(), anyhow::Error>(()),
-                    never = gauge.follow(&links) => match never {},
+                    never = gauge.count_repeatedly(&links) => match never {},
                 }
             }
         });
     }
 
-    async fn follow(&self, links: &Links) -> std::convert::Infallible {
+    async fn count_repeatedly(&self, links: &Links) -> std::convert::Infallible {
         let mut shown = HashSet::new();
         let mut tick = tokio::time::interval(EVERY);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
             if let Some(ledger) = links.ledger() {
-                shown = self.count(&ledger, shown).await;
+                shown = self.count_dead_letters(&ledger, shown).await;
             }
         }
     }
 
-    async fn count(&self, ledger: &Ledger, shown: HashSet<Kind>) -> HashSet<Kind> {
-        match ledger.open_letters(MOST).await {
-            Ok(counted) => self.show(counted, &shown),
+    async fn count_dead_letters(&self, ledger: &Ledger, shown: HashSet<Kind>) -> HashSet<Kind> {
+        match ledger.open_dead_letters(MOST).await {
+            Ok(counted) => self.set_series(counted, &shown),
             Err(error) => {
                 tracing::debug!(%error, "counting dead letters failed");
                 shown
@@ -81,16 +81,16 @@ impl DeadLetterGauge {
         }
     }
 
-    fn show(&self, counted: Vec<OpenDeadLetters>, shown: &HashSet<Kind>) -> HashSet<Kind> {
+    fn set_series(&self, counted: Vec<OpenDeadLetters>, shown: &HashSet<Kind>) -> HashSet<Kind> {
         let oldest = counted.iter().map(|letters| letters.age.as_secs()).max();
-        self.oldest.set(signed(oldest.unwrap_or(0)));
+        self.oldest.set(to_i64(oldest.unwrap_or(0)));
         let mut now = HashSet::with_capacity(counted.len());
         for letters in counted {
             let kind = Kind {
                 reason: letters.reason_code,
                 topic: letters.topic,
             };
-            self.letters.get_or_create(&kind).set(signed(letters.count));
+            self.letters.get_or_create(&kind).set(to_i64(letters.count));
             now.insert(kind);
         }
         for gone in shown.difference(&now) {
@@ -100,6 +100,6 @@ impl DeadLetterGauge {
     }
 }
 
-fn signed(number: u64) -> i64 {
+fn to_i64(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

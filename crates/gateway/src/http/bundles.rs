@@ -27,13 +27,13 @@ use tokio::time::Instant;
 use super::jobs::RETRY_FOR;
 use super::{App, HandlerResult};
 use crate::auth::Caller;
-use crate::http::decode::decode_object;
+use crate::http::decode::decode_json_object;
 use crate::http::problem::Problem;
 use crate::limits::admission;
 use crate::policy::bundle_check;
 use crate::policy::kernel_status;
 use crate::policy::query;
-use crate::retry::{problem, retrying};
+use crate::retry::{ledger_problem, retry_until};
 
 const MAX_CONTENT: usize = 1 << 20;
 const MAX_NAME: usize = 64;
@@ -43,19 +43,19 @@ const PUBLISH_BYTES: usize = 4 * MAX_CONTENT;
 const ROLLBACK_BYTES: usize = 16 << 10;
 
 /// Active is what the kernels have, not what the ledger wants.
-fn changed(bundle: &Bundle, loaded_by: Vec<LoadedBy>) -> BundleChange {
-    let in_force = kernel_status::by_all(&loaded_by);
+fn to_bundle_change(bundle: &Bundle, loaded_by: Vec<LoadedBy>) -> BundleChange {
+    let in_force = kernel_status::is_loaded_by_all(&loaded_by);
     BundleChange::Active {
         bundle: airlock_api::Bundle {
             active: bundle.active && in_force,
-            ..show(bundle, false)
+            ..to_api_bundle(bundle, false)
         },
         in_force,
         loaded_by,
     }
 }
 
-fn show(b: &Bundle, content: bool) -> airlock_api::Bundle {
+fn to_api_bundle(b: &Bundle, content: bool) -> airlock_api::Bundle {
     airlock_api::Bundle {
         name: b.name.clone(),
         version: b.version,
@@ -75,8 +75,8 @@ fn show(b: &Bundle, content: bool) -> airlock_api::Bundle {
 
 /// Whether these bundles make a policy with the kernel's own files; the problem names
 /// `field` and the places.
-async fn try_out(app: &App, field: &str, bundles: Vec<TriedBundle>) -> Result<(), Problem> {
-    if !app.kernel.is_known() {
+async fn try_bundles(app: &App, field: &str, bundles: Vec<TriedBundle>) -> Result<(), Problem> {
+    if !app.kernel.is_configured() {
         // Nobody to ask: the answer will say that no kernel has loaded it.
         return Ok(());
     }
@@ -95,7 +95,7 @@ async fn try_out(app: &App, field: &str, bundles: Vec<TriedBundle>) -> Result<()
         }
     };
     let mistakes = answer.mistakes.into_iter().map(mistake).collect();
-    Err(Problem::unloadable(field, answer.refused, mistakes))
+    Err(Problem::unloadable_policy(field, answer.refused, mistakes))
 }
 
 /// Going back must not make it worse. What is refused already may go to another refusal:
@@ -106,12 +106,18 @@ async fn try_rollback(
     name: &str,
     to: Option<u64>,
 ) -> Result<(), Problem> {
-    let active = ledger.active_bundles().await.map_err(|e| problem(&e))?;
-    let versions = ledger.bundles(Some(name)).await.map_err(|e| problem(&e))?;
-    let then = bundle_check::rolled_back(name, to, &versions, &active);
-    match try_out(app, "name", then).await {
+    let active = ledger
+        .active_bundles()
+        .await
+        .map_err(|e| ledger_problem(&e))?;
+    let versions = ledger
+        .bundles(Some(name))
+        .await
+        .map_err(|e| ledger_problem(&e))?;
+    let then = bundle_check::bundles_after_rollback(name, to, &versions, &active);
+    match try_bundles(app, "name", then).await {
         Err(worse)
-            if try_out(app, "name", bundle_check::as_is(&active))
+            if try_bundles(app, "name", bundle_check::active_bundles(&active))
                 .await
                 .is_ok() =>
         {
@@ -121,7 +127,7 @@ async fn try_rollback(
     }
 }
 
-pub(super) async fn publish(
+pub(super) async fn publish_bundle(
     State(app): State<Arc<App>>,
     caller: Caller,
     request: Request,
@@ -130,28 +136,29 @@ pub(super) async fn publish(
     admission::check_content_type(&parts.headers)?;
     let mut admitted = app.admission.begin_write(&caller)?;
     let text = admitted
-        .read(&parts.headers, body, PUBLISH_BYTES, "content")
+        .read_body(&parts.headers, body, PUBLISH_BYTES, "content")
         .await?;
-    let body: PublishRequest = decode_object(&text)?;
-    check(&body)?;
-    let signature = signature(&app, &body)?;
-    let ledger = app.links.need_ledger()?;
+    let body: PublishRequest = decode_json_object(&text)?;
+    validate_publish_request(&body)?;
+    let signature = verify_signature(&app, &body)?;
+    let ledger = app.links.require_ledger()?;
     let until = Instant::now() + RETRY_FOR;
-    let others = retrying(until, || ledger.active_bundles())
+    let others = retry_until(until, || ledger.active_bundles())
         .await
-        .map_err(|e| problem(&e))?;
-    let tried = bundle_check::published(
+        .map_err(|e| ledger_problem(&e))?;
+    let tried = bundle_check::bundles_after_publish(
         &body.name,
         body.position,
         &body.content,
         signature.as_deref(),
         &others,
     );
-    let refused = |wrong: String| Problem::unloadable("content", wrong, Vec::new());
+    let refused = |wrong: String| Problem::unloadable_policy("content", wrong, Vec::new());
     let alone = tried.iter().find(|b| b.content == body.content);
-    bundle_check::loads(alone.map(std::slice::from_ref).unwrap_or_default()).map_err(refused)?;
-    bundle_check::loads(&tried).map_err(refused)?;
-    try_out(&app, "content", tried).await?;
+    bundle_check::check_loadable(alone.map(std::slice::from_ref).unwrap_or_default())
+        .map_err(refused)?;
+    bundle_check::check_loadable(&tried).map_err(refused)?;
+    try_bundles(&app, "content", tried).await?;
     let sha256: String = Sha256::digest(body.content.as_bytes())
         .iter()
         .map(|b| format!("{b:02x}"))
@@ -168,35 +175,42 @@ pub(super) async fn publish(
         principal: caller.principal,
     };
     // Repeating it is safe: the same content again is the same version.
-    let bundle = retrying(until, || ledger.publish_bundle(&new))
+    let bundle = retry_until(until, || ledger.publish_bundle(&new))
         .await
-        .map_err(|e| problem(&e))?;
+        .map_err(|e| ledger_problem(&e))?;
     app.waker
-        .policy_changed("policy.published", &bundle.name, bundle.version);
-    let loaded_by = kernel_status::wait(&ledger).await;
-    Ok((StatusCode::CREATED, Json(changed(&bundle, loaded_by))).into_response())
+        .publish_policy_change("policy.published", &bundle.name, bundle.version);
+    let loaded_by = kernel_status::wait_until_loaded(&ledger).await;
+    Ok((
+        StatusCode::CREATED,
+        Json(to_bundle_change(&bundle, loaded_by)),
+    )
+        .into_response())
 }
 
-fn check(body: &PublishRequest) -> Result<(), Problem> {
+fn validate_publish_request(body: &PublishRequest) -> Result<(), Problem> {
     let name = &body.name;
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(plain) {
         let message = format!("must be 1 to {MAX_NAME} letters, digits, dots, dashes, underscores");
-        return Err(Problem::field("name", message));
+        return Err(Problem::invalid_field("name", message));
     }
     if body.content.len() > MAX_CONTENT {
         let message = format!("{} bytes; at most {MAX_CONTENT}", body.content.len());
         return Err(Problem::too_large("content", message));
     }
     if body.note.as_ref().is_some_and(|n| n.len() > MAX_NOTE) {
-        return Err(Problem::field("note", format!("at most {MAX_NOTE} bytes")));
+        return Err(Problem::invalid_field(
+            "note",
+            format!("at most {MAX_NOTE} bytes"),
+        ));
     }
     if body
         .key_id
         .as_ref()
         .is_some_and(|k| k.len() > MAX_NAME || k.contains('\0'))
     {
-        return Err(Problem::field(
+        return Err(Problem::invalid_field(
             "key_id",
             format!("at most {MAX_NAME} bytes"),
         ));
@@ -205,27 +219,27 @@ fn check(body: &PublishRequest) -> Result<(), Problem> {
 }
 
 /// The signature's bytes, verified where this gateway knows the keys.
-fn signature(app: &App, body: &PublishRequest) -> Result<Option<Vec<u8>>, Problem> {
+fn verify_signature(app: &App, body: &PublishRequest) -> Result<Option<Vec<u8>>, Problem> {
     let Some(text) = body.signature.as_deref().filter(|s| !s.is_empty()) else {
         if app.policy.require_signature {
-            return Err(Problem::field("signature", "is required here"));
+            return Err(Problem::invalid_field("signature", "is required here"));
         }
         return Ok(None);
     };
-    let bytes = decoded(text).ok_or_else(|| {
-        Problem::field(
+    let bytes = decode_base64(text).ok_or_else(|| {
+        Problem::invalid_field(
             "signature",
             "must be the 64 bytes of an Ed25519 signature, in base64 or hexadecimal",
         )
     })?;
     if !app.bundle_keys.is_empty() {
-        bundle_check::verify(body.content.as_bytes(), text, &app.bundle_keys)
-            .map_err(|wrong| Problem::field("signature", wrong))?;
+        bundle_check::verify_bundle_signature(body.content.as_bytes(), text, &app.bundle_keys)
+            .map_err(|wrong| Problem::invalid_field("signature", wrong))?;
     }
     Ok(Some(bytes))
 }
 
-fn decoded(text: &str) -> Option<Vec<u8>> {
+fn decode_base64(text: &str) -> Option<Vec<u8>> {
     let bytes = if text.len() == 128 && text.bytes().all(|b| b.is_ascii_hexdigit()) {
         (0..64)
             .map(|i| u8::from_str_radix(text.get(2 * i..2 * i + 2)?, 16).ok())
@@ -236,24 +250,27 @@ fn decoded(text: &str) -> Option<Vec<u8>> {
     (bytes.len() == 64).then_some(bytes)
 }
 
-pub(super) async fn list(
+pub(super) async fn list_bundles(
     State(app): State<Arc<App>>,
     caller: Caller,
     request: Request,
 ) -> HandlerResult {
-    let asked = query::bundles(request.uri())?;
+    let asked = query::parse_bundle_listing(request.uri())?;
     let _admitted = app.admission.begin_read(&caller)?;
-    let ledger = app.links.need_ledger()?;
-    let bundles = retrying(Instant::now() + RETRY_FOR, || {
+    let ledger = app.links.require_ledger()?;
+    let bundles = retry_until(Instant::now() + RETRY_FOR, || {
         ledger.bundles(asked.name.as_deref())
     })
     .await
-    .map_err(|e| problem(&e))?;
-    let generation = ledger.bundles_generation().await.map_err(|e| problem(&e))?;
-    let there = ledger.kernels().await.map_err(|e| problem(&e))?;
+    .map_err(|e| ledger_problem(&e))?;
+    let generation = ledger
+        .bundles_generation()
+        .await
+        .map_err(|e| ledger_problem(&e))?;
+    let there = ledger.kernels().await.map_err(|e| ledger_problem(&e))?;
     let loaded_by: Vec<LoadedBy> = there
         .iter()
-        .map(|k| kernel_status::loaded_by(k, generation))
+        .map(|k| kernel_status::to_loaded_by(k, generation))
         .collect();
     let why = match loaded_by.iter().find(|k| !k.loaded) {
         Some(k) => Some(format!(
@@ -265,7 +282,7 @@ pub(super) async fn list(
         None => None,
     };
     let item = |b| {
-        let mut shown = show(b, asked.content);
+        let mut shown = to_api_bundle(b, asked.content);
         if shown.active {
             shown.loaded = Some(why.is_none());
             shown.not_loaded_because = why.clone();
@@ -280,7 +297,7 @@ pub(super) async fn list(
     .into_response())
 }
 
-pub(super) async fn rollback(
+pub(super) async fn roll_back_bundle(
     State(app): State<Arc<App>>,
     caller: Caller,
     path: Result<Path<String>, PathRejection>,
@@ -295,36 +312,37 @@ pub(super) async fn rollback(
     }
     let mut admitted = app.admission.begin_write(&caller)?;
     let text = admitted
-        .read(&parts.headers, body, ROLLBACK_BYTES, "to")
+        .read_body(&parts.headers, body, ROLLBACK_BYTES, "to")
         .await?;
     let body: RollbackRequest = if text.is_empty() {
         RollbackRequest::default()
     } else {
         admission::check_content_type(&parts.headers)?;
-        decode_object(&text)?
+        decode_json_object(&text)?
     };
-    let ledger = app.links.need_ledger()?;
+    let ledger = app.links.require_ledger()?;
     try_rollback(&app, &ledger, &name, body.to).await?;
     // Going back one step is not the same when it is done twice, so it is tried once.
     let done = ledger
-        .rollback_bundle(&name, body.to, caller.actor())
+        .rollback_bundle(&name, body.to, caller.as_actor())
         .await
-        .map_err(|e| problem(&e))?;
+        .map_err(|e| ledger_problem(&e))?;
     match done {
         RolledBack::To(bundle) => {
             app.waker
-                .policy_changed("policy.rolled_back", &name, bundle.version);
-            let loaded_by = kernel_status::wait(&ledger).await;
-            Ok(Json(changed(&bundle, loaded_by)).into_response())
+                .publish_policy_change("policy.rolled_back", &name, bundle.version);
+            let loaded_by = kernel_status::wait_until_loaded(&ledger).await;
+            Ok(Json(to_bundle_change(&bundle, loaded_by)).into_response())
         }
         RolledBack::Withdrawn => {
-            app.waker.policy_changed("policy.withdrawn", &name, 0);
-            let loaded_by = kernel_status::wait(&ledger).await;
+            app.waker
+                .publish_policy_change("policy.withdrawn", &name, 0);
+            let loaded_by = kernel_status::wait_until_loaded(&ledger).await;
             Ok(Json(BundleChange::Withdrawn {
                 name,
                 version: None,
                 active: false,
-                in_force: kernel_status::by_all(&loaded_by),
+                in_force: kernel_status::is_loaded_by_all(&loaded_by),
                 loaded_by,
             })
             .into_response())
@@ -334,12 +352,18 @@ pub(super) async fn rollback(
 }
 
 /// What the policy is made of, and how each kernel stands to it.
-pub(super) async fn status(State(app): State<Arc<App>>) -> HandlerResult {
-    let ledger = app.links.need_ledger()?;
-    let generation = ledger.bundles_generation().await.map_err(|e| problem(&e))?;
-    let bundles = ledger.active_bundles().await.map_err(|e| problem(&e))?;
-    let there = ledger.kernels().await.map_err(|e| problem(&e))?;
-    let asked = app.kernel.confirm().await;
+pub(super) async fn get_policy_status(State(app): State<Arc<App>>) -> HandlerResult {
+    let ledger = app.links.require_ledger()?;
+    let generation = ledger
+        .bundles_generation()
+        .await
+        .map_err(|e| ledger_problem(&e))?;
+    let bundles = ledger
+        .active_bundles()
+        .await
+        .map_err(|e| ledger_problem(&e))?;
+    let there = ledger.kernels().await.map_err(|e| ledger_problem(&e))?;
+    let asked = app.kernel.fetch_active_policy().await;
     let mut in_force = matches!(&asked, Ok(a) if a.refused.is_empty() && !a.snapshot.is_empty());
     let mut kernels = Vec::new();
     for kernel in &there {
@@ -348,7 +372,7 @@ pub(super) async fn status(State(app): State<Arc<App>>) -> HandlerResult {
             snapshot,
             loaded,
             reason,
-        } = kernel_status::loaded_by(kernel, generation);
+        } = kernel_status::to_loaded_by(kernel, generation);
         in_force &= loaded;
         kernels.push(KernelStatus {
             kernel: name,

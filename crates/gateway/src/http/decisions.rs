@@ -15,21 +15,21 @@ use super::{App, HandlerResult};
 use crate::auth::Caller;
 use crate::http::cursor;
 use crate::policy::query;
-use crate::retry::{problem, retrying};
+use crate::retry::{ledger_problem, retry_until};
 
 /// Inputs up to this size are sent along when they are asked for.
 const LARGEST_INPUT: usize = 64 << 10;
 
-pub(super) async fn list(
+pub(super) async fn list_past_decisions(
     State(app): State<Arc<App>>,
     caller: Caller,
     request: Request,
 ) -> HandlerResult {
-    let asked = query::decisions(request.uri(), crate::submit::wake_up::now())?;
+    let asked = query::parse_decision_listing(request.uri(), crate::submit::wake_up::local_now())?;
     let _admitted = app.admission.begin_read(&caller)?;
-    let ledger = app.links.need_ledger()?;
+    let ledger = app.links.require_ledger()?;
     let largest = if asked.input { LARGEST_INPUT } else { 0 };
-    let past = retrying(Instant::now() + RETRY_FOR, || {
+    let past = retry_until(Instant::now() + RETRY_FOR, || {
         ledger.past_decisions(
             caller.scope.as_ref(),
             asked.since,
@@ -39,17 +39,17 @@ pub(super) async fn list(
         )
     })
     .await
-    .map_err(|e| problem(&e))?;
+    .map_err(|e| ledger_problem(&e))?;
     let next_cursor = past
         .last()
         .filter(|_| past.len() == asked.limit as usize)
-        .map(|p| cursor::write(p.created_at, &p.job_id));
-    let items = past.iter().map(show).collect();
+        .map(|p| cursor::encode_cursor(p.created_at, &p.job_id));
+    let items = past.iter().map(to_api_past_decision).collect();
     Ok(Json(Page { items, next_cursor }).into_response())
 }
 
 /// The request in the shape of `policy/evaluate`, and the answer it got.
-fn show(p: &airlock_ledger::PastDecision) -> PastDecision {
+fn to_api_past_decision(p: &airlock_ledger::PastDecision) -> PastDecision {
     let spec = &p.spec;
     let mut meta = Map::new();
     let mut put = |name: &str, value: &Option<String>| {

@@ -10,20 +10,26 @@ use serde_json::error::Category;
 use crate::http::problem::Problem;
 
 /// Reads `text`, or says which field is wrong and where.
-pub fn decode<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T, Problem> {
-    serde_json::from_slice(text).map_err(|error| explain::<T>(text, &error))
+pub fn decode_json<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T, Problem> {
+    serde_json::from_slice(text).map_err(|error| to_decode_problem::<T>(text, &error))
 }
 
-/// Like [`decode`], for what must be an object. The readers that serde derives take a
+/// Like [`decode_json`], for what must be an object. The readers that serde derives take a
 /// list of a struct's fields as well, which nobody means to send.
-pub fn decode_object<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T, Problem> {
+pub fn decode_json_object<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T, Problem> {
     if text.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'[') {
-        return Err(Problem::field("body", "must be an object, not a list"));
+        return Err(Problem::invalid_field(
+            "body",
+            "must be an object, not a list",
+        ));
     }
-    decode(text)
+    decode_json(text)
 }
 
-fn explain<'de, T: Deserialize<'de>>(text: &'de [u8], error: &serde_json::Error) -> Problem {
+fn to_decode_problem<'de, T: Deserialize<'de>>(
+    text: &'de [u8],
+    error: &serde_json::Error,
+) -> Problem {
     match error.classify() {
         Category::Syntax | Category::Eof | Category::Io => {
             return Problem::malformed(error.to_string());
@@ -36,22 +42,22 @@ fn explain<'de, T: Deserialize<'de>>(text: &'de [u8], error: &serde_json::Error)
         Err(error) => error.path().to_string(),
     };
     let message = error.to_string();
-    match full_path(&path, &message) {
-        Some(field) => Problem::field(field, without_place(&message)),
-        None => Problem::field("body", message),
+    match full_field_path(&path, &message) {
+        Some(field) => Problem::invalid_field(field, strip_position(&message)),
+        None => Problem::invalid_field("body", message),
     }
 }
 
 /// The message without the place in the text, which says less than the field does and
 /// nothing to whoever did not write the text.
-fn without_place(message: &str) -> &str {
+fn strip_position(message: &str) -> &str {
     message
         .rsplit_once(" at line ")
         .map_or(message, |(message, _)| message)
 }
 
 /// The path with the field that the message names at its end; `None` for the whole.
-fn full_path(path: &str, message: &str) -> Option<String> {
+fn full_field_path(path: &str, message: &str) -> Option<String> {
     let path = path.trim_matches('.');
     let named = ["unknown field `", "missing field `", "duplicate field `"]
         .iter()
@@ -75,7 +81,7 @@ mod tests {
     use crate::submit::body::SubmitBody;
 
     fn refused(text: &str) -> serde_json::Value {
-        let problem = decode_object::<SubmitBody<'_>>(text.as_bytes()).unwrap_err();
+        let problem = decode_json_object::<SubmitBody<'_>>(text.as_bytes()).unwrap_err();
         serde_json::to_value(problem.into_body()).unwrap()
     }
 

@@ -18,8 +18,8 @@ use bytes::Bytes;
 use super::jobs::{self, JobPath};
 use super::{App, HandlerResult};
 use crate::auth::Caller;
-use crate::submit::wake_up::now;
-use crate::view::explanation::{explain, is_with_leader};
+use crate::submit::wake_up::local_now;
+use crate::view::explanation::{explain_from_row, is_with_leader};
 
 /// How long the leader may take. A person waits.
 const ASK_FOR: Duration = Duration::from_secs(1);
@@ -32,7 +32,7 @@ const FRESH: Duration = Duration::from_secs(1);
 
 /// What a job that is PENDING waits for, as the leader has it: the code and the words.
 /// `None` when the row says as much.
-pub(super) async fn waits_for(
+pub(super) async fn query_wait_reason(
     app: &App,
     job: &JobView,
     now: Timestamp,
@@ -48,16 +48,16 @@ pub(super) async fn waits_for(
         .waits_for()
 }
 
-pub(super) async fn get(
+pub(super) async fn explain_job(
     State(app): State<Arc<App>>,
     caller: Caller,
     path: JobPath,
 ) -> HandlerResult {
-    let id = jobs::job_id(path)?;
+    let id = jobs::parse_job_id(path)?;
     let _admitted = app.admission.begin_read(&caller)?;
-    let job = jobs::read(&app, caller.scope.as_ref(), &id).await?;
-    let now = now();
-    let mut explained = explain(&job, now);
+    let job = jobs::load_job(&app, caller.scope.as_ref(), &id).await?;
+    let now = local_now();
+    let mut explained = explain_from_row(&job, now);
     if is_with_leader(&job, now) {
         match query_leader(&app, &id, ASK_FOR).await {
             Some(reply) => {
@@ -69,10 +69,10 @@ pub(super) async fn get(
                     | WaitStatus::Sleeping { .. }
                     | WaitStatus::Held { .. }
                     | WaitStatus::Assigned { .. } => {
-                        explained.explanation = reply.status.sentence(now);
+                        explained.explanation = reply.status.to_sentence(now);
                     }
                 }
-                let (code, since, until) = facts(&reply.status);
+                let (code, since, until) = to_api_facts(&reply.status);
                 explained.reason_code = code.or(explained.reason_code);
                 explained.since = since.or(explained.since);
                 explained.until = until.or(explained.until);
@@ -88,7 +88,7 @@ pub(super) async fn get(
 
 type Facts = (Option<String>, Option<String>, Option<String>);
 
-fn facts(status: &WaitStatus) -> Facts {
+fn to_api_facts(status: &WaitStatus) -> Facts {
     match status {
         WaitStatus::Unknown => (None, None, None),
         WaitStatus::Checking { since } => {

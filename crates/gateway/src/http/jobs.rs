@@ -18,14 +18,14 @@ use tokio::time::Instant;
 use super::{App, HandlerResult, explain};
 use crate::auth::Caller;
 use crate::http::cursor;
-use crate::http::decode::decode_object;
+use crate::http::decode::decode_json_object;
 use crate::http::problem::Problem;
 use crate::http::query;
 use crate::limits::admission;
-use crate::retry::{problem, retrying};
-use crate::submit::wake_up::now;
+use crate::retry::{ledger_problem, retry_until};
+use crate::submit::wake_up::local_now;
 use crate::trace;
-use crate::view::job::{Detail, show};
+use crate::view::job::{Detail, to_api_job};
 use crate::waiting::Waiter;
 
 /// How long a read is tried when the ledger does not answer.
@@ -37,39 +37,39 @@ const CANCEL_BYTES: usize = 16 << 10;
 pub(super) type JobPath = Result<Path<String>, PathRejection>;
 
 /// What cannot be an id is the id of no job.
-pub(super) fn job_id(path: JobPath) -> Result<JobId, Problem> {
+pub(super) fn parse_job_id(path: JobPath) -> Result<JobId, Problem> {
     let Ok(Path(text)) = path else {
         return Err(Problem::no_such_job("that"));
     };
     JobId::new(&text).map_err(|_| Problem::no_such_job(&text))
 }
 
-pub(super) async fn read(
+pub(super) async fn load_job(
     app: &App,
     scope: Option<&TenantId>,
     id: &JobId,
 ) -> Result<JobView, Problem> {
-    let ledger = app.links.need_ledger()?;
-    retrying(Instant::now() + RETRY_FOR, || ledger.job(scope, id))
+    let ledger = app.links.require_ledger()?;
+    retry_until(Instant::now() + RETRY_FOR, || ledger.job(scope, id))
         .await
-        .map_err(|e| problem(&e))?
+        .map_err(|e| ledger_problem(&e))?
         .ok_or_else(|| Problem::no_such_job(id.as_str()))
 }
 
-pub(super) async fn get(
+pub(super) async fn get_job(
     State(app): State<Arc<App>>,
     caller: Caller,
     path: JobPath,
     request: Request,
 ) -> HandlerResult {
-    let id = job_id(path)?;
+    let id = parse_job_id(path)?;
     let scope = caller.scope.as_ref();
-    let Some(wait) = query::wait(request.uri(), app.limits.max_wait)? else {
+    let Some(wait) = query::parse_wait_parameter(request.uri(), app.limits.max_wait)? else {
         let _admitted = app.admission.begin_read(&caller)?;
-        let job = read(&app, scope, &id).await?;
-        let now = now();
-        let mut shown = show(&job, Detail::Full, now);
-        if let Some((code, reason)) = explain::waits_for(&app, &job, now).await {
+        let job = load_job(&app, scope, &id).await?;
+        let now = local_now();
+        let mut shown = to_api_job(&job, Detail::Full, now);
+        if let Some((code, reason)) = explain::query_wait_reason(&app, &job, now).await {
             // What the leader waits for is newer than what the row says.
             shown.waiting_code = Some(code);
             shown.waiting_reason = Some(reason);
@@ -77,13 +77,13 @@ pub(super) async fn get(
         return Ok(Json(shown).into_response());
     };
     let waiter = app.waiting.register(&id, (&caller).into())?;
-    when_final(&app, scope, wait, waiter, true).await
+    respond_when_final(&app, scope, wait, waiter, true).await
 }
 
 /// 200 with the job once it has ended, or 202 with it as it is when the time is up or
 /// the gateway stops. `waiter` was registered before the job was last read;
 /// `read_first` says that it was never read.
-pub(super) async fn when_final(
+pub(super) async fn respond_when_final(
     app: &App,
     scope: Option<&TenantId>,
     wait: Duration,
@@ -95,22 +95,22 @@ pub(super) async fn when_final(
         let mut last = Instant::now() >= deadline;
         if !read_first && !last {
             tokio::select! {
-                () = waiter.woken() => {}
+                () = waiter.wait_until_woken() => {}
                 () = tokio::time::sleep_until(deadline) => last = true,
                 () = app.ctx.shutdown.cancelled() => last = true,
             }
         }
         read_first = false;
-        let job = read(app, scope, waiter.job_id()).await?;
+        let job = load_job(app, scope, waiter.job_id()).await?;
         if job.state.is_final() || last {
             let status = if job.state.is_final() {
                 StatusCode::OK
             } else {
                 StatusCode::ACCEPTED
             };
-            let now = now();
-            let mut shown = show(&job, Detail::Outcome, now);
-            if let Some((code, reason)) = explain::waits_for(app, &job, now).await {
+            let now = local_now();
+            let mut shown = to_api_job(&job, Detail::Outcome, now);
+            if let Some((code, reason)) = explain::query_wait_reason(app, &job, now).await {
                 // What the leader waits for is newer than what the row says.
                 shown.waiting_code = Some(code);
                 shown.waiting_reason = Some(reason);
@@ -120,46 +120,49 @@ pub(super) async fn when_final(
     }
 }
 
-pub(super) async fn list(
+pub(super) async fn list_jobs(
     State(app): State<Arc<App>>,
     caller: Caller,
     request: Request,
 ) -> HandlerResult {
-    let listing = query::listing(request.uri(), caller.scope.as_ref())?;
+    let listing = query::parse_job_listing(request.uri(), caller.scope.as_ref())?;
     let _admitted = app.admission.begin_read(&caller)?;
-    let ledger = app.links.need_ledger()?;
-    let page = retrying(Instant::now() + RETRY_FOR, || {
-        ledger.list(&listing.filter, listing.after.clone(), listing.limit)
+    let ledger = app.links.require_ledger()?;
+    let page = retry_until(Instant::now() + RETRY_FOR, || {
+        ledger.list_jobs(&listing.filter, listing.after.clone(), listing.limit)
     })
     .await
-    .map_err(|e| problem(&e))?;
-    let now = now();
+    .map_err(|e| ledger_problem(&e))?;
+    let now = local_now();
     let items: Vec<Job<&RawValue>> = page
         .jobs
         .iter()
-        .map(|job| show(job, Detail::Line, now))
+        .map(|job| to_api_job(job, Detail::Line, now))
         .collect();
-    let next_cursor = page.next.as_ref().map(|(at, id)| cursor::write(*at, id));
+    let next_cursor = page
+        .next
+        .as_ref()
+        .map(|(at, id)| cursor::encode_cursor(*at, id));
     Ok(Json(Page { items, next_cursor }).into_response())
 }
 
-pub(super) async fn cancel(
+pub(super) async fn cancel_job(
     State(app): State<Arc<App>>,
     caller: Caller,
     path: JobPath,
     request: Request,
 ) -> HandlerResult {
     let (parts, body) = request.into_parts();
-    let id = job_id(path)?;
+    let id = parse_job_id(path)?;
     let mut admitted = app.admission.begin_write(&caller)?;
     let text = admitted
-        .read(&parts.headers, body, CANCEL_BYTES, "reason")
+        .read_body(&parts.headers, body, CANCEL_BYTES, "reason")
         .await?;
     let body = if text.is_empty() {
         CancelBody::default()
     } else {
         admission::check_content_type(&parts.headers)?;
-        decode_object(&text)?
+        decode_json_object(&text)?
     };
     let reason = body.reason.unwrap_or_default();
     if reason.len() > MAX_REASON {
@@ -167,26 +170,28 @@ pub(super) async fn cancel(
             "is {} bytes long; at most {MAX_REASON} are allowed",
             reason.len()
         );
-        return Err(Problem::field("reason", message));
+        return Err(Problem::invalid_field("reason", message));
     }
-    let ledger = app.links.need_ledger()?;
+    let ledger = app.links.require_ledger()?;
     // Repeating it is safe: a cancellation whose answer was lost is found as CANCELLED.
-    let outcome = retrying(Instant::now() + RETRY_FOR, || {
-        ledger.cancel(CancelRequest {
+    let outcome = retry_until(Instant::now() + RETRY_FOR, || {
+        ledger.cancel_job(CancelRequest {
             job_id: &id,
             tenant: caller.scope.as_ref(),
-            by: caller.actor(),
+            by: caller.as_actor(),
             reason: &reason,
         })
     })
     .await
-    .map_err(|e| problem(&e))?;
+    .map_err(|e| ledger_problem(&e))?;
     match outcome {
         CancelOutcome::NotFound => return Err(Problem::no_such_job(id.as_str())),
         CancelOutcome::AlreadyFinal(JobState::Cancelled) => {}
         CancelOutcome::AlreadyFinal(state) => {
             let detail = format!("the job has ended already, as {state}");
-            return Err(Problem::conflict(detail).of_job(&id).in_state(state));
+            return Err(Problem::conflict(detail)
+                .with_job_id(&id)
+                .with_job_state(state));
         }
         CancelOutcome::Cancelled => {
             let cancel = JobCancel {
@@ -195,7 +200,7 @@ pub(super) async fn cancel(
                 requested_by: caller.name,
                 ..JobCancel::default()
             };
-            app.waker.cancelled(cancel, &trace::fresh_id());
+            app.waker.publish_cancel(cancel, &trace::new_trace_id());
         }
     }
     let state = JobState::Cancelled;

@@ -78,7 +78,8 @@ impl App {
     ) -> anyhow::Result<Self> {
         let metrics = GatewayMetrics::new(&ctx.metrics);
         let waker = Waker::new(config.submit.publishers, &links, &metrics, ctx);
-        let submitter = commit::start(&config.submit, &links, waker.clone(), &metrics, ctx);
+        let submitter =
+            commit::start_committers(&config.submit, &links, waker.clone(), &metrics, ctx);
         let exported = config
             .telemetry
             .otlp_endpoint
@@ -86,7 +87,7 @@ impl App {
         Ok(Self {
             keys: Keys::new(&config.auth)?,
             admission: Admission::new(&config.limits),
-            open_jobs: open_jobs::start(&config.limits, &links, ctx),
+            open_jobs: open_jobs::start_counting_open_jobs(&config.limits, &links, ctx),
             rejections: RejectionLog::default(),
             waiting: Waiting::new(&config.limits, metrics.waiters.clone()),
             kernel: Kernel::new(&config.kernel).await?,
@@ -97,7 +98,10 @@ impl App {
             waker,
             tracing: Tracing { exported },
             metrics,
-            bundle_keys: config.policy.keys().map_err(anyhow::Error::msg)?,
+            bundle_keys: config
+                .policy
+                .parse_public_keys()
+                .map_err(anyhow::Error::msg)?,
             policy: config.policy,
             anonymous_tasks: config.auth.anonymous_tasks && auth::is_loopback(&config.http.listen),
             tasks: config.tasks,

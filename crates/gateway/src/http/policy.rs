@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::{App, HandlerResult};
 use crate::auth::Caller;
-use crate::http::decode::decode_object;
+use crate::http::decode::decode_json_object;
 use crate::http::problem::Problem;
 use crate::limits::admission;
 use crate::policy::kernel::Question;
@@ -36,7 +36,7 @@ struct EvaluateBody<'a> {
     tenant: Option<String>,
     #[serde(default)]
     principal_id: String,
-    #[serde(default, deserialize_with = "priority")]
+    #[serde(default, deserialize_with = "deserialize_priority")]
     priority: Priority,
     #[serde(default)]
     labels: BTreeMap<String, String>,
@@ -73,7 +73,7 @@ struct Meta {
 }
 
 /// By its name, or by the protocol's number.
-fn priority<'de, D: Deserializer<'de>>(reader: D) -> Result<Priority, D::Error> {
+fn deserialize_priority<'de, D: Deserializer<'de>>(reader: D) -> Result<Priority, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Either {
@@ -91,7 +91,7 @@ fn priority<'de, D: Deserializer<'de>>(reader: D) -> Result<Priority, D::Error> 
 
 impl EvaluateBody<'_> {
     /// The kernel's question. A user asks for its own tenant and no other.
-    fn kernel_request(self, caller: &Caller) -> Result<cap::PolicyCheckRequest, Problem> {
+    fn into_check_request(self, caller: &Caller) -> Result<cap::PolicyCheckRequest, Problem> {
         let named = self.tenant.or(self.meta.tenant_id);
         let tenant = match (&caller.scope, named) {
             (Some(own), Some(named)) if named != own.as_str() => {
@@ -150,7 +150,7 @@ impl EvaluateBody<'_> {
     }
 }
 
-fn some(text: String) -> Option<String> {
+fn non_empty(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
@@ -169,7 +169,11 @@ fn decision_name(decision: i32) -> &'static str {
 /// What the caller learns of the kernel's answer. The reason of an explanation is the whole
 /// explanation as text, and names every rule that was evaluated, so that a tenant is never
 /// shown it: only the reason of the decision, or a reason of our own when there is none.
-fn evaluation(answer: cap::PolicyCheckResponse, question: Question, caller: &Caller) -> Evaluation {
+fn to_evaluation(
+    answer: cap::PolicyCheckResponse,
+    question: Question,
+    caller: &Caller,
+) -> Evaluation {
     let detail = answer.airlock.unwrap_or_default();
     let mut explanation: Option<Value> = serde_json::from_str(&detail.explanation).ok();
     let (mut reason, mut shadows) = (answer.reason, detail.shadows);
@@ -179,19 +183,23 @@ fn evaluation(answer: cap::PolicyCheckResponse, question: Question, caller: &Cal
             let own = whole
                 .as_ref()
                 .and_then(|w| w["evaluation"]["reason"].as_str());
-            reason = own.map_or_else(|| unexplained(&answer.rule_id), str::to_owned);
+            reason = own.map_or_else(|| fallback_reason(&answer.rule_id), str::to_owned);
         }
-        explanation = whole.as_ref().map(own_part);
+        explanation = whole.as_ref().map(redact_explanation);
         shadows.clear();
     }
     Evaluation {
         decision: decision_name(answer.decision).to_owned(),
         reason,
-        rule_id: some(answer.rule_id),
-        rule_hash: some(detail.rule_hash),
+        rule_id: non_empty(answer.rule_id),
+        rule_hash: non_empty(detail.rule_hash),
         policy_snapshot: answer.policy_snapshot,
-        constraints: answer.constraints.map(constraints),
-        remediations: answer.remediations.into_iter().map(remediation).collect(),
+        constraints: answer.constraints.map(constraints_to_json),
+        remediations: answer
+            .remediations
+            .into_iter()
+            .map(remediation_to_json)
+            .collect(),
         approval_required: answer.approval_required,
         approval: detail.approval.map(|a| {
             json!({
@@ -210,7 +218,7 @@ fn evaluation(answer: cap::PolicyCheckResponse, question: Question, caller: &Cal
 }
 
 /// The reason of a decision whose explanation is missing or cannot be read.
-fn unexplained(rule_id: &str) -> String {
+fn fallback_reason(rule_id: &str) -> String {
     let by = match rule_id {
         "" => "the policy's default".to_owned(),
         rule => format!("rule {rule}"),
@@ -222,7 +230,7 @@ fn unexplained(rule_id: &str) -> String {
 /// decided. Rules name tenants, and one must learn neither of the others nor of their rules,
 /// so this is made of what may be shown; what would change the answer is all about other
 /// rules.
-fn own_part(whole: &Value) -> Value {
+fn redact_explanation(whole: &Value) -> Value {
     let verdict = &whole["evaluation"];
     let decided = &verdict["rule_id"];
     let about_tenants = |v: &Value| v.to_string().to_ascii_lowercase().contains("tenant");
@@ -250,7 +258,7 @@ fn own_part(whole: &Value) -> Value {
     json!({"evaluation": evaluation, "steps": steps, "more_steps": 0, "changes": []})
 }
 
-fn constraints(c: cap::PolicyConstraints) -> Value {
+fn constraints_to_json(c: cap::PolicyConstraints) -> Value {
     json!({
         "budgets": c.budgets.map(|b| json!({
             "max_runtime_ms": b.max_runtime_ms,
@@ -277,7 +285,7 @@ fn constraints(c: cap::PolicyConstraints) -> Value {
     })
 }
 
-fn remediation(r: cap::PolicyRemediation) -> Value {
+fn remediation_to_json(r: cap::PolicyRemediation) -> Value {
     json!({
         "id": r.id,
         "title": r.title,
@@ -297,16 +305,18 @@ async fn query_kernel(
 ) -> HandlerResult {
     let (parts, body) = request.into_parts();
     admission::check_content_type(&parts.headers)?;
-    let limit = app.limits.body_bytes();
+    let limit = app.limits.max_body_bytes();
     let mut admitted = app.admission.begin_write(caller)?;
-    let whole = admitted.read(&parts.headers, body, limit, "input").await?;
-    let body: EvaluateBody<'_> = decode_object(&whole)?;
-    let request = body.kernel_request(caller)?;
-    let answer = app.kernel.ask(question, request).await?;
-    Ok(Json(evaluation(answer, question, caller)).into_response())
+    let whole = admitted
+        .read_body(&parts.headers, body, limit, "input")
+        .await?;
+    let body: EvaluateBody<'_> = decode_json_object(&whole)?;
+    let request = body.into_check_request(caller)?;
+    let answer = app.kernel.query_policy(question, request).await?;
+    Ok(Json(to_evaluation(answer, question, caller)).into_response())
 }
 
-pub(super) async fn evaluate(
+pub(super) async fn evaluate_policy(
     State(app): State<Arc<App>>,
     caller: Caller,
     request: Request,
@@ -314,7 +324,7 @@ pub(super) async fn evaluate(
     query_kernel(&app, &caller, Question::Verdict, request).await
 }
 
-pub(super) async fn simulate(
+pub(super) async fn simulate_policy(
     State(app): State<Arc<App>>,
     caller: Caller,
     request: Request,
@@ -322,7 +332,7 @@ pub(super) async fn simulate(
     query_kernel(&app, &caller, Question::Verdict, request).await
 }
 
-pub(super) async fn explain(
+pub(super) async fn explain_policy(
     State(app): State<Arc<App>>,
     caller: Caller,
     request: Request,
@@ -330,9 +340,9 @@ pub(super) async fn explain(
     query_kernel(&app, &caller, Question::Explain, request).await
 }
 
-pub(super) async fn snapshots(State(app): State<Arc<App>>, caller: Caller) -> HandlerResult {
+pub(super) async fn list_snapshots(State(app): State<Arc<App>>, caller: Caller) -> HandlerResult {
     let _admitted = app.admission.begin_read(&caller)?;
-    let snapshots = app.kernel.snapshots().await?;
+    let snapshots = app.kernel.list_snapshots().await?;
     let items = snapshots
         .into_iter()
         .enumerate()
@@ -349,9 +359,9 @@ pub(super) async fn snapshots(State(app): State<Arc<App>>, caller: Caller) -> Ha
 }
 
 /// Rules name tenants, so only administrators see them.
-pub(super) async fn rules(State(app): State<Arc<App>>, caller: Caller) -> HandlerResult {
+pub(super) async fn list_rules(State(app): State<Arc<App>>, caller: Caller) -> HandlerResult {
     let _admitted = app.admission.begin_read(&caller)?;
-    let answer = app.kernel.rules().await?;
+    let answer = app.kernel.list_rules().await?;
     Ok(Json(Rules {
         policy_snapshot: answer.snapshot,
         items: serde_json::from_str(&answer.rules).unwrap_or_default(),
@@ -387,8 +397,8 @@ mod tests {
 
     fn question(body: &str, scope: Option<&str>) -> Result<cap::PolicyCheckRequest, u16> {
         let body: EvaluateBody<'_> =
-            decode_object(body.as_bytes()).map_err(|p| p.status().as_u16())?;
-        body.kernel_request(&caller(scope))
+            decode_json_object(body.as_bytes()).map_err(|p| p.status().as_u16())?;
+        body.into_check_request(&caller(scope))
             .map_err(|p| p.status().as_u16())
     }
 
@@ -461,7 +471,7 @@ rules:
             ..Default::default()
         };
         let caller = caller((!admin).then_some("acme"));
-        serde_json::to_string(&evaluation(answer, Question::Explain, &caller)).unwrap()
+        serde_json::to_string(&to_evaluation(answer, Question::Explain, &caller)).unwrap()
     }
 
     #[test]
@@ -482,14 +492,14 @@ rules:
         };
         let unreadable = ["", "{", "5", "{}", r#"{"evaluation": {"reason": 5}}"#].map(answer);
         for answer in unreadable.into_iter().chain([missing]) {
-            let user = evaluation(answer.clone(), Question::Explain, &caller(Some("acme")));
+            let user = to_evaluation(answer.clone(), Question::Explain, &caller(Some("acme")));
             let text = serde_json::to_string(&user).unwrap();
             assert!(
                 !text.contains("rival") && !text.contains("secret"),
                 "{text}"
             );
             assert!(user.reason.starts_with("decided by rule mine"), "{text}");
-            let admin = evaluation(answer, Question::Explain, &caller(None));
+            let admin = to_evaluation(answer, Question::Explain, &caller(None));
             assert!(admin.reason.contains("rival-freeze"), "{admin:?}");
         }
         // A plain decision has the reason of its rule, which the job shows as well.
@@ -497,7 +507,7 @@ rules:
             reason: "frozen".to_owned(),
             ..answer("")
         };
-        let user = evaluation(plain, Question::Verdict, &caller(Some("acme")));
+        let user = to_evaluation(plain, Question::Verdict, &caller(Some("acme")));
         assert_eq!(user.reason, "frozen");
     }
 

@@ -40,9 +40,10 @@ impl Problem {
     }
 
     /// A field of the request, a query parameter or a header is wrong.
-    pub fn field(field: impl Into<String>, message: impl Into<String>) -> Self {
+    pub fn invalid_field(field: impl Into<String>, message: impl Into<String>) -> Self {
         let title = "The request is not valid";
-        Self::new(StatusCode::BAD_REQUEST, "invalid-request", title, "").naming(field, message)
+        Self::new(StatusCode::BAD_REQUEST, "invalid-request", title, "")
+            .with_field_error(field, message)
     }
 
     /// The body is not JSON at all.
@@ -53,7 +54,8 @@ impl Problem {
 
     pub fn too_large(field: &str, message: impl Into<String>) -> Self {
         let title = "The request is too large";
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", title, "").naming(field, message)
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", title, "")
+            .with_field_error(field, message)
     }
 
     /// The body did not come on.
@@ -64,7 +66,7 @@ impl Problem {
     }
 
     /// The ledger refuses this very job.
-    pub fn unstorable(detail: impl Into<String>) -> Self {
+    pub fn unstorable_job(detail: impl Into<String>) -> Self {
         let title = "The job cannot be stored";
         Self::new(
             StatusCode::UNPROCESSABLE_ENTITY,
@@ -75,14 +77,15 @@ impl Problem {
     }
 
     /// A policy that cannot be loaded, with the places of its mistakes.
-    pub fn unloadable(
+    pub fn unloadable_policy(
         field: &str,
         refused: impl Into<String>,
         mistakes: Vec<FieldProblem>,
     ) -> Self {
         let title = "The policy cannot be loaded";
         let status = StatusCode::UNPROCESSABLE_ENTITY;
-        let mut problem = Self::new(status, "policy-refused", title, "").naming(field, refused);
+        let mut problem =
+            Self::new(status, "policy-refused", title, "").with_field_error(field, refused);
         if !mistakes.is_empty() {
             problem.0.body.errors = mistakes;
         }
@@ -100,7 +103,7 @@ impl Problem {
 
     /// A key of one tenant with the header of another.
     pub fn other_tenant() -> Self {
-        Self::forbidden("this API key belongs to another tenant").about("X-Tenant-ID")
+        Self::forbidden("this API key belongs to another tenant").with_field("X-Tenant-ID")
     }
 
     /// Unknown and another tenant's look the same.
@@ -149,7 +152,7 @@ impl Problem {
         let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
         let title = "Wrong content type";
         Self::new(status, "wrong-content-type", title, "")
-            .naming("Content-Type", "must be application/json")
+            .with_field_error("Content-Type", "must be application/json")
     }
 
     pub fn conflict(detail: impl Into<String>) -> Self {
@@ -159,14 +162,15 @@ impl Problem {
     /// Too much is under way; nothing was done.
     pub fn overloaded(detail: impl Into<String>) -> Self {
         let title = "Too busy";
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", title, detail).retry_in(1)
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", title, detail).with_retry_after(1)
     }
 
     /// Jobs have to end before others are accepted.
     pub fn too_many_open_jobs(detail: impl Into<String>, open: u64, limit: u64) -> Self {
         let status = StatusCode::TOO_MANY_REQUESTS;
         let title = "Too many open jobs";
-        let mut problem = Self::new(status, "too-many-open-jobs", title, detail).retry_in(5);
+        let mut problem =
+            Self::new(status, "too-many-open-jobs", title, detail).with_retry_after(5);
         problem.0.body.open_jobs = Some(open);
         problem.0.body.limit = Some(limit);
         problem
@@ -181,7 +185,7 @@ impl Problem {
             title,
             detail,
         )
-        .retry_in(2)
+        .with_retry_after(2)
     }
 
     pub fn internal() -> Self {
@@ -194,7 +198,7 @@ impl Problem {
         )
     }
 
-    fn naming(mut self, field: impl Into<String>, message: impl Into<String>) -> Self {
+    fn with_field_error(mut self, field: impl Into<String>, message: impl Into<String>) -> Self {
         let (field, message) = (field.into(), message.into());
         self.0.body.detail = format!("{field}: {message}");
         self.0.body.field = Some(field.clone());
@@ -203,24 +207,24 @@ impl Problem {
     }
 
     /// The field that the problem is about.
-    pub fn named(&self) -> Option<&str> {
+    pub fn field_name(&self) -> Option<&str> {
         self.0.body.field.as_deref()
     }
 
     /// Names what in the request it is about, where the detail does not.
-    pub fn about(mut self, field: &str) -> Self {
+    pub fn with_field(mut self, field: &str) -> Self {
         self.0.body.field = Some(field.to_owned());
         self
     }
 
     /// This one, with what else is wrong listed behind it.
-    pub fn and(mut self, other: Self) -> Self {
+    pub fn with_errors_of(mut self, other: Self) -> Self {
         self.0.body.errors.extend(other.0.body.errors);
         self
     }
 
     /// The same problem, of one item in a list of jobs.
-    pub fn within(mut self, prefix: &str) -> Self {
+    pub fn with_field_prefix(mut self, prefix: &str) -> Self {
         if let Some(field) = self.0.body.field.take() {
             let full = format!("{prefix}.{field}");
             for error in &mut self.0.body.errors {
@@ -232,18 +236,18 @@ impl Problem {
         self
     }
 
-    pub fn of_job(mut self, id: impl ToString) -> Self {
+    pub fn with_job_id(mut self, id: impl ToString) -> Self {
         self.0.body.job_id = Some(id.to_string());
         self
     }
 
-    pub fn in_state(mut self, state: JobState) -> Self {
+    pub fn with_job_state(mut self, state: JobState) -> Self {
         self.0.body.state = Some(state);
         self
     }
 
     /// Which key was refused.
-    pub fn by(mut self, key_name: &str) -> Self {
+    pub fn with_key_name(mut self, key_name: &str) -> Self {
         self.0.key_name = Some(key_name.to_owned());
         self
     }
@@ -252,12 +256,12 @@ impl Problem {
         self.0.key_name.as_deref()
     }
 
-    fn retry_in(mut self, seconds: u16) -> Self {
+    fn with_retry_after(mut self, seconds: u16) -> Self {
         self.0.retry_after = Some(seconds);
         self
     }
 
-    pub fn traced(mut self, trace_id: &str) -> Self {
+    pub fn with_trace_id(mut self, trace_id: &str) -> Self {
         self.0.body.trace_id = Some(trace_id.to_owned());
         self
     }
@@ -310,7 +314,8 @@ mod tests {
 
     #[test]
     fn a_field_is_named_three_times_for_three_kinds_of_readers() {
-        let problem = Problem::field("labels.x", "is reserved").within("jobs[3]");
+        let problem =
+            Problem::invalid_field("labels.x", "is reserved").with_field_prefix("jobs[3]");
         let json = serde_json::to_value(problem.into_body()).unwrap();
         assert_eq!(json["field"], "jobs[3].labels.x");
         assert_eq!(json["errors"][0]["field"], "jobs[3].labels.x");

@@ -16,32 +16,34 @@ use crate::http::problem::Problem;
 pub(crate) const DEFAULT_LIMIT: u32 = 100;
 const MAX_LIMIT: u32 = 1_000;
 
-pub(crate) fn pairs(uri: &Uri) -> Result<Vec<(String, String)>, Problem> {
+pub(crate) fn query_pairs(uri: &Uri) -> Result<Vec<(String, String)>, Problem> {
     let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri)
-        .map_err(|e| Problem::field("query", e.body_text()))?;
+        .map_err(|e| Problem::invalid_field("query", e.body_text()))?;
     Ok(pairs)
 }
 
 /// Without those that have no value: a form field left blank.
-pub(crate) fn filled(uri: &Uri) -> Result<impl Iterator<Item = (String, String)>, Problem> {
-    let pairs = pairs(uri)?;
+pub(crate) fn non_empty_query_pairs(
+    uri: &Uri,
+) -> Result<impl Iterator<Item = (String, String)>, Problem> {
+    let pairs = query_pairs(uri)?;
     Ok(pairs.into_iter().filter(|(_, value)| !value.is_empty()))
 }
 
-pub(crate) fn unknown(name: String, known: &str) -> Problem {
-    Problem::field(name, format!("is not a parameter here; there are {known}"))
+pub(crate) fn unknown_parameter(name: String, known: &str) -> Problem {
+    Problem::invalid_field(name, format!("is not a parameter here; there are {known}"))
 }
 
 /// `?wait=30s`, or nothing.
-pub fn wait(uri: &Uri, most: Duration) -> Result<Option<Duration>, Problem> {
+pub fn parse_wait_parameter(uri: &Uri, most: Duration) -> Result<Option<Duration>, Problem> {
     if uri.query().is_none() {
         return Ok(None);
     }
     let mut wait = None;
-    for (name, value) in pairs(uri)? {
+    for (name, value) in query_pairs(uri)? {
         match name.as_str() {
             "wait" => wait = Some(parse_wait(&value, most)?),
-            _ => return Err(unknown(name, "wait")),
+            _ => return Err(unknown_parameter(name, "wait")),
         }
     }
     Ok(wait)
@@ -51,11 +53,13 @@ pub fn wait(uri: &Uri, most: Duration) -> Result<Option<Duration>, Problem> {
 fn parse_wait(text: &str, most: Duration) -> Result<Duration, Problem> {
     let wait = match text.parse::<u32>() {
         Ok(seconds) => Duration::from_secs(u64::from(seconds)),
-        Err(_) => duration::parse(text).map_err(|e| Problem::field("wait", e.to_string()))?,
+        Err(_) => {
+            duration::parse(text).map_err(|e| Problem::invalid_field("wait", e.to_string()))?
+        }
     };
     if wait > most {
         let most = duration::format(most);
-        return Err(Problem::field(
+        return Err(Problem::invalid_field(
             "wait",
             format!("{text} is more than {most}"),
         ));
@@ -71,7 +75,7 @@ pub struct Listing {
     pub limit: u32,
 }
 
-pub fn listing(uri: &Uri, scope: Option<&TenantId>) -> Result<Listing, Problem> {
+pub fn parse_job_listing(uri: &Uri, scope: Option<&TenantId>) -> Result<Listing, Problem> {
     let mut listing = Listing {
         filter: JobFilter {
             tenant: scope.cloned(),
@@ -81,26 +85,29 @@ pub fn listing(uri: &Uri, scope: Option<&TenantId>) -> Result<Listing, Problem> 
         limit: DEFAULT_LIMIT,
     };
     let filter = &mut listing.filter;
-    for (name, value) in filled(uri)? {
+    for (name, value) in non_empty_query_pairs(uri)? {
         match name.as_str() {
             "state" => {
                 for state in value.split(',') {
-                    filter.states.push(parse("state", state.trim())?);
+                    filter.states.push(parse_parameter("state", state.trim())?);
                 }
             }
-            "topic" => filter.topic = Some(parse("topic", &value)?),
+            "topic" => filter.topic = Some(parse_parameter("topic", &value)?),
             "workflow_id" if value.contains('\0') => {
-                return Err(Problem::field("workflow_id", "must not contain NUL"));
+                return Err(Problem::invalid_field(
+                    "workflow_id",
+                    "must not contain NUL",
+                ));
             }
             "workflow_id" => filter.workflow_id = Some(value),
-            "created_after" => filter.created_after = Some(time("created_after", &value)?),
-            "created_before" => filter.created_before = Some(time("created_before", &value)?),
-            "limit" => listing.limit = limit(&value)?,
-            "cursor" => listing.after = Some(place(cursor::read(&value))?),
+            "created_after" => filter.created_after = Some(parse_time("created_after", &value)?),
+            "created_before" => filter.created_before = Some(parse_time("created_before", &value)?),
+            "limit" => listing.limit = parse_limit(&value)?,
+            "cursor" => listing.after = Some(require_cursor(cursor::decode_cursor(&value))?),
             _ => {
                 let known = "state, topic, workflow_id, created_after, created_before, limit \
                              and cursor";
-                return Err(unknown(name, known));
+                return Err(unknown_parameter(name, known));
             }
         }
     }
@@ -108,28 +115,33 @@ pub fn listing(uri: &Uri, scope: Option<&TenantId>) -> Result<Listing, Problem> 
 }
 
 /// How many lines a page may have.
-pub(crate) fn limit(value: &str) -> Result<u32, Problem> {
+pub(crate) fn parse_limit(value: &str) -> Result<u32, Problem> {
     value
         .parse()
         .ok()
         .filter(|n| (1..=MAX_LIMIT).contains(n))
-        .ok_or_else(|| Problem::field("limit", format!("must be between 1 and {MAX_LIMIT}")))
+        .ok_or_else(|| {
+            Problem::invalid_field("limit", format!("must be between 1 and {MAX_LIMIT}"))
+        })
 }
 
 /// Where a page begins, unless its text could not be read.
-pub(crate) fn place<T>(read: Option<T>) -> Result<T, Problem> {
-    read.ok_or_else(|| Problem::field("cursor", "is not a cursor that a list gave out"))
+pub(crate) fn require_cursor<T>(read: Option<T>) -> Result<T, Problem> {
+    read.ok_or_else(|| Problem::invalid_field("cursor", "is not a cursor that a list gave out"))
 }
 
-pub(crate) fn parse<T: FromStr<Err: ToString>>(field: &str, value: &str) -> Result<T, Problem> {
+pub(crate) fn parse_parameter<T: FromStr<Err: ToString>>(
+    field: &str,
+    value: &str,
+) -> Result<T, Problem> {
     value
         .parse()
-        .map_err(|e: T::Err| Problem::field(field, e.to_string()))
+        .map_err(|e: T::Err| Problem::invalid_field(field, e.to_string()))
 }
 
-pub(crate) fn time(field: &str, value: &str) -> Result<Timestamp, Problem> {
+pub(crate) fn parse_time(field: &str, value: &str) -> Result<Timestamp, Problem> {
     Timestamp::parse_rfc3339(value)
-        .map_err(|e| Problem::field(field, format!("is not an RFC 3339 time: {e}")))
+        .map_err(|e| Problem::invalid_field(field, format!("is not an RFC 3339 time: {e}")))
 }
 
 #[cfg(test)]
@@ -142,7 +154,9 @@ mod tests {
 
     #[test]
     fn a_wait_is_a_time_of_at_most_a_minute() {
-        let wait = |query: &str| wait(&uri(query), Duration::from_secs(60)).map_err(|_| ());
+        let wait = |query: &str| {
+            parse_wait_parameter(&uri(query), Duration::from_secs(60)).map_err(|_| ())
+        };
         assert_eq!(wait("wait=30s"), Ok(Some(Duration::from_secs(30))));
         assert_eq!(wait("wait=30"), Ok(Some(Duration::from_secs(30))));
         assert_eq!(wait("wait=500ms"), Ok(Some(Duration::from_millis(500))));
@@ -155,7 +169,7 @@ mod tests {
     #[test]
     fn a_bad_filter_is_named() {
         let field = |query: &str| {
-            let problem = listing(&uri(query), None).unwrap_err();
+            let problem = parse_job_listing(&uri(query), None).unwrap_err();
             serde_json::to_value(problem.into_body()).unwrap()["field"]
                 .as_str()
                 .unwrap()
@@ -174,7 +188,7 @@ mod tests {
         ] {
             assert_eq!(field(query), name, "{query}");
         }
-        let good = listing(&uri("state=pending,RUNNING&limit=7&topic="), None).unwrap();
+        let good = parse_job_listing(&uri("state=pending,RUNNING&limit=7&topic="), None).unwrap();
         assert_eq!((good.filter.states.len(), good.limit), (2, 7));
     }
 }

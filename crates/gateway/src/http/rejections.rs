@@ -36,7 +36,7 @@ impl Default for RejectionLog {
 }
 
 /// Where a request came from, as far as the server says.
-pub fn remote(extensions: &Extensions) -> Option<SocketAddr> {
+pub fn remote_addr(extensions: &Extensions) -> Option<SocketAddr> {
     extensions
         .get::<ConnectInfo<SocketAddr>>()
         .map(|ConnectInfo(address)| *address)
@@ -44,12 +44,12 @@ pub fn remote(extensions: &Extensions) -> Option<SocketAddr> {
 
 impl RejectionLog {
     /// Never logs the key itself; its name only where the key is known.
-    pub fn log(&self, problem: &Problem, remote: Option<SocketAddr>, path: &str) {
+    pub fn log_rejection(&self, problem: &Problem, remote: Option<SocketAddr>, path: &str) {
         let status = problem.status();
         if status != StatusCode::UNAUTHORIZED && status != StatusCode::FORBIDDEN {
             return;
         }
-        let Some(suppressed) = self.next_line(Instant::now()) else {
+        let Some(suppressed) = self.admit_line(Instant::now()) else {
             return;
         };
         tracing::warn!(
@@ -63,7 +63,7 @@ impl RejectionLog {
     }
 
     /// How many lines were suppressed before this one; `None`: this one is suppressed, too.
-    fn next_line(&self, now: Instant) -> Option<u64> {
+    fn admit_line(&self, now: Instant) -> Option<u64> {
         let mut window = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if now.duration_since(window.since) >= WINDOW {
             window.since = now;
@@ -87,10 +87,10 @@ mod tests {
         let log = RejectionLog::default();
         let start = Instant::now();
         let written = (0..1_000)
-            .filter(|_| log.next_line(start).is_some())
+            .filter(|_| log.admit_line(start).is_some())
             .count();
         assert_eq!(written, LINES as usize);
-        assert_eq!(log.next_line(start + WINDOW), Some(990));
-        assert_eq!(log.next_line(start + WINDOW), Some(0));
+        assert_eq!(log.admit_line(start + WINDOW), Some(990));
+        assert_eq!(log.admit_line(start + WINDOW), Some(0));
     }
 }

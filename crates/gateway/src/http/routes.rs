@@ -28,7 +28,7 @@ struct Route {
     method: MethodFilter,
 }
 
-fn route<H, T>(
+fn new_route<H, T>(
     method: MethodFilter,
     path: &'static str,
     permission: Permission,
@@ -48,54 +48,57 @@ where
 }
 
 #[rustfmt::skip]
-fn routes() -> Vec<Route> {
+fn route_table() -> Vec<Route> {
     use Permission as P;
     const GET: MethodFilter = MethodFilter::GET;
     const POST: MethodFilter = MethodFilter::POST;
     const DELETE: MethodFilter = MethodFilter::DELETE;
     vec![
-        route(POST, "/api/v1/jobs", P::SubmitJobs, submit::one),
-        route(GET, "/api/v1/jobs", P::ReadJobs, jobs::list),
-        route(POST, "/api/v1/jobs/batch", P::SubmitJobs, submit::batch),
-        route(GET, "/api/v1/jobs/{id}", P::ReadJobs, jobs::get),
-        route(POST, "/api/v1/jobs/{id}/cancel", P::CancelJobs, jobs::cancel),
-        route(GET, "/api/v1/jobs/{id}/explain", P::ReadJobs, explain::get),
-        route(GET, "/api/v1/dlq", P::ReadDeadLetters, dlq::list),
-        route(POST, "/api/v1/dlq/retry", P::ManageDeadLetters, dlq::retry_many),
-        route(POST, "/api/v1/dlq/delete", P::ManageDeadLetters, dlq::delete_many),
-        route(GET, "/api/v1/dlq/{id}", P::ReadDeadLetters, dlq::get),
-        route(DELETE, "/api/v1/dlq/{id}", P::ManageDeadLetters, dlq::delete),
-        route(POST, "/api/v1/dlq/{id}/retry", P::ManageDeadLetters, dlq::retry),
-        route(POST, "/tasks", P::SubmitTasks, tasks::create),
-        route(GET, "/tasks/{id}", P::ReadTasks, tasks::get),
-        route(GET, "/api/v1/approvals", P::ReadApprovals, approvals::list),
-        route(GET, "/api/v1/approvals/{id}", P::ReadApprovals, approvals::get),
-        route(POST, "/api/v1/approvals/{id}/approve", P::Vote, approvals::approve),
-        route(POST, "/api/v1/approvals/{id}/reject", P::Vote, approvals::reject),
-        route(POST, "/api/v1/policy/evaluate", P::EvaluatePolicy, policy::evaluate),
-        route(POST, "/api/v1/policy/simulate", P::EvaluatePolicy, policy::simulate),
-        route(POST, "/api/v1/policy/explain", P::EvaluatePolicy, policy::explain),
-        route(GET, "/api/v1/policy/snapshots", P::EvaluatePolicy, policy::snapshots),
-        route(GET, "/api/v1/policy/decisions", P::ReadDecisions, decisions::list),
-        route(GET, "/api/v1/policy/rules", P::ManagePolicy, policy::rules),
-        route(GET, "/api/v1/policy/status", P::ManagePolicy, bundles::status),
-        route(POST, "/api/v1/policy/bundles", P::ManagePolicy, bundles::publish),
-        route(GET, "/api/v1/policy/bundles", P::ManagePolicy, bundles::list),
-        route(POST, "/api/v1/policy/bundles/{name}/rollback", P::ManagePolicy, bundles::rollback),
+        new_route(POST, "/api/v1/jobs", P::SubmitJobs, submit::submit_job),
+        new_route(GET, "/api/v1/jobs", P::ReadJobs, jobs::list_jobs),
+        new_route(POST, "/api/v1/jobs/batch", P::SubmitJobs, submit::submit_batch),
+        new_route(GET, "/api/v1/jobs/{id}", P::ReadJobs, jobs::get_job),
+        new_route(POST, "/api/v1/jobs/{id}/cancel", P::CancelJobs, jobs::cancel_job),
+        new_route(GET, "/api/v1/jobs/{id}/explain", P::ReadJobs, explain::explain_job),
+        new_route(GET, "/api/v1/dlq", P::ReadDeadLetters, dlq::list_dead_letters),
+        new_route(POST, "/api/v1/dlq/retry", P::ManageDeadLetters, dlq::bulk_retry_dead_letters),
+        new_route(POST, "/api/v1/dlq/delete", P::ManageDeadLetters, dlq::bulk_delete_dead_letters),
+        new_route(GET, "/api/v1/dlq/{id}", P::ReadDeadLetters, dlq::get_dead_letter),
+        new_route(DELETE, "/api/v1/dlq/{id}", P::ManageDeadLetters, dlq::delete_dead_letter),
+        new_route(POST, "/api/v1/dlq/{id}/retry", P::ManageDeadLetters, dlq::retry_dead_letter),
+        new_route(POST, "/tasks", P::SubmitTasks, tasks::create_task),
+        new_route(GET, "/tasks/{id}", P::ReadTasks, tasks::get_task),
+        new_route(GET, "/api/v1/approvals", P::ReadApprovals, approvals::list_approvals),
+        new_route(GET, "/api/v1/approvals/{id}", P::ReadApprovals, approvals::get_approval),
+        new_route(POST, "/api/v1/approvals/{id}/approve", P::Vote, approvals::approve_job),
+        new_route(POST, "/api/v1/approvals/{id}/reject", P::Vote, approvals::reject_job),
+        new_route(POST, "/api/v1/policy/evaluate", P::EvaluatePolicy, policy::evaluate_policy),
+        new_route(POST, "/api/v1/policy/simulate", P::EvaluatePolicy, policy::simulate_policy),
+        new_route(POST, "/api/v1/policy/explain", P::EvaluatePolicy, policy::explain_policy),
+        new_route(GET, "/api/v1/policy/snapshots", P::EvaluatePolicy, policy::list_snapshots),
+        new_route(GET, "/api/v1/policy/decisions", P::ReadDecisions, decisions::list_past_decisions),
+        new_route(GET, "/api/v1/policy/rules", P::ManagePolicy, policy::list_rules),
+        new_route(GET, "/api/v1/policy/status", P::ManagePolicy, bundles::get_policy_status),
+        new_route(POST, "/api/v1/policy/bundles", P::ManagePolicy, bundles::publish_bundle),
+        new_route(GET, "/api/v1/policy/bundles", P::ManagePolicy, bundles::list_bundles),
+        new_route(POST, "/api/v1/policy/bundles/{name}/rollback", P::ManagePolicy, bundles::roll_back_bundle),
     ]
 }
 
-pub(crate) fn router(app: Arc<App>) -> Router {
+pub(crate) fn build_router(app: Arc<App>) -> Router {
     let mut router = Router::new();
-    for route in routes() {
+    for route in route_table() {
         let guard = from_fn_with_state((Arc::clone(&app), route.permission), authorize);
         router = router.route(route.path, route.handler.route_layer(guard));
     }
     router
-        .method_not_allowed_fallback(method_not_allowed)
-        .fallback(no_such_route)
-        .layer(CatchPanicLayer::custom(edge::panicked))
-        .layer(from_fn_with_state(Arc::clone(&app), edge::edge))
+        .method_not_allowed_fallback(handle_wrong_method)
+        .fallback(handle_unknown_route)
+        .layer(CatchPanicLayer::custom(edge::panic_response))
+        .layer(from_fn_with_state(
+            Arc::clone(&app),
+            edge::apply_timeout_and_render,
+        ))
         .with_state(app)
 }
 
@@ -106,7 +109,7 @@ async fn authorize(
     next: Next,
 ) -> Response {
     let (mut parts, body) = request.into_parts();
-    match app.caller(permission, &parts) {
+    match app.authorize_caller(permission, &parts) {
         Ok(caller) => {
             parts.extensions.insert(caller);
             next.run(Request::from_parts(parts, body)).await
@@ -117,23 +120,23 @@ async fn authorize(
 
 impl App {
     /// The caller of a request, who has this permission.
-    fn caller(&self, permission: Permission, request: &Parts) -> Result<Caller, Problem> {
+    fn authorize_caller(&self, permission: Permission, request: &Parts) -> Result<Caller, Problem> {
         let anonymous = self.anonymous_tasks && permission.may_be_anonymous();
         if anonymous && !has_key(&request.headers) {
             check_local_request(&request.method, &request.uri, &request.headers)?;
             return Ok(Caller::anonymous(&self.tasks.tenant));
         }
-        let caller = self.keys.caller(&request.headers)?;
-        caller.check(permission)?;
+        let caller = self.keys.authenticate(&request.headers)?;
+        caller.check_permission(permission)?;
         Ok(caller)
     }
 }
 
-async fn no_such_route(request: Request) -> Problem {
+async fn handle_unknown_route(request: Request) -> Problem {
     Problem::no_such_route(request.uri().path())
 }
 
-async fn method_not_allowed(request: Request) -> Problem {
+async fn handle_wrong_method(request: Request) -> Problem {
     Problem::wrong_method(request.method().as_str(), request.uri().path())
 }
 
@@ -169,7 +172,7 @@ mod tests {
         }];
         let ctx = Context::for_host("gateway");
         let app = App::new(config, Links::default(), &ctx).await.unwrap();
-        router(Arc::new(app))
+        build_router(Arc::new(app))
     }
 
     async fn status(router: &Router, route: &Route, key: Option<&str>) -> StatusCode {
@@ -196,14 +199,14 @@ mod tests {
     async fn every_route_needs_a_key_and_its_permission() {
         let router = gateway(false).await;
         let refused = [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN];
-        for route in routes() {
+        for route in route_table() {
             let path = route.path;
             for key in [None, Some("wrong"), Some("")] {
                 let status = status(&router, &route, key).await;
                 assert_eq!(status, StatusCode::UNAUTHORIZED, "{path} {key:?}");
             }
             let user = status(&router, &route, Some(USER_KEY)).await;
-            if route.permission.granted_to(Role::User) {
+            if route.permission.is_granted_to(Role::User) {
                 assert!(!refused.contains(&user), "{path}: {user}");
             } else {
                 assert_eq!(user, StatusCode::FORBIDDEN, "{path}");
@@ -216,7 +219,7 @@ mod tests {
     #[tokio::test]
     async fn only_tasks_are_open_to_anonymous_callers() {
         let router = gateway(true).await;
-        for route in routes() {
+        for route in route_table() {
             let let_in = status(&router, &route, None).await != StatusCode::UNAUTHORIZED;
             assert_eq!(let_in, route.path.starts_with("/tasks"), "{}", route.path);
             // A wrong key is not the same as none.
@@ -228,9 +231,9 @@ mod tests {
     /// Written out, so that a route that becomes open to users is seen here.
     #[test]
     fn the_policy_is_for_administrators() {
-        let admin_only: Vec<&str> = routes()
+        let admin_only: Vec<&str> = route_table()
             .iter()
-            .filter(|route| !route.permission.granted_to(Role::User))
+            .filter(|route| !route.permission.is_granted_to(Role::User))
             .map(|route| route.path)
             .collect();
         assert_eq!(

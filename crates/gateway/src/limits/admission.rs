@@ -50,7 +50,10 @@ impl Admission {
 
     /// Lets a request in that may write, or refuses at once.
     pub fn begin_write<'a>(&self, who: impl Into<QuotaOwner<'a>>) -> Result<Admitted, Problem> {
-        let place = self.writes.enter(who.into()).ok_or_else(full)?;
+        let place = self
+            .writes
+            .acquire(who.into())
+            .ok_or_else(overloaded_problem)?;
         Ok(Admitted {
             place,
             body_timeout: self.body_timeout,
@@ -59,17 +62,19 @@ impl Admission {
 
     /// Lets a request in that only reads, or refuses at once.
     pub fn begin_read<'a>(&self, who: impl Into<QuotaOwner<'a>>) -> Result<Permit, Problem> {
-        self.reads.enter(who.into()).ok_or_else(full)
+        self.reads
+            .acquire(who.into())
+            .ok_or_else(overloaded_problem)
     }
 }
 
-fn full() -> Problem {
+fn overloaded_problem() -> Problem {
     Problem::overloaded("too many requests are being handled")
 }
 
 impl Admitted {
     /// The whole body; `field` is what is most likely to blame when it is too long.
-    pub async fn read(
+    pub async fn read_body(
         &mut self,
         headers: &HeaderMap,
         body: Body,
@@ -97,8 +102,8 @@ impl Admitted {
             let chunk = chunk.map_err(|_| Problem::malformed("the body ended before its end"))?;
             seen += chunk.len();
             if seen <= limit {
-                if !self.place.hold(chunk.len()) {
-                    return Err(full());
+                if !self.place.hold_bytes(chunk.len()) {
+                    return Err(overloaded_problem());
                 }
                 whole.extend_from_slice(&chunk);
             } else if seen > DISCARD.max(limit) {
@@ -155,9 +160,9 @@ mod tests {
     }
 
     async fn read(admission: &Admission, body: Body, limit: usize) -> Result<Bytes, u16> {
-        let mut admitted = admission.begin_write(QuotaOwner::user("eve")).unwrap();
+        let mut admitted = admission.begin_write(QuotaOwner::new_user("eve")).unwrap();
         let whole = admitted
-            .read(&HeaderMap::new(), body, limit, "payload")
+            .read_body(&HeaderMap::new(), body, limit, "payload")
             .await;
         whole.map_err(|p| p.status().as_u16())
     }
@@ -180,9 +185,9 @@ mod tests {
     #[tokio::test]
     async fn only_bytes_that_came_are_counted() {
         let admission = admission();
-        let mut held = admission.begin_write(QuotaOwner::user("bob")).unwrap();
+        let mut held = admission.begin_write(QuotaOwner::new_user("bob")).unwrap();
         let headers = HeaderMap::new();
-        let whole = held.read(&headers, Body::from(vec![0; 60]), 90, "payload");
+        let whole = held.read_body(&headers, Body::from(vec![0; 60]), 90, "payload");
         assert_eq!(whole.await.unwrap().len(), 60);
         // Of 100 bytes 10 are kept for administrators and 60 are held.
         assert_eq!(
@@ -197,7 +202,7 @@ mod tests {
             30
         );
         // Reads do not need that room.
-        assert!(admission.begin_read(QuotaOwner::user("bob")).is_ok());
+        assert!(admission.begin_read(QuotaOwner::new_user("bob")).is_ok());
     }
 
     #[test]

@@ -17,7 +17,11 @@ const EVERY: Duration = Duration::from_secs(1);
 const SHARE: u32 = 20;
 
 /// Starts counting.
-pub fn start(limits: &LimitsConfig, links: &Links, ctx: &Context) -> Arc<OpenJobs> {
+pub fn start_counting_open_jobs(
+    limits: &LimitsConfig,
+    links: &Links,
+    ctx: &Context,
+) -> Arc<OpenJobs> {
     let open = Arc::new(OpenJobs::new(OpenLimits {
         per_tenant: limits.max_open_jobs_per_tenant,
         in_all: limits.max_open_jobs,
@@ -29,7 +33,7 @@ pub fn start(limits: &LimitsConfig, links: &Links, ctx: &Context) -> Arc<OpenJob
             let counting = async {
                 loop {
                     let started = Instant::now();
-                    count(&counter, &links).await;
+                    count_open_jobs(&counter, &links).await;
                     tokio::time::sleep(EVERY.max(started.elapsed() * SHARE)).await;
                 }
             };
@@ -42,16 +46,16 @@ pub fn start(limits: &LimitsConfig, links: &Links, ctx: &Context) -> Arc<OpenJob
     open
 }
 
-async fn count(open: &OpenJobs, links: &Links) {
+async fn count_open_jobs(open: &OpenJobs, links: &Links) {
     let Some(ledger) = links.ledger() else {
         return;
     };
-    if let Err(error) = open.count(&ledger).await {
+    if let Err(error) = open.recount(&ledger).await {
         tracing::warn!(%error, "counting open jobs failed");
     }
 }
 
 /// What a client is told whose job there is no room for.
-pub fn problem(full: Full) -> Problem {
+pub fn open_jobs_problem(full: Full) -> Problem {
     Problem::too_many_open_jobs(full.to_string(), full.open, full.limit)
 }

@@ -21,7 +21,7 @@ pub struct QuotaOwner<'a> {
 }
 
 impl<'a> QuotaOwner<'a> {
-    pub fn user(key: &'a str) -> Self {
+    pub fn new_user(key: &'a str) -> Self {
         Self { key, admin: false }
     }
 }
@@ -88,7 +88,7 @@ impl QuotaPool {
     }
 
     /// What a caller may still take.
-    fn free(&self, used: Capacity, admin: bool) -> Capacity {
+    fn free_capacity(&self, used: Capacity, admin: bool) -> Capacity {
         let reserve = if admin {
             Capacity::default()
         } else {
@@ -101,9 +101,9 @@ impl QuotaPool {
     }
 
     /// A place, unless there is none or this key holds its share of them.
-    pub fn enter(&self, who: QuotaOwner<'_>) -> Option<Permit> {
+    pub fn acquire(&self, who: QuotaOwner<'_>) -> Option<Permit> {
         let mut state = self.lock();
-        let free = self.free(state.used, who.admin);
+        let free = self.free_capacity(state.used, who.admin);
         let held = state.keys.get(who.key).copied().unwrap_or_default();
         if free.places == 0 || held.places > 0 && held.places + 1 > free.places {
             return None;
@@ -129,7 +129,7 @@ impl QuotaPool {
     }
 
     #[cfg(test)]
-    fn used(&self) -> Capacity {
+    fn used_capacity(&self) -> Capacity {
         self.lock().used
     }
 }
@@ -138,9 +138,9 @@ impl Permit {
     /// Room for so many bytes more; `false` when there is none for this key. The only
     /// request of a key is not held to a share: it cannot crowd out itself.
     #[must_use]
-    pub fn hold(&mut self, bytes: usize) -> bool {
+    pub fn hold_bytes(&mut self, bytes: usize) -> bool {
         let mut state = self.shares.lock();
-        let free = self.shares.free(state.used, self.admin);
+        let free = self.shares.free_capacity(state.used, self.admin);
         let held = state.keys.get(&self.key).copied().unwrap_or_default();
         let alone = held.places <= 1;
         if bytes > free.bytes || !alone && held.bytes + bytes > free.bytes {
@@ -178,7 +178,7 @@ mod tests {
     };
 
     fn fill(shares: &QuotaPool, who: QuotaOwner<'_>) -> Vec<Permit> {
-        std::iter::from_fn(|| shares.enter(who)).collect()
+        std::iter::from_fn(|| shares.acquire(who)).collect()
     }
 
     #[test]
@@ -188,19 +188,19 @@ mod tests {
             bytes: 0,
         };
         let shares = QuotaPool::new(all, 10);
-        let first = fill(&shares, QuotaOwner::user("eve"));
+        let first = fill(&shares, QuotaOwner::new_user("eve"));
         assert_eq!(first.len(), 45);
-        let second = fill(&shares, QuotaOwner::user("bob"));
+        let second = fill(&shares, QuotaOwner::new_user("bob"));
         assert_eq!(second.len(), 23);
         let others: Vec<Vec<Permit>> = ["c", "d", "e", "f", "g"]
-            .map(|key| fill(&shares, QuotaOwner::user(key)))
+            .map(|key| fill(&shares, QuotaOwner::new_user(key)))
             .into();
         assert!(others.iter().all(|places| !places.is_empty()));
-        assert_eq!(shares.used().places, 90);
-        assert!(shares.enter(QuotaOwner::user("z")).is_none());
+        assert_eq!(shares.used_capacity().places, 90);
+        assert!(shares.acquire(QuotaOwner::new_user("z")).is_none());
         assert_eq!(fill(&shares, ADMIN).len(), 5);
         drop((first, second, others));
-        assert_eq!(shares.used(), Capacity::default());
+        assert_eq!(shares.used_capacity(), Capacity::default());
     }
 
     #[test]
@@ -210,20 +210,20 @@ mod tests {
             bytes: 1_000,
         };
         let shares = QuotaPool::new(all, 10);
-        let mut one = shares.enter(QuotaOwner::user("eve")).unwrap();
+        let mut one = shares.acquire(QuotaOwner::new_user("eve")).unwrap();
         // Alone, a key may hold everything but the reserve.
-        assert!(one.hold(900) && !one.hold(1));
-        let mut bob = shares.enter(QuotaOwner::user("bob")).unwrap();
-        assert!(!bob.hold(1));
-        let mut admin = shares.enter(ADMIN).unwrap();
-        assert!(admin.hold(100) && !admin.hold(1));
+        assert!(one.hold_bytes(900) && !one.hold_bytes(1));
+        let mut bob = shares.acquire(QuotaOwner::new_user("bob")).unwrap();
+        assert!(!bob.hold_bytes(1));
+        let mut admin = shares.acquire(ADMIN).unwrap();
+        assert!(admin.hold_bytes(100) && !admin.hold_bytes(1));
         drop(one);
-        let mut two = shares.enter(QuotaOwner::user("eve")).unwrap();
-        let mut three = shares.enter(QuotaOwner::user("eve")).unwrap();
-        assert!(two.hold(300) && three.hold(100) && !three.hold(200));
-        assert!(bob.hold(300));
+        let mut two = shares.acquire(QuotaOwner::new_user("eve")).unwrap();
+        let mut three = shares.acquire(QuotaOwner::new_user("eve")).unwrap();
+        assert!(two.hold_bytes(300) && three.hold_bytes(100) && !three.hold_bytes(200));
+        assert!(bob.hold_bytes(300));
         drop((two, three, bob, admin));
-        assert_eq!(shares.used(), Capacity::default());
+        assert_eq!(shares.used_capacity(), Capacity::default());
     }
 
     #[test]
@@ -233,9 +233,9 @@ mod tests {
             bytes: 9,
         };
         let shares = QuotaPool::new(all, 10);
-        let place = shares.enter(QuotaOwner::user("eve")).unwrap();
-        assert!(shares.enter(ADMIN).is_none());
+        let place = shares.acquire(QuotaOwner::new_user("eve")).unwrap();
+        assert!(shares.acquire(ADMIN).is_none());
         drop(place);
-        assert!(shares.enter(ADMIN).is_some());
+        assert!(shares.acquire(ADMIN).is_some());
     }
 }

@@ -7,24 +7,28 @@ pub use airlock_policy::signature::PublicKey;
 use airlock_policy::{Policy, Source};
 use airlock_proto::own::TriedBundle;
 
-fn hex(bytes: &[u8]) -> String {
+fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-fn tried(bundle: &Bundle) -> TriedBundle {
+fn to_tried_bundle(bundle: &Bundle) -> TriedBundle {
     TriedBundle {
         name: format!("bundle:{}@{}", bundle.name, bundle.version),
         content: bundle.content.clone(),
-        signature: bundle.signature.as_deref().map(hex).unwrap_or_default(),
+        signature: bundle.signature.as_deref().map(to_hex).unwrap_or_default(),
     }
 }
 
 /// The bundles in force, with `name` replaced by `new` (at its position) or taken out, in
 /// the order in which their rules are asked.
-fn with(name: &str, new: Option<(i32, TriedBundle)>, active: &[Bundle]) -> Vec<TriedBundle> {
+fn replace_bundle(
+    name: &str,
+    new: Option<(i32, TriedBundle)>,
+    active: &[Bundle],
+) -> Vec<TriedBundle> {
     let others = active.iter().filter(|b| b.name != name);
     let mut order: Vec<((i32, String), TriedBundle)> = others
-        .map(|b| ((b.position, b.name.clone()), tried(b)))
+        .map(|b| ((b.position, b.name.clone()), to_tried_bundle(b)))
         .collect();
     order.extend(new.map(|(position, bundle)| ((position, name.to_owned()), bundle)));
     order.sort_by(|a, b| a.0.cmp(&b.0));
@@ -32,7 +36,7 @@ fn with(name: &str, new: Option<(i32, TriedBundle)>, active: &[Bundle]) -> Vec<T
 }
 
 /// What would be in force after this is published.
-pub fn published(
+pub fn bundles_after_publish(
     name: &str,
     position: i32,
     content: &str,
@@ -42,14 +46,14 @@ pub fn published(
     let new = TriedBundle {
         name: format!("bundle:{name}"),
         content: content.to_owned(),
-        signature: signature.map(hex).unwrap_or_default(),
+        signature: signature.map(to_hex).unwrap_or_default(),
     };
-    with(name, Some((position, new)), active)
+    replace_bundle(name, Some((position, new)), active)
 }
 
 /// What would be in force after going back to version `to`, or by one. `versions` are all of
 /// that name, newest first.
-pub fn rolled_back(
+pub fn bundles_after_rollback(
     name: &str,
     to: Option<u64>,
     versions: &[Bundle],
@@ -60,16 +64,20 @@ pub fn rolled_back(
         Some(to) => b.version == to,
         None => b.version < now,
     });
-    with(name, wanted.map(|b| (b.position, tried(b))), active)
+    replace_bundle(
+        name,
+        wanted.map(|b| (b.position, to_tried_bundle(b))),
+        active,
+    )
 }
 
 /// What is in force now.
-pub fn as_is(active: &[Bundle]) -> Vec<TriedBundle> {
-    with("", None, active)
+pub fn active_bundles(active: &[Bundle]) -> Vec<TriedBundle> {
+    replace_bundle("", None, active)
 }
 
 /// Loads by themselves; with the kernel's own files only the kernel can try it.
-pub fn loads(bundles: &[TriedBundle]) -> Result<(), String> {
+pub fn check_loadable(bundles: &[TriedBundle]) -> Result<(), String> {
     let sources: Vec<Source<'_>> = bundles
         .iter()
         .map(|b| Source {
@@ -83,8 +91,12 @@ pub fn loads(bundles: &[TriedBundle]) -> Result<(), String> {
 }
 
 /// Whether one of the keys signed exactly this.
-pub fn verify(content: &[u8], signature: &str, keys: &[PublicKey]) -> Result<(), String> {
-    signature::verify(content, signature, keys).map_err(|e| e.to_string())
+pub fn verify_bundle_signature(
+    content: &[u8],
+    signature: &str,
+    keys: &[PublicKey],
+) -> Result<(), String> {
+    signature::verify_signature(content, signature, keys).map_err(|e| e.to_string())
 }
 
 #[cfg(test)]
@@ -115,15 +127,19 @@ mod tests {
         let names = |tried: Vec<TriedBundle>| -> Vec<String> {
             tried.into_iter().map(|b| b.content).collect()
         };
-        assert_eq!(names(as_is(&active)), ["b2", "a1"]);
-        let new = |name: &str, position| published(name, position, "new", None, &active);
+        assert_eq!(names(active_bundles(&active)), ["b2", "a1"]);
+        let new =
+            |name: &str, position| bundles_after_publish(name, position, "new", None, &active);
         assert_eq!(names(new("c", 1)), ["b2", "new", "a1"]);
         assert_eq!(names(new("b", 9)), ["a1", "new"]);
         let versions = [bundle("b", 2, 0, true), bundle("b", 1, 7, false)];
-        let back = |to| rolled_back("b", to, &versions, &active);
+        let back = |to| bundles_after_rollback("b", to, &versions, &active);
         assert_eq!(names(back(None)), ["a1", "b1"]);
         assert_eq!(names(back(Some(2))), ["b2", "a1"]);
         let first = [bundle("a", 1, 5, true)];
-        assert_eq!(names(rolled_back("a", None, &first, &active)), ["b2"]);
+        assert_eq!(
+            names(bundles_after_rollback("a", None, &first, &active)),
+            ["b2"]
+        );
     }
 }

@@ -36,11 +36,11 @@ impl Kernel {
     }
 
     /// Whether this gateway is configured to call it.
-    pub fn is_known(&self) -> bool {
+    pub fn is_configured(&self) -> bool {
         self.client.is_some()
     }
 
-    fn client(&self) -> Result<&KernelClient, Problem> {
+    fn require_client(&self) -> Result<&KernelClient, Problem> {
         self.client.as_ref().ok_or_else(|| {
             Problem::unavailable(
                 "this gateway has no connection to the safety kernel; set kernel.tls_ca, or \
@@ -49,27 +49,30 @@ impl Kernel {
         })
     }
 
-    pub async fn ask(
+    pub async fn query_policy(
         &self,
         question: Question,
         request: cap::PolicyCheckRequest,
     ) -> Result<cap::PolicyCheckResponse, Problem> {
-        let client = self.client()?;
+        let client = self.require_client()?;
         let answer = match question {
             Question::Verdict => client.simulate(request).await,
             Question::Explain => client.explain(request).await,
         };
-        answer.map_err(problem)
+        answer.map_err(kernel_problem)
     }
 
     /// The snapshots the kernel remembers, the active one first.
-    pub async fn snapshots(&self) -> Result<Vec<String>, Problem> {
-        self.client()?.snapshots().await.map_err(problem)
+    pub async fn list_snapshots(&self) -> Result<Vec<String>, Problem> {
+        self.require_client()?
+            .snapshots()
+            .await
+            .map_err(kernel_problem)
     }
 
     /// The active rules.
-    pub async fn rules(&self) -> Result<own::RulesResponse, Problem> {
-        self.client()?.rules().await.map_err(problem)
+    pub async fn list_rules(&self) -> Result<own::RulesResponse, Problem> {
+        self.require_client()?.rules().await.map_err(kernel_problem)
     }
 
     /// What these bundles, in this order, would make together with the kernel's own files.
@@ -77,11 +80,14 @@ impl Kernel {
         &self,
         bundles: Vec<own::TriedBundle>,
     ) -> Result<own::TryBundlesResponse, Problem> {
-        self.client()?.try_bundles(bundles).await.map_err(problem)
+        self.require_client()?
+            .try_bundles(bundles)
+            .await
+            .map_err(kernel_problem)
     }
 
     /// Which policy is active, or why that is not known.
-    pub async fn confirm(&self) -> Result<own::ConfirmResponse, String> {
+    pub async fn fetch_active_policy(&self) -> Result<own::ConfirmResponse, String> {
         let Some(client) = &self.client else {
             return Err("this gateway has no connection to it".to_owned());
         };
@@ -90,7 +96,7 @@ impl Kernel {
 }
 
 /// The kernel's own message may name hosts, so it goes to the log alone.
-fn problem(error: KernelError) -> Problem {
+fn kernel_problem(error: KernelError) -> Problem {
     tracing::warn!(%error, "safety kernel call failed");
     Problem::unavailable(match error {
         KernelError::Timeout(_) => "the safety kernel took too long",
@@ -106,8 +112,8 @@ mod tests {
     #[tokio::test]
     async fn plain_text_is_spoken_only_where_the_configuration_allows_it() {
         let kernel = Kernel::new(&ConnectionConfig::default()).await.unwrap();
-        let refused = kernel.snapshots().await.unwrap_err();
+        let refused = kernel.list_snapshots().await.unwrap_err();
         assert_eq!(refused.status().as_u16(), 503);
-        assert!(!kernel.is_known());
+        assert!(!kernel.is_configured());
     }
 }

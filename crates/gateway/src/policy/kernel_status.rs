@@ -21,7 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const WATCH_EVERY: Duration = Duration::from_secs(2);
 
 /// How a kernel stands to this change of the bundles.
-pub fn loaded_by(kernel: &KernelStatus, generation: u64) -> LoadedBy {
+pub fn to_loaded_by(kernel: &KernelStatus, generation: u64) -> LoadedBy {
     let report = &kernel.report;
     let reason = if report.generation < generation {
         Some("it has not read this change yet".to_owned())
@@ -37,13 +37,13 @@ pub fn loaded_by(kernel: &KernelStatus, generation: u64) -> LoadedBy {
 }
 
 /// Whether there are kernels and each has loaded it.
-pub fn by_all(kernels: &[LoadedBy]) -> bool {
+pub fn is_loaded_by_all(kernels: &[LoadedBy]) -> bool {
     !kernels.is_empty() && kernels.iter().all(|k| k.loaded)
 }
 
 /// Waits until every kernel that is there has read the newest change, and tells what each
 /// made of it. What the ledger does not tell in time counts as not loaded.
-pub async fn wait(ledger: &Ledger) -> Vec<LoadedBy> {
+pub async fn wait_until_loaded(ledger: &Ledger) -> Vec<LoadedBy> {
     let until = Instant::now() + LOAD_WAIT;
     let mut last = Vec::new();
     let Ok(generation) = ledger.bundles_generation().await else {
@@ -52,7 +52,10 @@ pub async fn wait(ledger: &Ledger) -> Vec<LoadedBy> {
     while let Ok(kernels) = ledger.kernels().await {
         let read = |k: &KernelStatus| k.report.generation >= generation;
         let all = kernels.iter().all(read);
-        last = kernels.iter().map(|k| loaded_by(k, generation)).collect();
+        last = kernels
+            .iter()
+            .map(|k| to_loaded_by(k, generation))
+            .collect();
         if all || Instant::now() >= until {
             break;
         }
@@ -62,12 +65,12 @@ pub async fn wait(ledger: &Ledger) -> Vec<LoadedBy> {
 }
 
 /// Shows in health whether the kernel can be asked, and how the policy stands.
-pub fn watch(kernel: Kernel, links: Links, ctx: &Context) {
+pub fn watch_kernel_status(kernel: Kernel, links: Links, ctx: &Context) {
     let context = ctx.clone();
     ctx.tasks
         .spawn("watch-kernels", OnFailure::Log, async move {
             loop {
-                let asked = kernel.confirm().await;
+                let asked = kernel.fetch_active_policy().await;
                 let listed = match links.ledger() {
                     Some(ledger) => ledger.kernels().await.unwrap_or_default(),
                     None => Vec::new(),
@@ -83,7 +86,7 @@ pub fn watch(kernel: Kernel, links: Links, ctx: &Context) {
                 let refusing = asked.as_ref().is_ok_and(|a| !a.refused.is_empty())
                     || listed.iter().any(|k| k.report.refused.is_some());
                 let none = asked.as_ref().is_ok_and(|a| a.snapshot.is_empty());
-                health.set("policy", policy(refusing, none));
+                health.set("policy", policy_status(refusing, none));
                 let alone = listed.iter().any(|k| k.report.alone.is_some());
                 health.set(
                     "redis",
@@ -100,7 +103,7 @@ pub fn watch(kernel: Kernel, links: Links, ctx: &Context) {
         });
 }
 
-fn policy(refusing: bool, none: bool) -> Status {
+fn policy_status(refusing: bool, none: bool) -> Status {
     if none {
         Status::Degraded("no policy is loaded; every job is denied".to_owned())
     } else if refusing {
@@ -135,14 +138,14 @@ mod tests {
 
     #[test]
     fn loaded_is_read_and_not_refused_by_each() {
-        let of = |k: KernelStatus| loaded_by(&k, 5);
+        let of = |k: KernelStatus| to_loaded_by(&k, 5);
         let good = of(kernel(5, None));
-        assert!(good.loaded && by_all(std::slice::from_ref(&good)));
+        assert!(good.loaded && is_loaded_by_all(std::slice::from_ref(&good)));
         let late = of(kernel(4, None));
         assert!(!late.loaded && late.reason.is_some());
         let refused = of(kernel(6, Some("line 2")));
         assert_eq!(refused.reason.as_deref(), Some("line 2"));
-        assert!(!by_all(&[good, refused]));
-        assert!(!by_all(&[]), "nobody is not everybody");
+        assert!(!is_loaded_by_all(&[good, refused]));
+        assert!(!is_loaded_by_all(&[]), "nobody is not everybody");
     }
 }

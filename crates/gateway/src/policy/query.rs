@@ -9,7 +9,10 @@ use axum::http::Uri;
 
 use crate::http::cursor;
 use crate::http::problem::Problem;
-use crate::http::query::{DEFAULT_LIMIT, filled, limit, parse, place, unknown};
+use crate::http::query::{
+    DEFAULT_LIMIT, non_empty_query_pairs, parse_limit, parse_parameter, require_cursor,
+    unknown_parameter,
+};
 
 /// What a list of approvals asks for.
 #[derive(Debug)]
@@ -20,7 +23,10 @@ pub struct ApprovalListing {
 }
 
 /// Without `status`, what waits for somebody; `status=all` is everything.
-pub fn approvals(uri: &Uri, scope: Option<&TenantId>) -> Result<ApprovalListing, Problem> {
+pub fn parse_approval_listing(
+    uri: &Uri,
+    scope: Option<&TenantId>,
+) -> Result<ApprovalListing, Problem> {
     let mut listing = ApprovalListing {
         filter: ApprovalFilter {
             tenant: scope.cloned(),
@@ -30,23 +36,28 @@ pub fn approvals(uri: &Uri, scope: Option<&TenantId>) -> Result<ApprovalListing,
         after: None,
         limit: DEFAULT_LIMIT,
     };
-    for (name, value) in filled(uri)? {
+    for (name, value) in non_empty_query_pairs(uri)? {
         match name.as_str() {
             "status" if value.eq_ignore_ascii_case("all") => listing.filter.statuses.clear(),
             "status" => {
                 listing.filter.statuses = value
                     .split(',')
-                    .map(|status| parse("status", status.trim()))
+                    .map(|status| parse_parameter("status", status.trim()))
                     .collect::<Result<_, _>>()?;
             }
-            "topic" => listing.filter.topic = Some(parse("topic", &value)?),
+            "topic" => listing.filter.topic = Some(parse_parameter("topic", &value)?),
             "rule_id" if value.contains('\0') => {
-                return Err(Problem::field("rule_id", "must not contain NUL"));
+                return Err(Problem::invalid_field("rule_id", "must not contain NUL"));
             }
             "rule_id" => listing.filter.rule_id = Some(value),
-            "limit" => listing.limit = limit(&value)?,
-            "cursor" => listing.after = Some(place(cursor::read(&value))?),
-            _ => return Err(unknown(name, "status, topic, rule_id, limit and cursor")),
+            "limit" => listing.limit = parse_limit(&value)?,
+            "cursor" => listing.after = Some(require_cursor(cursor::decode_cursor(&value))?),
+            _ => {
+                return Err(unknown_parameter(
+                    name,
+                    "status, topic, rule_id, limit and cursor",
+                ));
+            }
         }
     }
     Ok(listing)
@@ -63,7 +74,7 @@ pub struct DecisionListing {
 }
 
 /// `since` is a time, or how long ago: `7d`, `12h`.
-pub fn decisions(uri: &Uri, now: Timestamp) -> Result<DecisionListing, Problem> {
+pub fn parse_decision_listing(uri: &Uri, now: Timestamp) -> Result<DecisionListing, Problem> {
     const DAY: Duration = Duration::from_secs(24 * 3_600);
     let mut listing = DecisionListing {
         since: now - DAY,
@@ -71,29 +82,29 @@ pub fn decisions(uri: &Uri, now: Timestamp) -> Result<DecisionListing, Problem> 
         after: None,
         limit: DEFAULT_LIMIT,
     };
-    for (name, value) in filled(uri)? {
+    for (name, value) in non_empty_query_pairs(uri)? {
         match name.as_str() {
             "since" => {
                 listing.since = match Timestamp::parse_rfc3339(&value) {
                     Ok(at) => at,
-                    Err(_) => now - ago(&value)?,
+                    Err(_) => now - parse_ago(&value)?,
                 };
             }
-            "input" => listing.input = parse("input", &value)?,
-            "limit" => listing.limit = limit(&value)?,
-            "cursor" => listing.after = Some(place(cursor::read(&value))?),
-            _ => return Err(unknown(name, "since, input, limit and cursor")),
+            "input" => listing.input = parse_parameter("input", &value)?,
+            "limit" => listing.limit = parse_limit(&value)?,
+            "cursor" => listing.after = Some(require_cursor(cursor::decode_cursor(&value))?),
+            _ => return Err(unknown_parameter(name, "since, input, limit and cursor")),
         }
     }
     Ok(listing)
 }
 
-fn ago(value: &str) -> Result<Duration, Problem> {
+fn parse_ago(value: &str) -> Result<Duration, Problem> {
     let days = value.strip_suffix('d').and_then(|n| n.parse::<u32>().ok());
     match days {
         Some(days) => Ok(Duration::from_secs(u64::from(days) * 24 * 3_600)),
         None => duration::parse(value).map_err(|_| {
-            Problem::field(
+            Problem::invalid_field(
                 "since",
                 "must be an RFC 3339 time, or how long ago: 7d, 12h",
             )
@@ -109,16 +120,16 @@ pub struct BundleListing {
     pub content: bool,
 }
 
-pub fn bundles(uri: &Uri) -> Result<BundleListing, Problem> {
+pub fn parse_bundle_listing(uri: &Uri) -> Result<BundleListing, Problem> {
     let mut listing = BundleListing::default();
-    for (name, value) in filled(uri)? {
+    for (name, value) in non_empty_query_pairs(uri)? {
         match name.as_str() {
             "name" if value.contains('\0') => {
-                return Err(Problem::field("name", "must not contain NUL"));
+                return Err(Problem::invalid_field("name", "must not contain NUL"));
             }
             "name" => listing.name = Some(value),
-            "content" => listing.content = parse("content", &value)?,
-            _ => return Err(unknown(name, "name and content")),
+            "content" => listing.content = parse_parameter("content", &value)?,
+            _ => return Err(unknown_parameter(name, "name and content")),
         }
     }
     Ok(listing)
@@ -134,7 +145,12 @@ mod tests {
 
     #[test]
     fn a_list_of_approvals_is_of_what_waits_unless_it_says_otherwise() {
-        let statuses = |query: &str| approvals(&uri(query), None).unwrap().filter.statuses;
+        let statuses = |query: &str| {
+            parse_approval_listing(&uri(query), None)
+                .unwrap()
+                .filter
+                .statuses
+        };
         assert_eq!(statuses(""), [ApprovalStatus::Pending]);
         assert_eq!(statuses("status=all"), []);
         assert_eq!(
@@ -148,7 +164,7 @@ mod tests {
             "cursor=zz",
             "statsu=all",
         ] {
-            assert!(approvals(&uri(bad), None).is_err(), "{bad}");
+            assert!(parse_approval_listing(&uri(bad), None).is_err(), "{bad}");
         }
     }
 
@@ -156,7 +172,7 @@ mod tests {
     fn since_is_a_time_or_how_long_ago() {
         let now = Timestamp::parse_rfc3339("2030-01-10T00:00:00Z").unwrap();
         let since = |query: &str| {
-            decisions(&uri(query), now)
+            parse_decision_listing(&uri(query), now)
                 .map(|d| d.since.to_rfc3339())
                 .map_err(|_| ())
         };

@@ -6,14 +6,14 @@
 
 use std::collections::BTreeMap;
 
-use airlock_model::job::{ActorType, Budget, Compensation, Cost, distinct, limits};
+use airlock_model::job::{ActorType, Budget, Compensation, Cost, deserialize_unique_map, limits};
 use airlock_model::{Due, JobSpec, Millis, Priority, Timestamp, Topic};
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::validation::{self, Mistakes};
-use crate::http::decode::decode_object;
+use crate::http::decode::decode_json_object;
 use crate::http::problem::Problem;
 
 /// The fields a submission may have; any other is an error.
@@ -21,11 +21,11 @@ use crate::http::problem::Problem;
 #[serde(deny_unknown_fields)]
 pub struct SubmitBody<'a> {
     topic: Topic,
-    #[serde(borrow, default, deserialize_with = "present")]
+    #[serde(borrow, default, deserialize_with = "deserialize_present")]
     payload: Option<&'a RawValue>,
-    #[serde(default, deserialize_with = "priority")]
+    #[serde(default, deserialize_with = "deserialize_priority")]
     priority: Option<Priority>,
-    #[serde(default, deserialize_with = "labels")]
+    #[serde(default, deserialize_with = "deserialize_labels")]
     labels: Option<BTreeMap<String, String>>,
     capability: Option<String>,
     risk_tags: Option<Vec<String>>,
@@ -53,23 +53,25 @@ pub struct SubmitBody<'a> {
 }
 
 /// A `null` payload is the JSON value null, not the absence of one.
-pub(crate) fn present<'de, D: Deserializer<'de>>(
+pub(crate) fn deserialize_present<'de, D: Deserializer<'de>>(
     reader: D,
 ) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(reader).map(Some)
 }
 
 /// A label that is given twice is a mistake, not the last of the two.
-fn labels<'de, D: Deserializer<'de>>(
+fn deserialize_labels<'de, D: Deserializer<'de>>(
     reader: D,
 ) -> Result<Option<BTreeMap<String, String>>, D::Error> {
     #[derive(Deserialize)]
-    struct Labels(#[serde(deserialize_with = "distinct")] BTreeMap<String, String>);
+    struct Labels(#[serde(deserialize_with = "deserialize_unique_map")] BTreeMap<String, String>);
     Ok(Option::<Labels>::deserialize(reader)?.map(|labels| labels.0))
 }
 
 /// In any case, because clients of the agent protocol write it small.
-fn priority<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<Priority>, D::Error> {
+fn deserialize_priority<'de, D: Deserializer<'de>>(
+    reader: D,
+) -> Result<Option<Priority>, D::Error> {
     let text = Option::<String>::deserialize(reader)?;
     text.map(|text| text.parse().map_err(serde::de::Error::custom))
         .transpose()
@@ -86,18 +88,22 @@ pub struct Submission {
 impl<'a> SubmitBody<'a> {
     /// What the job `text` asks for. `whole` is the body it is part of, `header_key` the
     /// `Idempotency-Key` header. All mistakes are named, the first as the problem itself.
-    pub fn read(
+    pub fn parse_submission(
         text: &'a [u8],
         whole: &Bytes,
         header_key: Option<&str>,
         payload_limit: usize,
     ) -> Result<Submission, Problem> {
-        match decode_object::<SubmitBody<'a>>(text) {
+        match decode_json_object::<SubmitBody<'a>>(text) {
             Ok(body) => body.into_submission(whole, header_key, payload_limit),
-            Err(first) => Err(validation::all(text, first, |body, rest| {
-                body.into_submission(rest, header_key, payload_limit)
-                    .map(drop)
-            })),
+            Err(first) => Err(validation::collect_all_mistakes(
+                text,
+                first,
+                |body, rest| {
+                    body.into_submission(rest, header_key, payload_limit)
+                        .map(drop)
+                },
+            )),
         }
     }
 
@@ -109,8 +115,14 @@ impl<'a> SubmitBody<'a> {
         payload_limit: usize,
     ) -> Result<Submission, Problem> {
         let mut mistakes = Mistakes::default();
-        let idempotency_key = mistakes.keep(idempotency_key(self.idempotency_key, header_key));
-        let payload = mistakes.keep(payload(self.payload, self.prompt, self.context, whole));
+        let idempotency_key =
+            mistakes.ok_or_add(choose_idempotency_key(self.idempotency_key, header_key));
+        let payload = mistakes.ok_or_add(build_payload(
+            self.payload,
+            self.prompt,
+            self.context,
+            whole,
+        ));
         let payload = payload.flatten();
         if let Some(payload) = &payload
             && payload.len() > payload_limit
@@ -123,7 +135,7 @@ impl<'a> SubmitBody<'a> {
                 ),
             ));
         }
-        let due = mistakes.keep(due(self.due_at.as_deref(), self.delay_ms));
+        let due = mistakes.ok_or_add(parse_due(self.due_at.as_deref(), self.delay_ms));
         let spec = JobSpec {
             priority: self.priority.unwrap_or_default(),
             labels: self.labels.unwrap_or_default(),
@@ -145,8 +157,8 @@ impl<'a> SubmitBody<'a> {
             memory_id: self.memory_id,
             ..JobSpec::new(self.topic)
         };
-        mistakes.limits_of(&spec);
-        mistakes.done()?;
+        mistakes.check_limits(&spec);
+        mistakes.into_result()?;
         Ok(Submission {
             spec,
             payload,
@@ -155,13 +167,13 @@ impl<'a> SubmitBody<'a> {
     }
 }
 
-pub(crate) fn idempotency_key(
+pub(crate) fn choose_idempotency_key(
     in_body: Option<String>,
     in_header: Option<&str>,
 ) -> Result<Option<String>, Problem> {
     let key = match (in_body, in_header) {
         (Some(body), Some(header)) if body != header => {
-            return Err(Problem::field(
+            return Err(Problem::invalid_field(
                 "idempotency_key",
                 "is not the same as the Idempotency-Key header",
             ));
@@ -180,30 +192,34 @@ pub(crate) fn idempotency_key(
     } else {
         return Ok(Some(key));
     };
-    Err(Problem::field("idempotency_key", wrong))
+    Err(Problem::invalid_field("idempotency_key", wrong))
 }
 
-pub(crate) fn due(at: Option<&str>, delay_ms: Option<Millis>) -> Result<Option<Due>, Problem> {
+pub(crate) fn parse_due(
+    at: Option<&str>,
+    delay_ms: Option<Millis>,
+) -> Result<Option<Due>, Problem> {
     match (at, delay_ms) {
         (None, None) => Ok(None),
         (None, Some(ms)) => Ok(Some(Due::After(ms))),
-        (Some(_), Some(_)) => Err(Problem::field(
+        (Some(_), Some(_)) => Err(Problem::invalid_field(
             "delay_ms",
             "cannot be given together with due_at",
         )),
         (Some(at), None) => {
-            let at = Timestamp::parse_rfc3339(at)
-                .map_err(|e| Problem::field("due_at", format!("is not an RFC 3339 time: {e}")))?;
+            let at = Timestamp::parse_rfc3339(at).map_err(|e| {
+                Problem::invalid_field("due_at", format!("is not an RFC 3339 time: {e}"))
+            })?;
             // Before 1970 is a mistake, and far before it is more than Postgres can hold.
             if at < Timestamp::default() {
-                return Err(Problem::field("due_at", "lies before 1970"));
+                return Err(Problem::invalid_field("due_at", "lies before 1970"));
             }
             Ok(Some(Due::At(at)))
         }
     }
 }
 
-fn payload(
+fn build_payload(
     payload: Option<&RawValue>,
     prompt: Option<&RawValue>,
     context: Option<&RawValue>,
@@ -215,7 +231,7 @@ fn payload(
             (None, Some(_)) => "context",
             (None, None) => return Ok(Some(whole.slice_ref(payload.get().as_bytes()))),
         };
-        return Err(Problem::field(
+        return Err(Problem::invalid_field(
             other,
             "cannot be given together with payload",
         ));
@@ -223,7 +239,7 @@ fn payload(
     if let Some(prompt) = prompt
         && !prompt.get().starts_with('"')
     {
-        return Err(Problem::field("prompt", "must be a string"));
+        return Err(Problem::invalid_field("prompt", "must be a string"));
     }
     let mut parts = Vec::new();
     for (name, value) in [("prompt", prompt), ("context", context)] {
@@ -240,7 +256,7 @@ mod tests {
 
     fn submission(text: &str, header: Option<&str>) -> Result<Submission, String> {
         let whole = Bytes::copy_from_slice(text.as_bytes());
-        SubmitBody::read(&whole, &whole, header, 64).map_err(|p| {
+        SubmitBody::parse_submission(&whole, &whole, header, 64).map_err(|p| {
             serde_json::to_value(p.into_body()).unwrap()["field"]
                 .as_str()
                 .unwrap_or("none")

@@ -23,8 +23,8 @@ use crate::config::SubmitConfig;
 use crate::connections::Links;
 use crate::http::problem::Problem;
 use crate::metrics::GatewayMetrics;
-use crate::retry::retrying;
-use crate::submit::speculative::{LoneTransactions, id_for};
+use crate::retry::retry_until;
+use crate::submit::speculative::{LoneTransactions, new_announcement_id};
 use crate::submit::wake_up::Waker;
 
 /// What became of one submission.
@@ -57,7 +57,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    pub fn label(&self) -> &'static str {
+    pub fn metric_label(&self) -> &'static str {
         match self {
             Self::Accepted { .. } => "accepted",
             Self::Existing { .. } => "existing",
@@ -86,10 +86,10 @@ pub struct Submitter {
 
 impl Submitter {
     /// Commits `jobs` together with whatever else is waiting; the outcomes are in order.
-    pub async fn submit(&self, mut jobs: Vec<NewJob>) -> Result<Vec<Outcome>, Problem> {
+    pub async fn submit_jobs(&self, mut jobs: Vec<NewJob>) -> Result<Vec<Outcome>, Problem> {
         // The common case without a detour over a list of one.
         if jobs.len() <= self.batch {
-            return answer(self.enqueue(jobs)?).await;
+            return await_outcomes(self.enqueue_jobs(jobs)?).await;
         }
         let mut replies = Vec::new();
         let mut outcomes = Vec::with_capacity(jobs.len());
@@ -97,13 +97,13 @@ impl Submitter {
             let rest = jobs.split_off(jobs.len().min(self.batch));
             // A queue that fills up half-way refuses only what did not fit.
             let count = jobs.len();
-            replies.push((count, self.enqueue(jobs)));
+            replies.push((count, self.enqueue_jobs(jobs)));
             jobs = rest;
         }
         let all_refused = replies.iter().all(|(_, reply)| reply.is_err());
         for (count, reply) in replies {
             match reply {
-                Ok(reply) => outcomes.extend(answer(reply).await?),
+                Ok(reply) => outcomes.extend(await_outcomes(reply).await?),
                 Err(problem) if all_refused => return Err(problem),
                 Err(_) => outcomes.extend((0..count).map(|_| Outcome::Busy)),
             }
@@ -111,7 +111,7 @@ impl Submitter {
         Ok(outcomes)
     }
 
-    fn enqueue(&self, jobs: Vec<NewJob>) -> Result<oneshot::Receiver<Vec<Outcome>>, Problem> {
+    fn enqueue_jobs(&self, jobs: Vec<NewJob>) -> Result<oneshot::Receiver<Vec<Outcome>>, Problem> {
         let (reply, answer) = oneshot::channel();
         match self.queue.try_send(Entry { jobs, reply }) {
             Ok(()) => Ok(answer),
@@ -125,14 +125,14 @@ impl Submitter {
     }
 }
 
-async fn answer(reply: oneshot::Receiver<Vec<Outcome>>) -> Result<Vec<Outcome>, Problem> {
+async fn await_outcomes(reply: oneshot::Receiver<Vec<Outcome>>) -> Result<Vec<Outcome>, Problem> {
     reply
         .await
         .map_err(|_| Problem::unavailable("the gateway stopped before the job was committed"))
 }
 
 /// Starts the committers.
-pub fn start(
+pub fn start_committers(
     config: &SubmitConfig,
     links: &Links,
     waker: Waker,
@@ -195,21 +195,21 @@ impl Committer {
                         .flatten();
                 }
             }
-            let calm = self.calm.begin();
-            let id = calm.then(|| id_for(&jobs)).flatten();
+            let calm = self.calm.begin_transaction();
+            let id = calm.then(|| new_announcement_id(&jobs)).flatten();
             // The commit goes first; what is told of it is on its way meanwhile.
-            let (outcomes, ahead) = tokio::join!(self.commit(&jobs, id), async {
-                id.filter(|id| self.waker.ahead(*id, &jobs))
+            let (outcomes, ahead) = tokio::join!(self.commit_jobs(&jobs, id), async {
+                id.filter(|id| self.waker.announce_before_commit(*id, &jobs))
             });
             let mut outcomes = outcomes.into_iter();
-            self.calm.end();
+            self.calm.end_transaction();
             let due: Vec<bool> = outcomes
                 .as_slice()
                 .iter()
                 .map(|outcome| *outcome == Outcome::Accepted { waits: false })
                 .collect();
             // The jobs are committed; the sooner the scheduler hears, the sooner they run.
-            self.waker.wake(jobs, &due, ahead).await;
+            self.waker.wake_scheduler(jobs, &due, ahead).await;
             for (count, reply) in replies {
                 // A client that is gone needs no answer.
                 let _ = reply.send(outcomes.by_ref().take(count).collect());
@@ -217,7 +217,7 @@ impl Committer {
         }
     }
 
-    async fn commit(&self, jobs: &[NewJob], id: Option<Id>) -> Vec<Outcome> {
+    async fn commit_jobs(&self, jobs: &[NewJob], id: Option<Id>) -> Vec<Outcome> {
         let Some(ledger) = self.links.ledger() else {
             return vec![Outcome::Unknown; jobs.len()];
         };
@@ -230,10 +230,10 @@ impl Committer {
             end: jobs.len(),
         }]);
         while let Some(part) = parts.pop() {
-            match submit(&ledger, &jobs[part.clone()], id, deadline).await {
+            match submit_to_ledger(&ledger, &jobs[part.clone()], id, deadline).await {
                 Ok(found) => {
                     for (at, found) in part.zip(found) {
-                        outcomes[at] = outcome(&jobs[at], found);
+                        outcomes[at] = to_outcome(&jobs[at], found);
                     }
                 }
                 Err(error) if error.is_data_error() && part.len() > 1 => {
@@ -242,7 +242,7 @@ impl Committer {
                     parts.push(part.start..middle);
                 }
                 Err(error) => {
-                    let failed = failed(&error, part.len());
+                    let failed = failure_outcome(&error, part.len());
                     outcomes[part].fill(failed);
                 }
             }
@@ -252,25 +252,25 @@ impl Committer {
             .observe(started.elapsed().as_secs_f64());
         self.metrics.commit_jobs.observe(jobs.len() as f64);
         for outcome in &outcomes {
-            self.metrics.submitted(outcome.label());
+            self.metrics.count_submission(outcome.metric_label());
         }
         outcomes
     }
 }
 
-async fn submit(
+async fn submit_to_ledger(
     ledger: &Ledger,
     jobs: &[NewJob],
     id: Option<Id>,
     deadline: Instant,
 ) -> Result<Vec<Submitted>, LedgerError> {
-    retrying(deadline, || {
-        ledger.submit_told(jobs, id.map(advisory_lock_key))
+    retry_until(deadline, || {
+        ledger.submit_announced(jobs, id.map(advisory_lock_key))
     })
     .await
 }
 
-pub(crate) fn outcome(job: &NewJob, found: Submitted) -> Outcome {
+pub(crate) fn to_outcome(job: &NewJob, found: Submitted) -> Outcome {
     match found {
         Submitted::Accepted { waits, .. } => Outcome::Accepted { waits },
         // Our own earlier try, whose answer was lost.
@@ -291,7 +291,7 @@ pub(crate) fn outcome(job: &NewJob, found: Submitted) -> Outcome {
     }
 }
 
-fn failed(error: &LedgerError, jobs: usize) -> Outcome {
+fn failure_outcome(error: &LedgerError, jobs: usize) -> Outcome {
     use airlock_ledger::Failure;
     if error.is_data_error() {
         tracing::warn!(%error, "job rejected by the ledger");

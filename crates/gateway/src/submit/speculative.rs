@@ -13,7 +13,7 @@ use airlock_proto::{own, packet};
 use bytes::Bytes;
 use uuid::Uuid;
 
-use crate::submit::wake_up::{SENDER, now};
+use crate::submit::wake_up::{SENDER, local_now};
 
 /// How long nothing was committed before a transaction that counts as lone.
 const REST: Duration = Duration::from_millis(2);
@@ -39,14 +39,14 @@ impl LoneTransactions {
     }
 
     /// A transaction begins; whether it is a lone one.
-    pub fn begin(&self) -> bool {
+    pub fn begin_transaction(&self) -> bool {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.under_way += 1;
         self.enabled && recent.under_way == 1 && recent.ended.is_none_or(|at| at.elapsed() >= REST)
     }
 
     /// One is over.
-    pub fn end(&self) {
+    pub fn end_transaction(&self) {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.under_way -= 1;
         recent.ended = Some(Instant::now());
@@ -54,29 +54,29 @@ impl LoneTransactions {
 }
 
 /// The id of a transaction with these jobs, if telling of it makes sense.
-pub fn id_for(jobs: &[NewJob]) -> Option<Id> {
-    let small = jobs.len() <= JOBS && jobs.iter().all(is_plain);
+pub fn new_announcement_id(jobs: &[NewJob]) -> Option<Id> {
+    let small = jobs.len() <= JOBS && jobs.iter().all(has_no_due_or_deadline);
     small.then(|| Uuid::new_v4().into_bytes())
 }
 
 /// Tells of the jobs; false when they are too large for that, or it did not work.
-pub async fn announce(bus: &Bus, key: &Key, id: Id, jobs: &[NewJob]) -> bool {
-    let Some(contents) = jobs.iter().map(content).collect::<Option<Vec<_>>>() else {
+pub async fn announce_jobs(bus: &Bus, key: &Key, id: Id, jobs: &[NewJob]) -> bool {
+    let Some(contents) = jobs.iter().map(to_ahead_job).collect::<Option<Vec<_>>>() else {
         return false;
     };
     let (Some(ahead), Some(first)) = (key.seal(id, contents), jobs.first()) else {
         return false;
     };
-    let packet = packet::seal(SENDER, &first.trace_id, now(), Payload::Ahead(ahead));
+    let packet = packet::encode(SENDER, &first.trace_id, local_now(), Payload::Ahead(ahead));
     bus.send(subjects::AHEAD, packet, None).await.is_ok()
 }
 
 /// Whether none of its times is the ledger's to say: when it is due, when its deadline is.
-fn is_plain(job: &NewJob) -> bool {
+fn has_no_due_or_deadline(job: &NewJob) -> bool {
     job.spec.due.is_none() && job.spec.budget.is_none_or(|b| b.deadline_ms.is_none())
 }
 
-fn content(job: &NewJob) -> Option<own::AheadJob> {
+fn to_ahead_job(job: &NewJob) -> Option<own::AheadJob> {
     Some(own::AheadJob {
         job_id: job.job_id.to_string(),
         tenant: job.tenant.to_string(),
@@ -95,17 +95,20 @@ mod tests {
     #[test]
     fn a_lone_transaction_has_nothing_beside_it_or_just_before() {
         let calm = LoneTransactions::new(true);
-        assert!(calm.begin());
-        assert!(!calm.begin(), "beside another");
-        calm.end();
-        calm.end();
+        assert!(calm.begin_transaction());
+        assert!(!calm.begin_transaction(), "beside another");
+        calm.end_transaction();
+        calm.end_transaction();
         // Put back instead of waited for.
         let back = |by| Instant::now().checked_sub(by);
         calm.recent.lock().expect("whole").ended = back(Duration::ZERO);
-        assert!(!calm.begin(), "just after another");
-        calm.end();
+        assert!(!calm.begin_transaction(), "just after another");
+        calm.end_transaction();
         calm.recent.lock().expect("whole").ended = back(REST);
-        assert!(calm.begin());
-        assert!(!LoneTransactions::new(false).begin(), "turned off");
+        assert!(calm.begin_transaction());
+        assert!(
+            !LoneTransactions::new(false).begin_transaction(),
+            "turned off"
+        );
     }
 }

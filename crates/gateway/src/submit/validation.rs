@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde::de::{MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::http::decode::decode_object;
+use crate::http::decode::decode_json_object;
 use crate::http::problem::Problem;
 use crate::submit::body::SubmitBody;
 
@@ -27,12 +27,12 @@ impl Mistakes {
     pub fn add(&mut self, problem: Problem) {
         self.0 = Some(match self.0.take() {
             None => problem,
-            Some(first) => first.and(problem),
+            Some(first) => first.with_errors_of(problem),
         });
     }
 
     /// The value, unless it is one more mistake.
-    pub fn keep<T>(&mut self, read: Result<T, Problem>) -> Option<T> {
+    pub fn ok_or_add<T>(&mut self, read: Result<T, Problem>) -> Option<T> {
         match read {
             Ok(value) => Some(value),
             Err(problem) => {
@@ -43,14 +43,14 @@ impl Mistakes {
     }
 
     /// Every limit that `spec` breaks.
-    pub fn limits_of(&mut self, spec: &JobSpec) {
+    pub fn check_limits(&mut self, spec: &JobSpec) {
         let Err(mut error) = spec.validate() else {
             return;
         };
         let mut rest = spec.clone();
         for _ in 0..MOST {
-            let known = forget(&mut rest, &error.field);
-            self.add(Problem::field(error.field, error.message));
+            let known = remove_spec_field(&mut rest, &error.field);
+            self.add(Problem::invalid_field(error.field, error.message));
             match rest.validate() {
                 Err(next) if known => error = next,
                 Ok(()) | Err(_) => return,
@@ -58,13 +58,13 @@ impl Mistakes {
         }
     }
 
-    pub fn done(self) -> Result<(), Problem> {
+    pub fn into_result(self) -> Result<(), Problem> {
         self.0.map_or(Ok(()), Err)
     }
 }
 
 /// Takes what `field` names out of the spec; `false` when that is not known here.
-fn forget(spec: &mut JobSpec, field: &str) -> bool {
+fn remove_spec_field(spec: &mut JobSpec, field: &str) -> bool {
     let (name, rest) = field
         .split_once(['.', '['])
         .map_or((field, None), |(name, rest)| (name, Some(rest)));
@@ -98,33 +98,35 @@ fn forget(spec: &mut JobSpec, field: &str) -> bool {
 
 /// `first` and all the others in `text`, which the plain reader refused with it. `check`
 /// says what is wrong with what can be read.
-pub fn all(
+pub fn collect_all_mistakes(
     text: &[u8],
     first: Problem,
     check: impl FnOnce(SubmitBody<'_>, &Bytes) -> Result<(), Problem>,
 ) -> Problem {
     let mut parts = match serde_json::from_slice::<Parts>(text) {
-        Ok(parts) if first.named().is_some() => parts,
+        Ok(parts) if first.field_name().is_some() => parts,
         Ok(_) | Err(_) => return first,
     };
     let mut mistakes = Mistakes::default();
     let mut problem = first;
     for _ in 0..MOST {
-        let known = problem.named().is_some_and(|field| parts.remove(field));
+        let known = problem
+            .field_name()
+            .is_some_and(|field| parts.remove_field(field));
         mistakes.add(problem);
         if !known {
             break;
         }
-        let rest = Bytes::from(parts.text());
-        match decode_object::<SubmitBody<'_>>(&rest) {
+        let rest = Bytes::from(parts.to_json());
+        match decode_json_object::<SubmitBody<'_>>(&rest) {
             Err(next) => problem = next,
             Ok(body) => {
-                mistakes.keep(check(body, &rest));
+                mistakes.ok_or_add(check(body, &rest));
                 break;
             }
         }
     }
-    match mistakes.done() {
+    match mistakes.into_result() {
         Err(all) => all,
         Ok(()) => Problem::internal(),
     }
@@ -135,7 +137,7 @@ struct Parts(Vec<(String, Box<RawValue>)>);
 
 impl Parts {
     /// Takes out what `field` names, as far as the rest can be told from it.
-    fn remove(&mut self, field: &str) -> bool {
+    fn remove_field(&mut self, field: &str) -> bool {
         let (name, below) = field
             .split_once(['.', '['])
             .map_or((field, None), |(name, below)| (name, Some(below)));
@@ -153,7 +155,7 @@ impl Parts {
         } else if name == "topic" {
             Some(SOME_TOPIC.to_owned())
         } else {
-            below.and_then(|key| without(self.0[at].1.get(), key))
+            below.and_then(|key| remove_key(self.0[at].1.get(), key))
         };
         match text.and_then(|text| RawValue::from_string(text).ok()) {
             Some(value) => self.0[at].1 = value,
@@ -164,7 +166,7 @@ impl Parts {
         true
     }
 
-    fn text(&self) -> String {
+    fn to_json(&self) -> String {
         let fields: Vec<String> = self
             .0
             .iter()
@@ -178,7 +180,7 @@ impl Parts {
 }
 
 /// An object without one of its keys; `None` when it is not one that has it.
-fn without(text: &str, key: &str) -> Option<String> {
+fn remove_key(text: &str, key: &str) -> Option<String> {
     let mut object: serde_json::Map<String, serde_json::Value> = serde_json::from_str(text).ok()?;
     object.remove(key)?;
     serde_json::to_string(&object).ok()
@@ -213,7 +215,7 @@ mod tests {
     /// The fields named, in their order, and the whole problem.
     fn refused(text: &str) -> (Vec<String>, serde_json::Value) {
         let whole = Bytes::copy_from_slice(text.as_bytes());
-        let problem = SubmitBody::read(&whole, &whole, None, 64).unwrap_err();
+        let problem = SubmitBody::parse_submission(&whole, &whole, None, 64).unwrap_err();
         let json = serde_json::to_value(problem.into_body()).unwrap();
         let fields = json["errors"].as_array().into_iter().flatten();
         let fields = fields.map(|e| e["field"].as_str().unwrap_or_default().to_owned());

@@ -15,7 +15,7 @@ use futures::FutureExt;
 
 use crate::connections::Links;
 use crate::metrics::GatewayMetrics;
-use crate::submit::speculative::announce;
+use crate::submit::speculative::announce_jobs;
 
 /// How the gateway signs its packets.
 pub const SENDER: &str = "gateway";
@@ -39,16 +39,16 @@ impl Waker {
             SENDER,
             publishers,
             move || source.bus(),
-            move |jobs| counted.wake_ups_lost(jobs),
+            move |jobs| counted.count_lost_wake_ups(jobs),
         );
         let (pending, shutdown) = (wake_ups.clone(), ctx.shutdown.clone());
         ctx.tasks
             .spawn("pending wake-ups", OnFailure::StopService, async move {
                 tokio::select! {
                     () = shutdown.cancelled() => {}
-                    () = pending.run(crate::trace::fresh_id) => {}
+                    () = pending.send_deferred(crate::trace::new_trace_id) => {}
                 }
-                pending.give_up();
+                pending.abandon_pending();
             });
         Self {
             links: links.clone(),
@@ -58,11 +58,11 @@ impl Waker {
     }
 
     /// Tells the leader of jobs whose commit begins, unless the bus would have us wait.
-    pub fn ahead(&self, id: ahead::Id, jobs: &[NewJob]) -> bool {
-        let (Some(bus), Some(key)) = (self.links.bus(), self.links.ahead_key()) else {
+    pub fn announce_before_commit(&self, id: ahead::Id, jobs: &[NewJob]) -> bool {
+        let (Some(bus), Some(key)) = (self.links.bus(), self.links.speculation_key()) else {
             return false;
         };
-        announce(&bus, key, id, jobs).now_or_never() == Some(true)
+        announce_jobs(&bus, key, id, jobs).now_or_never() == Some(true)
     }
 
     /// Announces those of `jobs` that are `due`: accepted, and without a time at which the
@@ -70,7 +70,12 @@ impl Waker {
     /// It happens a little later when the leader was told of them before (`ahead`). Otherwise
     /// the bus has had its turn to send when this returns: what its caller does next does not
     /// hold them up.
-    pub async fn wake(&self, mut jobs: Vec<NewJob>, due: &[bool], ahead: Option<ahead::Id>) {
+    pub async fn wake_scheduler(
+        &self,
+        mut jobs: Vec<NewJob>,
+        due: &[bool],
+        ahead: Option<ahead::Id>,
+    ) {
         let all = jobs.len();
         let mut due = due.iter();
         jobs.retain(|_| due.next() == Some(&true));
@@ -99,10 +104,10 @@ impl Waker {
     }
 
     /// Tells workers and schedulers of a cancellation that is committed.
-    pub fn cancelled(&self, cancel: JobCancel, trace_id: &str) {
+    pub fn publish_cancel(&self, cancel: JobCancel, trace_id: &str) {
         let Some(bus) = self.links.bus() else { return };
         let job_id = cancel.job_id.clone();
-        let packet = packet::seal(SENDER, trace_id, now(), Payload::JobCancel(cancel));
+        let packet = packet::encode(SENDER, trace_id, local_now(), Payload::JobCancel(cancel));
         self.tasks.spawn("cancel", OnFailure::Log, async move {
             send_cancel(&bus, &job_id, packet).await;
         });
@@ -110,7 +115,7 @@ impl Waker {
 
     /// Announces that an approved job is PENDING again. The change log tells the leader
     /// too, a little later.
-    pub fn approved(&self, approval: &Approval) {
+    pub fn publish_approval(&self, approval: &Approval) {
         let (id, trace_id) = (approval.job_id.to_string(), approval.trace_id.clone());
         let wake_ups = self.wake_ups.clone();
         self.tasks.spawn("approved", OnFailure::Log, async move {
@@ -120,9 +125,9 @@ impl Waker {
 
     /// Tells the kernels to look at the bundles again. The audit trail, which the
     /// transaction wrote, is told by the scheduler.
-    pub fn policy_changed(&self, kind: &'static str, name: &str, version: u64) {
+    pub fn publish_policy_change(&self, kind: &'static str, name: &str, version: u64) {
         let Some(bus) = self.links.bus() else { return };
-        let trace_id = crate::trace::fresh_id();
+        let trace_id = crate::trace::new_trace_id();
         let details = [
             ("kind", kind.to_owned()),
             ("name", name.to_owned()),
@@ -136,7 +141,7 @@ impl Waker {
             details: details.map(|(k, v)| (k.to_owned(), v)).into(),
             ..SystemAlert::default()
         };
-        let packet = packet::seal(SENDER, &trace_id, now(), Payload::Alert(alert));
+        let packet = packet::encode(SENDER, &trace_id, local_now(), Payload::Alert(alert));
         self.tasks.spawn("policy", OnFailure::Log, async move {
             if let Err(error) = bus.send(subjects::CONFIG_CHANGED, packet, None).await {
                 // The kernels look by themselves every few seconds.
@@ -154,7 +159,7 @@ async fn send_cancel(bus: &Bus, job_id: &str, packet: Bytes) {
 }
 
 /// This machine's time; only for packets. The ledger's clock decides when a job is due.
-pub fn now() -> Timestamp {
+pub fn local_now() -> Timestamp {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();

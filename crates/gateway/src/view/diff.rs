@@ -32,22 +32,28 @@ impl Changes {
         }
         self.found.push(Change {
             path: path.to_owned(),
-            old: old.and_then(shortened),
-            new: new.and_then(shortened),
+            old: old.and_then(shorten_value),
+            new: new.and_then(shorten_value),
         });
     }
 
     /// Compares two values at `path`.
-    pub fn compare(&mut self, path: &str, old: Option<&RawValue>, new: Option<&RawValue>) {
+    pub fn compare_values(&mut self, path: &str, old: Option<&RawValue>, new: Option<&RawValue>) {
         let before = self.found.len();
-        self.walk(path, old, new, 0);
+        self.compare_nested(path, old, new, 0);
         let text = |v: Option<&RawValue>| v.map(|v| v.get().to_owned());
         if self.found.len() == before && !self.cut && text(old) != text(new) && !path.is_empty() {
             self.add(path, old, new);
         }
     }
 
-    fn walk(&mut self, path: &str, old: Option<&RawValue>, new: Option<&RawValue>, depth: usize) {
+    fn compare_nested(
+        &mut self,
+        path: &str,
+        old: Option<&RawValue>,
+        new: Option<&RawValue>,
+        depth: usize,
+    ) {
         if self.cut {
             return;
         }
@@ -60,12 +66,12 @@ impl Changes {
         if a.get() == b.get() {
             return;
         }
-        match (Parts::of(a, depth), Parts::of(b, depth)) {
+        match (Parts::from_json(a, depth), Parts::from_json(b, depth)) {
             (Parts::Object(a), Parts::Object(b)) => {
                 let names: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
                 for name in names {
-                    let place = within(path, name);
-                    self.walk(
+                    let place = join_path(path, name);
+                    self.compare_nested(
                         &place,
                         a.get(name).copied(),
                         b.get(name).copied(),
@@ -76,7 +82,7 @@ impl Changes {
             (Parts::Array(a), Parts::Array(b)) => {
                 for at in 0..a.len().max(b.len()) {
                     let place = format!("{path}[{at}]");
-                    self.walk(&place, a.get(at).copied(), b.get(at).copied(), depth + 1);
+                    self.compare_nested(&place, a.get(at).copied(), b.get(at).copied(), depth + 1);
                 }
             }
             (Parts::Text(a), Parts::Text(b)) if a == b => {}
@@ -94,7 +100,7 @@ enum Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    fn of(value: &'a RawValue, depth: usize) -> Self {
+    fn from_json(value: &'a RawValue, depth: usize) -> Self {
         let text = value.get();
         let parts = match text.as_bytes().first() {
             Some(b'{') if depth < DEEPEST => serde_json::from_str(text).ok().map(Self::Object),
@@ -107,7 +113,7 @@ impl<'a> Parts<'a> {
 }
 
 /// A name that could be taken for a path is quoted.
-fn within(path: &str, name: &str) -> String {
+fn join_path(path: &str, name: &str) -> String {
     let plain = !name.is_empty()
         && name
             .chars()
@@ -120,7 +126,7 @@ fn within(path: &str, name: &str) -> String {
 }
 
 /// The value, or its beginning as a text.
-fn shortened(value: &RawValue) -> Option<Box<RawValue>> {
+fn shorten_value(value: &RawValue) -> Option<Box<RawValue>> {
     let text = value.get();
     if text.len() <= LONGEST {
         return Some(value.to_owned());
@@ -139,7 +145,7 @@ mod tests {
 
     fn changes(old: &str, new: &str) -> Vec<String> {
         let mut changes = Changes::default();
-        changes.compare("payload", Some(&raw(old)), Some(&raw(new)));
+        changes.compare_values("payload", Some(&raw(old)), Some(&raw(new)));
         let text = |v: &Option<Box<RawValue>>| v.as_ref().map_or("-", |v| v.get()).to_owned();
         changes
             .found
@@ -187,7 +193,7 @@ mod tests {
     fn it_stays_short_and_shallow() {
         let many = |n: u32| format!("{:?}", (0..200).map(|i| i + n).collect::<Vec<_>>());
         let mut all = Changes::default();
-        all.compare("payload", Some(&raw(&many(0))), Some(&raw(&many(1))));
+        all.compare_values("payload", Some(&raw(&many(0))), Some(&raw(&many(1))));
         assert!(all.cut && all.found.len() == MOST);
         let long = format!("\"{}\"", "é".repeat(10_000));
         assert!(changes(&long, "1")[0].len() < 2 * LONGEST);

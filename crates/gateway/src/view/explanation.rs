@@ -21,16 +21,16 @@ pub fn is_with_leader(job: &JobView, now: Timestamp) -> bool {
     }
 }
 
-pub fn explain(job: &JobView, now: Timestamp) -> Explanation {
+pub fn explain_from_row(job: &JobView, now: Timestamp) -> Explanation {
     let (explanation, reason_code, until) = match job.state {
-        JobState::Pending => pending(job, now),
+        JobState::Pending => explain_pending(job, now),
         JobState::ApprovalRequired => {
             let by = job.rule_id.as_deref().map(|r| format!(" by rule {r}"));
-            let why = because(job.decision_reason.as_deref());
+            let why = reason_suffix(job.decision_reason.as_deref());
             let text = format!("It is held for approval{}{why}.", by.unwrap_or_default());
             (text, Some("approval_required".to_owned()), job.deadline_at)
         }
-        JobState::Scheduled | JobState::Dispatched | JobState::Running => with_worker(job),
+        JobState::Scheduled | JobState::Dispatched | JobState::Running => explain_in_flight(job),
         JobState::Succeeded => {
             let text = match job.attempt {
                 1 => "It succeeded.".to_owned(),
@@ -40,7 +40,7 @@ pub fn explain(job: &JobView, now: Timestamp) -> Explanation {
         }
         JobState::Denied => {
             let by = job.rule_id.as_deref().map(|r| format!(" by rule {r}"));
-            let why = because(job.reason.as_deref().or(job.decision_reason.as_deref()));
+            let why = reason_suffix(job.reason.as_deref().or(job.decision_reason.as_deref()));
             let text = format!("The policy denied it{}{why}.", by.unwrap_or_default());
             (text, job.reason_code.clone(), None)
         }
@@ -48,7 +48,7 @@ pub fn explain(job: &JobView, now: Timestamp) -> Explanation {
         | JobState::Timeout
         | JobState::Cancelled
         | JobState::OutputQuarantined => {
-            let why = because(job.reason.as_deref());
+            let why = reason_suffix(job.reason.as_deref());
             let text = format!("It ended as {} after {} runs{why}.", job.state, job.attempt);
             (text, job.reason_code.clone(), None)
         }
@@ -58,7 +58,7 @@ pub fn explain(job: &JobView, now: Timestamp) -> Explanation {
         state: job.state,
         explanation,
         reason_code,
-        since: since(job).map(Timestamp::to_rfc3339),
+        since: in_state_since(job).map(Timestamp::to_rfc3339),
         until: until.map(Timestamp::to_rfc3339),
         attempts: job.attempt,
         max_attempts: job.spec.max_attempts,
@@ -69,7 +69,7 @@ pub fn explain(job: &JobView, now: Timestamp) -> Explanation {
 /// The sentence, the reason code and when it goes on.
 type Wait = (String, Option<String>, Option<Timestamp>);
 
-fn pending(job: &JobView, now: Timestamp) -> Wait {
+fn explain_pending(job: &JobView, now: Timestamp) -> Wait {
     let later = |at: Option<Timestamp>| at.filter(|at| *at > now);
     if let Some(at) = later(job.due_at) {
         return (
@@ -79,7 +79,7 @@ fn pending(job: &JobView, now: Timestamp) -> Wait {
         );
     }
     if let Some(at) = later(job.not_before) {
-        let why = because(job.reason.as_deref());
+        let why = reason_suffix(job.reason.as_deref());
         let text = format!(
             "Run {} did not succeed{why}. It is tried again at {at}.",
             job.attempt
@@ -93,7 +93,7 @@ fn pending(job: &JobView, now: Timestamp) -> Wait {
     (text, Some("pending".to_owned()), None)
 }
 
-fn with_worker(job: &JobView) -> Wait {
+fn explain_in_flight(job: &JobView) -> Wait {
     let worker = job.worker_id.as_deref().unwrap_or("a worker");
     let verb = match job.state {
         JobState::Running => "runs it",
@@ -113,7 +113,7 @@ fn with_worker(job: &JobView) -> Wait {
     (text, code, job.deadline_at)
 }
 
-fn because(reason: Option<&str>) -> String {
+fn reason_suffix(reason: Option<&str>) -> String {
     match reason.map(|r| r.trim_end_matches('.')) {
         Some(reason) if !reason.is_empty() => format!(": {reason}"),
         Some(_) | None => String::new(),
@@ -121,7 +121,7 @@ fn because(reason: Option<&str>) -> String {
 }
 
 /// When the job came to be as it is: its last step.
-fn since(job: &JobView) -> Option<Timestamp> {
+fn in_state_since(job: &JobView) -> Option<Timestamp> {
     job.history.last().map(|step| step.at)
 }
 
@@ -176,13 +176,13 @@ mod tests {
         let now = Timestamp::from_millis(2_000);
         let mut seen = std::collections::HashSet::new();
         for state in JobState::ALL {
-            let explained = explain(&job(state), now);
+            let explained = explain_from_row(&job(state), now);
             assert!(explained.explanation.ends_with('.'), "{explained:?}");
             assert!(!explained.explanation.contains(".."), "{explained:?}");
             assert!(explained.since.is_some(), "{explained:?}");
             assert!(seen.insert(explained.explanation.clone()), "{explained:?}");
         }
-        let held = explain(&job(JobState::ApprovalRequired), now).explanation;
+        let held = explain_from_row(&job(JobState::ApprovalRequired), now).explanation;
         assert_eq!(held, "It is held for approval by rule rule-7: it is risky.");
     }
 
@@ -192,13 +192,13 @@ mod tests {
         let later = Timestamp::from_millis(60_000);
         let mut delayed = job(JobState::Pending);
         delayed.due_at = Some(later);
-        let explained = explain(&delayed, now);
+        let explained = explain_from_row(&delayed, now);
         assert_eq!(explained.reason_code.as_deref(), Some("not_due"));
         assert_eq!(explained.until, Some(later.to_rfc3339()));
         assert!(!is_with_leader(&delayed, now) && is_with_leader(&delayed, later));
         let mut backing_off = job(JobState::Pending);
         backing_off.not_before = Some(later);
-        let explained = explain(&backing_off, now);
+        let explained = explain_from_row(&backing_off, now);
         assert_eq!(explained.reason_code.as_deref(), Some("backoff"));
         assert!(explained.explanation.contains("a reason"), "{explained:?}");
         for state in JobState::ALL {

@@ -25,13 +25,13 @@ pub enum Detail {
     Line,
 }
 
-pub fn show(job: &JobView, detail: Detail, now: Timestamp) -> Job<&RawValue> {
+pub fn to_api_job(job: &JobView, detail: Detail, now: Timestamp) -> Job<&RawValue> {
     let spec = &job.spec;
     let payload = job.payload.as_ref().filter(|_| detail == Detail::Full);
-    let (payload, payload_base64) = embed(payload);
+    let (payload, payload_base64) = to_json_or_base64(payload);
     let succeeded = job.state == JobState::Succeeded;
     let result = job.result.as_ref().map(Released::get);
-    let (result, result_base64) = embed(result.filter(|_| succeeded));
+    let (result, result_base64) = to_json_or_base64(result.filter(|_| succeeded));
     let has_result = result.is_some() || result_base64.is_some();
     let failed = job.state.is_final() && !succeeded;
     let history = if detail == Detail::Line {
@@ -39,7 +39,7 @@ pub fn show(job: &JobView, detail: Detail, now: Timestamp) -> Job<&RawValue> {
     } else {
         job.history.as_slice()
     };
-    let report = report::show(job.report.as_deref(), job.state);
+    let report = report::to_api_report(job.report.as_deref(), job.state);
     Job {
         job_id: job.job_id.to_string(),
         state: job.state,
@@ -69,13 +69,13 @@ pub fn show(job: &JobView, detail: Detail, now: Timestamp) -> Job<&RawValue> {
         attempts: job.attempt,
         max_attempts: spec.max_attempts,
         worker_id: job.worker_id.clone(),
-        decision: decision(job),
+        decision: to_api_decision(job),
         due_at: job.due_at.map(Timestamp::to_rfc3339),
         deadline_at: job.deadline_at.map(Timestamp::to_rfc3339),
         created_at: job.created_at.to_rfc3339(),
         finished_at: job.finished_at.map(Timestamp::to_rfc3339),
         trace_id: job.trace_id.clone(),
-        history: history.iter().map(history_entry).collect(),
+        history: history.iter().map(to_api_history_entry).collect(),
         progress: report.progress,
         partials: report.partials,
         artifacts: report.artifacts,
@@ -83,7 +83,7 @@ pub fn show(job: &JobView, detail: Detail, now: Timestamp) -> Job<&RawValue> {
     }
 }
 
-fn decision(job: &JobView) -> Option<Decision> {
+fn to_api_decision(job: &JobView) -> Option<Decision> {
     job.decision.map(|decision| Decision {
         decision: decision.as_str().to_owned(),
         rule_id: job.rule_id.clone(),
@@ -93,7 +93,7 @@ fn decision(job: &JobView) -> Option<Decision> {
     })
 }
 
-fn history_entry(entry: &airlock_ledger::HistoryEntry) -> HistoryEntry {
+fn to_api_history_entry(entry: &airlock_ledger::HistoryEntry) -> HistoryEntry {
     HistoryEntry {
         state: entry.state,
         at: entry.at.to_rfc3339(),
@@ -103,7 +103,7 @@ fn history_entry(entry: &airlock_ledger::HistoryEntry) -> HistoryEntry {
     }
 }
 
-pub(crate) fn embed(bytes: Option<&Bytes>) -> (Option<&RawValue>, Option<String>) {
+pub(crate) fn to_json_or_base64(bytes: Option<&Bytes>) -> (Option<&RawValue>, Option<String>) {
     match bytes {
         None => (None, None),
         Some(bytes) => match serde_json::from_slice(bytes) {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     fn text(job: &JobView) -> String {
-        serde_json::to_string(&show(job, Detail::Full, Timestamp(0))).unwrap()
+        serde_json::to_string(&to_api_job(job, Detail::Full, Timestamp(0))).unwrap()
     }
 
     #[test]
@@ -241,7 +241,8 @@ mod tests {
 
     #[test]
     fn the_json_of_a_job_does_not_change() {
-        let json = |detail| serde_json::to_string(&show(&full(), detail, Timestamp(0))).unwrap();
+        let json =
+            |detail| serde_json::to_string(&to_api_job(&full(), detail, Timestamp(0))).unwrap();
         let head = r#"{"job_id":"j","state":"SUCCEEDED","topic":"job.a","tenant_id":"t","priority":"INTERACTIVE","labels":{"env":"prod"},"capability":"pay","risk_tags":["money"],"estimated_cost":1.5,"workflow_id":"w","principal_id":"ann","submitted_by":"key","idempotency_key":"i","#;
         let tail = r#""result":[2],"result_ptr":"redis://res:j","result_missing":true,"failure_reason":null,"error_code":null,"attempts":1,"max_attempts":3,"worker_id":"w1","decision":{"decision":"ALLOW","rule_id":"r","reason":null,"policy_snapshot":null,"decided_at":null},"due_at":"2023-11-14T22:13:20.000000Z","deadline_at":"2023-11-14T22:13:20.000000Z","created_at":"1970-01-01T00:00:00.000001Z","finished_at":"2023-11-14T22:13:20.000000Z","trace_id":"x""#;
         let history = r#","history":[{"state":"PENDING","at":"2023-11-14T22:13:20.000000Z","attempt":0,"worker_id":null,"reason":null}]}"#;

@@ -8,7 +8,7 @@ use airlock_ledger::{ConstraintOutcome, JobReport};
 use airlock_model::JobState;
 use serde_json::value::RawValue;
 
-use super::job::embed;
+use super::job::to_json_or_base64;
 
 /// The part of a job that its worker reported.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ pub struct ReportView<'a> {
     pub constraints: Vec<ConstraintReport>,
 }
 
-pub fn show(report: Option<&JobReport>, state: JobState) -> ReportView<'_> {
+pub fn to_api_report(report: Option<&JobReport>, state: JobState) -> ReportView<'_> {
     let Some(report) = report else {
         return ReportView::default();
     };
@@ -27,31 +27,31 @@ pub fn show(report: Option<&JobReport>, state: JobState) -> ReportView<'_> {
     let made = (!held_back).then_some(report);
     ReportView {
         progress: report.progress.as_ref().map(|p| Progress {
-            percent: percent(p.percent),
+            percent: to_percent(p.percent),
             step: p.step.clone(),
             message: p.message.clone(),
             attempt: report.attempt,
             at: p.at.to_rfc3339(),
         }),
         partials: made
-            .map(|r| r.partials.iter().map(partial).collect())
+            .map(|r| r.partials.iter().map(to_api_partial).collect())
             .unwrap_or_default(),
         artifacts: made
-            .map(|r| r.artifacts.iter().map(artifact).collect())
+            .map(|r| r.artifacts.iter().map(to_api_artifact).collect())
             .unwrap_or_default(),
-        constraints: report.constraints.iter().map(constraint).collect(),
+        constraints: report.constraints.iter().map(to_api_constraint).collect(),
     }
 }
 
 /// The ledger stores 0 to 100 only.
-fn percent(stored: i16) -> u8 {
+fn to_percent(stored: i16) -> u8 {
     u8::try_from(stored.clamp(0, 100)).unwrap_or_default()
 }
 
-fn partial(p: &airlock_ledger::Partial) -> Partial<&RawValue> {
-    let (content, content_base64) = embed(p.content.as_ref());
+fn to_api_partial(p: &airlock_ledger::Partial) -> Partial<&RawValue> {
+    let (content, content_base64) = to_json_or_base64(p.content.as_ref());
     Partial {
-        percent: percent(p.percent),
+        percent: to_percent(p.percent),
         attempt: p.attempt,
         at: p.at.to_rfc3339(),
         pointer: p.pointer.clone(),
@@ -61,7 +61,7 @@ fn partial(p: &airlock_ledger::Partial) -> Partial<&RawValue> {
     }
 }
 
-fn artifact(a: &airlock_ledger::Artifact) -> Artifact {
+fn to_api_artifact(a: &airlock_ledger::Artifact) -> Artifact {
     let hex = |bytes: &Vec<u8>| bytes.iter().map(|b| format!("{b:02x}")).collect();
     Artifact {
         name: a.name.clone(),
@@ -74,7 +74,7 @@ fn artifact(a: &airlock_ledger::Artifact) -> Artifact {
     }
 }
 
-fn constraint(c: &airlock_ledger::ConstraintReport) -> ConstraintReport {
+fn to_api_constraint(c: &airlock_ledger::ConstraintReport) -> ConstraintReport {
     let outcome = match c.outcome {
         ConstraintOutcome::Enforced => "enforced",
         ConstraintOutcome::Refused => "refused",
@@ -93,7 +93,7 @@ mod tests {
     use airlock_model::Timestamp;
     use bytes::Bytes;
 
-    use super::{ConstraintOutcome, JobReport, JobState, show};
+    use super::{ConstraintOutcome, JobReport, JobState, to_api_report};
 
     fn report() -> JobReport {
         let at = Timestamp(0);
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn everything_is_shown_with_the_run_it_is_of() {
         let report = report();
-        let shown = show(Some(&report), JobState::Running);
+        let shown = to_api_report(Some(&report), JobState::Running);
         let json = serde_json::to_string(&shown.progress).unwrap();
         assert!(
             json.starts_with(r#"{"percent":40,"message":"resized","attempt":2,"#),
@@ -153,7 +153,7 @@ mod tests {
     fn of_a_quarantined_job_nothing_it_made_is_shown() {
         let report = report();
         for state in JobState::ALL {
-            let shown = show(Some(&report), state);
+            let shown = to_api_report(Some(&report), state);
             let made = !shown.partials.is_empty() || !shown.artifacts.is_empty();
             assert_eq!(made, state != JobState::OutputQuarantined, "{state}");
             assert!(shown.progress.is_some(), "{state}");

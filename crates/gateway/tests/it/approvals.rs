@@ -50,7 +50,7 @@ async fn start() -> anyhow::Result<(Running, Ledger)> {
     ]);
     let gateway = Running::with(config, postgres, nats).await?;
     gateway.until_ready().await?;
-    let ledger = Ledger::connect(&LedgerConfig::at(&gateway.postgres.url()), "test").await?;
+    let ledger = Ledger::connect(&LedgerConfig::from_url(&gateway.postgres.url()), "test").await?;
     Ok((gateway, ledger))
 }
 
@@ -90,7 +90,7 @@ async fn hold_with(
         constraints: constraints.map(Arc::new),
         ..Verdict::default()
     };
-    let commit = Commit::one(Hold {
+    let commit = Commit::single(Hold {
         job_id: JobId::new(job)?,
         verdict,
         at: Timestamp(1_800_000_000_000_000),
@@ -100,7 +100,7 @@ async fn hold_with(
         .await?
         .commit(&commit)
         .await?;
-    anyhow::ensure!(done.of(MoveKind::Hold).count() == 1, "{done:?}");
+    anyhow::ensure!(done.jobs_moved_by(MoveKind::Hold).count() == 1, "{done:?}");
     Ok(())
 }
 
@@ -150,7 +150,7 @@ async fn a_held_job_is_listed_shown_and_approved() -> anyhow::Result<()> {
     assert_eq!(said.json["votes"][0]["voter"], "bob");
     // The schedulers are woken.
     let wake = tokio::time::timeout(BOUND, wakes.recv()).await?;
-    let (_, payload) = packet::open(wake.expect("a wake-up").payload)?;
+    let (_, payload) = packet::decode(wake.expect("a wake-up").payload)?;
     assert!(
         matches!(&payload, Payload::Wake(w) if w.job_ids == [job.as_str()]),
         "{payload:?}"
@@ -169,7 +169,7 @@ async fn a_held_job_is_listed_shown_and_approved() -> anyhow::Result<()> {
         .map(|a| a.iter().filter_map(|e| e["kind"].as_str()).collect())
         .unwrap_or_default();
     assert_eq!(kinds, ["approval.requested", "approval.approved"]);
-    let granted = ledger.granted(&[JobId::new(&job)?]).await?;
+    let granted = ledger.granted_approvals(&[JobId::new(&job)?]).await?;
     let grant = granted.values().next().expect("a grant");
     assert_eq!(grant.constraints[0]["budgets"]["max_runtime_ms"], 5000);
     let none = gateway.get("/api/v1/approvals", BOB).await?;
@@ -422,7 +422,7 @@ async fn a_name_that_is_only_claimed_neither_speaks_nor_silences() -> anyhow::Re
         .extend([person("bob", BOB, None, &[]), agents]);
     let gateway = Running::with(config, postgres, nats).await?;
     gateway.until_ready().await?;
-    let ledger = Ledger::connect(&LedgerConfig::at(&gateway.postgres.url()), "test").await?;
+    let ledger = Ledger::connect(&LedgerConfig::from_url(&gateway.postgres.url()), "test").await?;
 
     let body = r#"{"topic": "job.pay", "principal_id": "bob", "actor_id": "bob"}"#;
     let job = gateway.post("/api/v1/jobs", ACME, body).await?.job_id();
@@ -491,11 +491,11 @@ async fn from_the_bus(
     signed: bool,
     name: &str,
 ) -> anyhow::Result<String> {
-    let by = Credential::of_sender(sender);
+    let by = Credential::from_bus_sender(sender);
     let tenant = TenantId::new("acme")?;
     let mut spec = JobSpec::new(Topic::new("job.pay")?);
     let hash = job_hash(&tenant, &spec, None);
-    spec.identify(&by);
+    spec.set_identity_from(&by);
     let job = NewJob {
         job_id: JobId::new(name)?,
         tenant,

@@ -111,7 +111,7 @@ async fn a_commit_whose_answer_is_lost_makes_one_job() -> anyhow::Result<()> {
             Ok(Seen::when(stored == 2, format!("{stored} stored")))
         })
         .await?;
-        proxy.reset();
+        proxy.reset_connections();
         proxy.heal().await?;
         anyhow::Ok(pending)
     };
@@ -159,7 +159,7 @@ async fn woken(submits: &mut Subscription, count: usize) -> anyhow::Result<BTree
     let mut ids = BTreeSet::new();
     while ids.len() < count {
         let message = tokio::time::timeout(BOUND, submits.recv()).await?;
-        let (_, payload) = packet::open(message.context("no more messages")?.payload)?;
+        let (_, payload) = packet::decode(message.context("no more messages")?.payload)?;
         if let Payload::Wake(wake) = payload {
             ids.extend(wake.job_ids);
         }

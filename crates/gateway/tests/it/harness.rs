@@ -7,7 +7,7 @@ use airlock_gateway::config::{KeyConfig, Role};
 use airlock_gateway::{Gateway, GatewayConfig};
 use airlock_ledger::LedgerConfig;
 use airlock_model::TenantId;
-use airlock_service::{Context, HostError, Secret, host};
+use airlock_service::{Context, HostError, Secret, host_service};
 use airlock_testkit::{Nats, Postgres, Seen, eventually};
 use anyhow::Context as _;
 use reqwest::header::HeaderMap;
@@ -59,7 +59,7 @@ pub fn config(postgres: &str, nats: &str) -> GatewayConfig {
     config.auth.keys = vec![key("acme", ACME), key("globex", GLOBEX)];
     config.auth.development_key = Secret::from(ADMIN);
     config.auth.anonymous_tasks = true;
-    config.database = LedgerConfig::at(postgres);
+    config.database = LedgerConfig::from_url(postgres);
     config.nats.url = nats.into();
     config.nats.connect_timeout = Duration::from_secs(1);
     config.nats.publish_timeout = Duration::from_secs(1);
@@ -87,7 +87,7 @@ impl Running {
         nats: Nats,
     ) -> anyhow::Result<Self> {
         let ctx = Context::for_host("gateway");
-        let task = tokio::spawn(host::<Gateway>(config, ctx.clone()));
+        let task = tokio::spawn(host_service::<Gateway>(config, ctx.clone()));
         let address = ctx.http_address().await.context("it never listened")?;
         Ok(Self {
             postgres,

@@ -24,7 +24,7 @@ async fn shows(gateway: &Running, status: &str, reason: &str) -> anyhow::Result<
 async fn health_shows_a_leader_that_is_missing_or_does_not_work() -> anyhow::Result<()> {
     let gateway = Running::start().await?;
     shows(&gateway, "degraded", "no scheduler has led yet").await?;
-    let ledger = Ledger::connect(&LedgerConfig::at(&gateway.postgres.url()), "test").await?;
+    let ledger = Ledger::connect(&LedgerConfig::from_url(&gateway.postgres.url()), "test").await?;
     let mut lease = ledger.lease_connection("test").await?;
     let epoch = lease.raise_epoch(Shard(0), "test", BOUND).await?;
     let leader = ledger.as_leader(Shard(0), epoch);

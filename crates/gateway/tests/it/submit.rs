@@ -43,7 +43,7 @@ async fn an_accepted_job_is_announced_and_a_delayed_one_is_not() -> anyhow::Resu
     let first = tokio::time::timeout(BOUND, submits.recv())
         .await?
         .expect("a message");
-    let (envelope, payload) = packet::open(first.payload)?;
+    let (envelope, payload) = packet::decode(first.payload)?;
     assert_eq!(envelope.sender_id, "gateway");
     assert_eq!(envelope.trace_id, "ab".repeat(16));
     let Payload::Wake(wake) = payload else {

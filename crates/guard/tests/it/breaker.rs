@@ -38,7 +38,7 @@ async fn go(breaker: &SharedBreaker) -> anyhow::Result<Permit> {
 async fn fail(breaker: &SharedBreaker, times: usize) -> anyhow::Result<()> {
     for _ in 0..times {
         let permit = go(breaker).await?;
-        breaker.failed(permit, now()).await;
+        breaker.record_failure(permit, now()).await;
     }
     Ok(())
 }
@@ -72,7 +72,7 @@ async fn a_success_of_either_clears_the_count() -> anyhow::Result<()> {
         fail(&a, 1).await?;
         fail(&b, 1).await?;
         let permit = go(&b).await?;
-        b.succeeded(permit).await;
+        b.record_success(permit).await;
     }
     assert_eq!(
         redis
@@ -82,7 +82,7 @@ async fn a_success_of_either_clears_the_count() -> anyhow::Result<()> {
         Some("0")
     );
     let permit = go(&a).await?;
-    a.succeeded(permit).await;
+    a.record_success(permit).await;
     assert_eq!(a.circuit(), Circuit::Closed { failures: 0 });
     Ok(())
 }
@@ -99,16 +99,16 @@ async fn three_probes_among_all_and_two_successes_close_it() -> anyhow::Result<(
     let third = go(&a).await?;
     assert!(b.admit(now()).await.is_none(), "three in all");
     assert!(a.admit(now()).await.is_none(), "three in all");
-    b.succeeded(second).await;
+    b.record_success(second).await;
     assert!(b.admit(now()).await.is_none(), "one success is not enough");
-    a.succeeded(first).await;
+    a.record_success(first).await;
     let permit = go(&b).await?;
-    b.succeeded(permit).await;
+    b.record_success(permit).await;
     assert_eq!(b.circuit(), Circuit::Closed { failures: 0 });
     // The third probe's failure is one failure, and not the end.
-    a.failed(third, now()).await;
+    a.record_failure(third, now()).await;
     let permit = go(&b).await?;
-    b.succeeded(permit).await;
+    b.record_success(permit).await;
     Ok(())
 }
 
@@ -121,8 +121,8 @@ async fn any_failed_probe_opens_it_for_all_again() -> anyhow::Result<()> {
     fail(&a, 3).await?;
     let probe = half_open(&a).await?;
     let other = go(&b).await?;
-    a.succeeded(probe).await;
-    b.failed(other, now()).await;
+    a.record_success(probe).await;
+    b.record_failure(other, now()).await;
     assert!(a.admit(now()).await.is_none());
     assert!(b.admit(now()).await.is_none());
     Ok(())
@@ -139,7 +139,7 @@ async fn without_redis_each_goes_by_its_own_and_tells_when_it_is_back() -> anyho
     fail(&a, 2).await?;
     assert!(a.admit(now()).await.is_none());
     let permit = go(&b).await?;
-    b.succeeded(permit).await;
+    b.record_success(permit).await;
     redis.restart().await?;
     shared(&one).await?;
     shared(&two).await?;
@@ -167,7 +167,7 @@ async fn without_redis_the_whole_circle_works_alone() -> anyhow::Result<()> {
     }
     assert!(a.admit(later).await.is_none());
     for probe in probes.drain(..2) {
-        a.succeeded(probe).await;
+        a.record_success(probe).await;
     }
     assert_eq!(a.circuit(), Circuit::Closed { failures: 0 });
     Ok(())
@@ -182,7 +182,7 @@ async fn two_breakers_do_not_meet() -> anyhow::Result<()> {
     fail(&input, 3).await?;
     assert!(input.admit(now()).await.is_none());
     let permit = go(&output).await?;
-    output.succeeded(permit).await;
+    output.record_success(permit).await;
     Ok(())
 }
 
@@ -205,22 +205,22 @@ async fn a_look_shows_what_all_agree_on_and_takes_no_probe() -> anyhow::Result<(
     let short = Duration::from_millis(200);
     let (a, b) = (breaker(&one, short), breaker(&two, OPEN_FOR));
     assert_eq!(
-        b.read_shared(now()).await,
+        b.sync_from_shared(now()).await,
         Some(Circuit::Closed { failures: 0 })
     );
     fail(&a, 2).await?;
     assert_eq!(
-        b.read_shared(now()).await,
+        b.sync_from_shared(now()).await,
         Some(Circuit::Closed { failures: 2 })
     );
     fail(&a, 1).await?;
-    b.read_shared(now()).await;
+    b.sync_from_shared(now()).await;
     assert!(
         matches!(b.circuit(), Circuit::Open { .. }),
         "it follows the shared circuit"
     );
     eventually(BOUND, "the circuit to be half-open", || async {
-        let seen = b.read_shared(now()).await;
+        let seen = b.sync_from_shared(now()).await;
         let half = matches!(
             seen,
             Some(Circuit::HalfOpen {
@@ -292,7 +292,7 @@ async fn a_circuit_that_is_none_does_not_stand_in_the_way() -> anyhow::Result<()
     let a = breaker(&guard, OPEN_FOR);
     redis.command(&["SET", CIRCUIT, "open"]).await?;
     let permit = go(&a).await?;
-    a.succeeded(permit).await;
+    a.record_success(permit).await;
     let kind = redis.command(&["TYPE", CIRCUIT]).await?;
     assert_eq!(kind.as_deref(), Some("none"));
     let far = "9000000000000000";
@@ -312,7 +312,7 @@ async fn a_circuit_that_is_none_does_not_stand_in_the_way() -> anyhow::Result<()
         redis.command(&write).await?;
         for _ in 0..2 {
             let permit = go(&a).await?;
-            a.succeeded(permit).await;
+            a.record_success(permit).await;
         }
         assert_eq!(
             redis.command(&["TYPE", CIRCUIT]).await?.as_deref(),

@@ -95,10 +95,10 @@ async fn a_batch_checks_locks_remembers_and_releases() -> anyhow::Result<()> {
             .enumerate()
             .all(|(i, locked)| *locked == (i != 1))
     );
-    assert_eq!((locked.len(), a.held()), (1_100, 1_099));
+    assert_eq!((locked.len(), a.held_count()), (1_100, 1_099));
 
     a.finish_batch(&keys, &jobs).await;
-    assert_eq!(a.held(), 0);
+    assert_eq!(a.held_count(), 0);
     let (seen, locked) = b.begin_batch(&keys, &jobs).await;
     assert!(seen.iter().all(|seen| *seen) && locked.iter().all(|locked| *locked));
     Ok(())
@@ -147,7 +147,7 @@ async fn held_locks_are_renewed_and_lost_ones_given_up_after_three_failures() ->
             .await?
             .is_some()
     );
-    assert_eq!(locks.held(), 2, "the work on it goes on");
+    assert_eq!(locks.held_count(), 2, "the work on it goes on");
     Ok(())
 }
 
@@ -168,23 +168,23 @@ async fn a_flushed_redis_lets_another_in_and_takes_nothing_from_it() -> anyhow::
 async fn the_holder_of_a_periodic_lock_ticks_every_time() -> anyhow::Result<()> {
     let redis = Redis::start().await?;
     let guard = connect(&redis).await?;
-    let name = guard.keys().reconciler();
+    let name = guard.keys().reconciler_lock();
     let ttl_given = Duration::from_secs(60);
     let (a, b) = (
         guard.periodic_lock(name.clone(), ttl_given, Epoch(1)),
         guard.periodic_lock(name.clone(), ttl_given, Epoch(1)),
     );
     for _ in 0..3 {
-        assert!(a.tick().await);
-        assert!(!b.tick().await);
+        assert!(a.acquire_or_extend().await);
+        assert!(!b.acquire_or_extend().await);
     }
     redis.command(&["PEXPIRE", &name, "5000"]).await?;
-    assert!(a.tick().await);
+    assert!(a.acquire_or_extend().await);
     assert!(ttl(&redis, &name).await? > 50_000, "a tick extends it");
     b.release().await;
-    assert!(!b.tick().await);
+    assert!(!b.acquire_or_extend().await);
     a.release().await;
-    assert!(b.tick().await);
+    assert!(b.acquire_or_extend().await);
     Ok(())
 }
 
@@ -192,28 +192,19 @@ async fn the_holder_of_a_periodic_lock_ticks_every_time() -> anyhow::Result<()> 
 async fn a_newer_leader_takes_a_periodic_lock_over_at_once() -> anyhow::Result<()> {
     let redis = Redis::start().await?;
     let guard = connect(&redis).await?;
-    for name in [guard.keys().replayer(), guard.keys().reconciler()] {
+    for name in [guard.keys().replayer_lock(), guard.keys().reconciler_lock()] {
         let ttl_given = Duration::from_secs(60);
         let of = |epoch| guard.periodic_lock(name.clone(), ttl_given, Epoch(epoch));
         let (old, new) = (of(4), of(5));
-        assert!(old.tick().await);
-        assert!(new.tick().await, "the old one leads no more");
-        assert!(!old.tick().await);
+        assert!(old.acquire_or_extend().await);
+        assert!(new.acquire_or_extend().await, "the old one leads no more");
+        assert!(!old.acquire_or_extend().await);
         old.release().await;
-        assert!(new.tick().await, "it is not the old one's to give back");
+        assert!(
+            new.acquire_or_extend().await,
+            "it is not the old one's to give back"
+        );
     }
-    Ok(())
-}
-
-#[tokio::test]
-async fn replicas_count_together() -> anyhow::Result<()> {
-    let redis = Redis::start().await?;
-    let (one, other) = (connect(&redis).await?, connect(&redis).await?);
-    let name = one.keys().safety_failures();
-    let ttl_given = Duration::from_secs(30);
-    assert_eq!(one.count(&name, ttl_given).await, Some(1));
-    assert_eq!(other.count(&name, ttl_given).await, Some(2));
-    assert!((1..=30_000).contains(&ttl(&redis, &name).await?));
     Ok(())
 }
 
@@ -226,27 +217,34 @@ async fn of_a_redis_that_another_ledger_has_claimed_no_lock_is_used() -> anyhow:
     let redis = Redis::start().await?;
     let (theirs, ours) = (connect(&redis).await?, connect(&redis).await?);
     let (them, us) = (ledger("them"), ledger("us"));
-    assert_eq!(theirs.claim(&them).await?, None);
-    assert_eq!(theirs.claim(&them).await?, None, "renewed");
+    assert_eq!(theirs.claim_for_ledger(&them).await?, None);
+    assert_eq!(theirs.claim_for_ledger(&them).await?, None, "renewed");
     let left = ttl(&redis, "cordum:ledger").await?;
     assert!((20_000..=30_000).contains(&left), "{left} ms");
-    assert_eq!(ours.claim(&us).await?.as_deref(), Some("them"));
+    assert_eq!(ours.claim_for_ledger(&us).await?.as_deref(), Some("them"));
 
-    let name = ours.keys().replayer();
+    let name = ours.keys().replayer_lock();
     let minute = Duration::from_secs(60);
     assert!(
         theirs
             .periodic_lock(name.clone(), minute, Epoch(9))
-            .tick()
+            .acquire_or_extend()
             .await
     );
     let lock = ours.periodic_lock(name.clone(), minute, Epoch(1));
-    assert!(lock.tick().await, "theirs keeps nobody of ours waiting");
+    assert!(
+        lock.acquire_or_extend().await,
+        "theirs keeps nobody of ours waiting"
+    );
     lock.release().await;
     assert!(redis.command(&["GET", &name]).await?.is_some(), "and stays");
 
     redis.command(&["DEL", "cordum:ledger"]).await?;
-    assert_eq!(ours.claim(&us).await?, None, "left behind: ours now");
-    assert!(!lock.tick().await, "shared again");
+    assert_eq!(
+        ours.claim_for_ledger(&us).await?,
+        None,
+        "left behind: ours now"
+    );
+    assert!(!lock.acquire_or_extend().await, "shared again");
     Ok(())
 }

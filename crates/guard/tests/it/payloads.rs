@@ -18,14 +18,14 @@ async fn payloads_come_back_as_they_went() -> anyhow::Result<()> {
     guard.put_context(&inputs, minute).await?;
     assert!((1..=60_000).contains(&ttl(&redis, "ctx:job-7").await?));
 
-    let mut names: Vec<_> = (0..250).map(|i| keys::context(&job(i))).collect();
+    let mut names: Vec<_> = (0..250).map(|i| keys::context_key(&job(i))).collect();
     names.push("ctx:none".to_owned());
     let found = guard.get_many(&names).await?;
     assert_eq!(found.len(), 251);
     assert!((0..250).all(|i| found[i].as_ref() == Some(&binary.slice(i..))));
     assert_eq!(found[250], None);
 
-    let result = keys::result(&job(1));
+    let result = keys::result_key(&job(1));
     assert_eq!(guard.get(&result).await?, None);
     guard
         .set(&result, binary.clone(), Duration::from_secs(3_600))
@@ -45,8 +45,8 @@ async fn an_artifact_keeps_its_life_time_when_the_result_is_handled() -> anyhow:
     let redis = Redis::start().await?;
     let guard = connect(&redis).await?;
     let week = Duration::from_secs(7 * 86_400);
-    let artifact = keys::artifact("0d5e6a2c-1111-4222-8333-444455556666-1");
-    let result = keys::result(&job(1));
+    let artifact = keys::artifact_key("0d5e6a2c-1111-4222-8333-444455556666-1");
+    let result = keys::result_key(&job(1));
     for key in [&artifact, &result] {
         guard.set(key, Bytes::from_static(b"x"), week).await?;
         assert!((600_000_000..=604_800_000).contains(&ttl(&redis, key).await?));
@@ -73,7 +73,7 @@ async fn only_the_head_of_a_large_value_is_read() -> anyhow::Result<()> {
     ];
     guard.set_many(&named, Duration::from_secs(60)).await?;
     let keys = ["res:large", "res:none", "res:list", "res:small"].map(str::to_owned);
-    let heads = guard.heads(&keys, 10).await?;
+    let heads = guard.get_heads(&keys, 10).await?;
     let expected = [
         Some((100_000, large.slice(..10))),
         None,
@@ -106,7 +106,7 @@ async fn one_writes_the_snapshot_at_a_time() -> anyhow::Result<()> {
         guard.write_snapshot(Bytes::from_static(b"\0two")).await?,
         "released at once"
     );
-    let writer = guard.keys().snapshot_writer();
+    let writer = guard.keys().snapshot_writer_lock();
     redis
         .command(&["SET", &writer, "another", "PX", "10000"])
         .await?;

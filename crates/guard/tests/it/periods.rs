@@ -15,11 +15,11 @@ async fn a_periodic_lock_lives_for_two_ticks() -> anyhow::Result<()> {
     let redis = Redis::start().await?;
     let guard = connect(&redis).await?;
     for (name, poll) in [
-        (guard.keys().reconciler(), Duration::from_secs(30)),
-        (guard.keys().replayer(), Duration::from_secs(300)),
+        (guard.keys().reconciler_lock(), Duration::from_secs(30)),
+        (guard.keys().replayer_lock(), Duration::from_secs(300)),
     ] {
         let lock = guard.periodic_lock(name.clone(), keys::periodic_ttl(poll), Epoch(1));
-        assert!(lock.tick().await);
+        assert!(lock.acquire_or_extend().await);
         let left = ttl(&redis, &name).await?;
         let twice = i64::try_from(poll.as_millis())? * 2;
         assert!(
@@ -38,7 +38,7 @@ async fn failures_are_remembered_for_ten_minutes() -> anyhow::Result<()> {
     let breaker = guard.breaker(name.clone(), Settings::default());
     let now = Timestamp(1_000_000_000);
     let permit = breaker.admit(now).await.expect("a closed circuit");
-    breaker.failed(permit, now).await;
+    breaker.record_failure(permit, now).await;
     assert_eq!(redis.command(&["GET", &name]).await?.as_deref(), Some("1"));
     let left = ttl(&redis, &name).await?;
     assert!((580_000..=600_000).contains(&left), "{left} ms");

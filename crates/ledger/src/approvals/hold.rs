@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use airlock_model::{JobId, Verdict};
 
 use crate::approvals::{DEFAULT_EXPIRY_SECONDS, Permitted};
-use crate::error::{Doing, LedgerError};
+use crate::error::{ErrorContext, LedgerError};
 use crate::leader::moves::{Assign, FencedTx, Hold};
 use crate::ts::Ts;
 
@@ -43,7 +43,7 @@ SELECT 'approval.requested', tenant, 'scheduler', job_id,
            'policy_snapshot', policy_snapshot, 'job_hash', encode(job_hash, 'hex'))::text, 'UTF8')
 FROM asked"#;
 
-const USE: &str = r#"
+const MARK_USED: &str = r#"
 WITH used AS (
     UPDATE approval a SET used_at = u.at
     FROM unnest($1::text[], $2::int[], $3::timestamptz[]) AS u(job_id, round, at)
@@ -65,30 +65,54 @@ pub(crate) async fn request_approvals(
     if moves.is_empty() {
         return Ok(());
     }
-    let asks: Vec<Ask> = moves.iter().map(|x| Ask::of(&x.verdict)).collect();
+    let requests: Vec<NewApproval> = moves
+        .iter()
+        .map(|x| NewApproval::from_verdict(&x.verdict))
+        .collect();
     sqlx::query(REQUEST)
         .bind(tx.shard())
         .bind(moves.iter().map(|x| x.job_id.as_str()).collect::<Vec<_>>())
-        .bind(asks.iter().map(|a| a.rule_id.as_str()).collect::<Vec<_>>())
         .bind(
-            asks.iter()
+            requests
+                .iter()
+                .map(|a| a.rule_id.as_str())
+                .collect::<Vec<_>>(),
+        )
+        .bind(
+            requests
+                .iter()
                 .map(|a| a.rule_hash.as_str())
                 .collect::<Vec<_>>(),
         )
-        .bind(asks.iter().map(|a| a.snapshot.as_str()).collect::<Vec<_>>())
-        .bind(asks.iter().map(|a| a.reason.as_str()).collect::<Vec<_>>())
-        .bind(asks.iter().map(|a| a.quorum).collect::<Vec<_>>())
-        .bind(asks.iter().map(|a| a.expires_s).collect::<Vec<_>>())
-        .bind(asks.iter().map(|a| a.terms.as_slice()).collect::<Vec<_>>())
+        .bind(
+            requests
+                .iter()
+                .map(|a| a.snapshot.as_str())
+                .collect::<Vec<_>>(),
+        )
+        .bind(
+            requests
+                .iter()
+                .map(|a| a.reason.as_str())
+                .collect::<Vec<_>>(),
+        )
+        .bind(requests.iter().map(|a| a.quorum).collect::<Vec<_>>())
+        .bind(requests.iter().map(|a| a.expires_s).collect::<Vec<_>>())
+        .bind(
+            requests
+                .iter()
+                .map(|a| a.terms.as_slice())
+                .collect::<Vec<_>>(),
+        )
         .bind(moves.iter().map(|x| Ts(x.at)).collect::<Vec<_>>())
         .execute(&mut *tx.conn)
         .await
-        .doing("requesting approvals")?;
+        .context("requesting approvals")?;
     Ok(())
 }
 
 /// Marks the approvals as used that the assigned jobs run on.
-pub(crate) async fn mark_used(
+pub(crate) async fn mark_approvals_used(
     tx: &mut FencedTx<'_>,
     moves: &[&Assign],
     assigned: &HashSet<JobId>,
@@ -102,7 +126,7 @@ pub(crate) async fn mark_used(
         return Ok(());
     }
     used.sort_unstable_by(|a, b| a.0.job_id.cmp(&b.0.job_id));
-    sqlx::query(USE)
+    sqlx::query(MARK_USED)
         .bind(
             used.iter()
                 .map(|(x, _)| x.job_id.as_str())
@@ -112,12 +136,12 @@ pub(crate) async fn mark_used(
         .bind(used.iter().map(|(x, _)| Ts(x.at)).collect::<Vec<_>>())
         .execute(&mut *tx.conn)
         .await
-        .doing("marking approvals as used")?;
+        .context("marking approvals as used")?;
     Ok(())
 }
 
 /// What is asked of people, from the verdict that asks.
-pub(crate) struct Ask {
+pub(crate) struct NewApproval {
     pub rule_id: String,
     pub rule_hash: String,
     pub snapshot: String,
@@ -127,8 +151,8 @@ pub(crate) struct Ask {
     pub terms: Vec<u8>,
 }
 
-impl Ask {
-    pub fn of(verdict: &Verdict) -> Self {
+impl NewApproval {
+    pub fn from_verdict(verdict: &Verdict) -> Self {
         let terms = verdict.approval.as_ref();
         let permitted = Permitted {
             approvers: terms.map(|t| t.approvers.clone()).unwrap_or_default(),
@@ -138,12 +162,12 @@ impl Ask {
             .and_then(|t| t.expires_seconds)
             .unwrap_or(DEFAULT_EXPIRY_SECONDS)
             .min(LONGEST_EXPIRY_SECONDS);
-        let text = |s: &str| s.replace('\0', "\u{fffd}");
+        let replace_nul = |s: &str| s.replace('\0', "\u{fffd}");
         Self {
-            rule_id: text(&verdict.rule_id),
-            rule_hash: text(&verdict.rule_hash),
-            snapshot: text(&verdict.snapshot),
-            reason: text(&verdict.reason),
+            rule_id: replace_nul(&verdict.rule_id),
+            rule_hash: replace_nul(&verdict.rule_hash),
+            snapshot: replace_nul(&verdict.snapshot),
+            reason: replace_nul(&verdict.reason),
             quorum: terms.map_or(1, |t| i32::try_from(t.quorum).unwrap_or(i32::MAX).max(1)),
             expires_s: i64::try_from(expires).unwrap_or(i64::MAX),
             // Strings cannot fail to encode.

@@ -2,7 +2,7 @@
 //!
 //! What must stay true: an approval is good for one job, for the very request it was
 //! asked about (the job hash), and for the content of the rule that asked. Whoever uses
-//! one compares all three; [`Ledger::granted`] has compared the first two already.
+//! one compares all three; [`Ledger::granted_approvals`] has compared the first two already.
 
 pub(crate) mod hold;
 pub(crate) mod request;
@@ -18,7 +18,7 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 
 use crate::Ledger;
-use crate::error::{LedgerError, corrupt};
+use crate::error::{LedgerError, corrupt_error};
 use crate::jobs::page;
 use crate::ts::Ts;
 
@@ -142,7 +142,7 @@ pub struct Approval {
 }
 
 impl Approval {
-    pub fn approvals(&self) -> usize {
+    pub fn approval_count(&self) -> usize {
         self.votes.iter().filter(|v| v.approve).count()
     }
 }
@@ -192,11 +192,14 @@ pub(crate) const FROM: &str = "FROM approval a JOIN job_request r USING (job_id)
 
 impl Ledger {
     /// The approvals that may be used for these jobs: given for the very request.
-    pub async fn granted(&self, ids: &[JobId]) -> Result<HashMap<JobId, Granted>, LedgerError> {
+    pub async fn granted_approvals(
+        &self,
+        ids: &[JobId],
+    ) -> Result<HashMap<JobId, Granted>, LedgerError> {
         let ids: Vec<&str> = ids.iter().map(JobId::as_str).collect();
         // The words and narrowings of those who approved, not of one who was outvoted.
         let rows = self
-            .bounded("looking for approvals", async {
+            .with_timeout("looking for approvals", async {
                 sqlx::query(
                     "SELECT a.job_id, a.round, a.rule_id, a.rule_hash, v.voters, v.reasons,
                             v.constraints
@@ -217,8 +220,11 @@ impl Ledger {
             .await?;
         rows.iter()
             .map(|row| {
-                let id: String = row.try_get("job_id").map_err(corrupt)?;
-                Ok((JobId::new(id).map_err(corrupt)?, grant(row)?))
+                let id: String = row.try_get("job_id").map_err(corrupt_error)?;
+                Ok((
+                    JobId::new(id).map_err(corrupt_error)?,
+                    granted_from_row(row)?,
+                ))
             })
             .collect()
     }
@@ -236,7 +242,7 @@ impl Ledger {
              ORDER BY a.round DESC LIMIT 1"
         );
         let row = self
-            .bounded("reading an approval", async {
+            .with_timeout("reading an approval", async {
                 sqlx::query(sqlx::AssertSqlSafe(sql))
                     .bind(id.as_str())
                     .bind(tenant.map(TenantId::as_str))
@@ -244,7 +250,7 @@ impl Ledger {
                     .await
             })
             .await?;
-        row.as_ref().map(read).transpose()
+        row.as_ref().map(approval_from_row).transpose()
     }
 
     /// A page of requests, newest first. A pending one whose job is no longer held is
@@ -267,9 +273,9 @@ impl Ledger {
         );
         let statuses: Option<Vec<i16>> = (!filter.statuses.is_empty())
             .then(|| filter.statuses.iter().map(|s| s.code()).collect());
-        let (at, id) = page::behind(after.as_ref());
+        let (at, id) = page::cursor_params(after.as_ref());
         let rows = self
-            .bounded("listing approvals", async {
+            .with_timeout("listing approvals", async {
                 sqlx::query(sqlx::AssertSqlSafe(sql))
                     .bind(filter.tenant.as_ref().map(TenantId::as_str))
                     .bind(statuses)
@@ -277,76 +283,84 @@ impl Ledger {
                     .bind(filter.rule_id.as_deref())
                     .bind(at)
                     .bind(id)
-                    .bind(page::asked(limit))
+                    .bind(page::limit_plus_one(limit))
                     .fetch_all(&self.pool)
                     .await
             })
             .await?;
-        let mut approvals: Vec<Approval> = rows.iter().map(read).collect::<Result<_, _>>()?;
-        let next = page::cut(&mut approvals, limit, |a| {
+        let mut approvals: Vec<Approval> = rows
+            .iter()
+            .map(approval_from_row)
+            .collect::<Result<_, _>>()?;
+        let next = page::truncate_page(&mut approvals, limit, |a| {
             (a.requested_at, a.job_id.clone())
         });
         Ok(ApprovalPage { approvals, next })
     }
 }
 
-fn json(bytes: Option<Vec<u8>>) -> Result<Option<serde_json::Value>, LedgerError> {
+fn parse_json(bytes: Option<Vec<u8>>) -> Result<Option<serde_json::Value>, LedgerError> {
     bytes
-        .map(|b| serde_json::from_slice(&b).map_err(corrupt))
+        .map(|b| serde_json::from_slice(&b).map_err(corrupt_error))
         .transpose()
 }
 
-fn grant(row: &PgRow) -> Result<Granted, LedgerError> {
-    let round: i32 = row.try_get("round").map_err(corrupt)?;
-    let by: Option<Vec<String>> = row.try_get("voters").map_err(corrupt)?;
-    let reasons: Option<Vec<String>> = row.try_get("reasons").map_err(corrupt)?;
-    let narrowed: Option<Vec<Option<Vec<u8>>>> = row.try_get("constraints").map_err(corrupt)?;
+fn granted_from_row(row: &PgRow) -> Result<Granted, LedgerError> {
+    let round: i32 = row.try_get("round").map_err(corrupt_error)?;
+    let by: Option<Vec<String>> = row.try_get("voters").map_err(corrupt_error)?;
+    let reasons: Option<Vec<String>> = row.try_get("reasons").map_err(corrupt_error)?;
+    let narrowed: Option<Vec<Option<Vec<u8>>>> =
+        row.try_get("constraints").map_err(corrupt_error)?;
     let mut constraints = Vec::new();
     for bytes in narrowed.unwrap_or_default() {
-        constraints.extend(json(bytes)?);
+        constraints.extend(parse_json(bytes)?);
     }
-    let said: Vec<String> = reasons
+    let given_reasons: Vec<String> = reasons
         .unwrap_or_default()
         .into_iter()
         .filter(|r| !r.is_empty())
         .collect();
     Ok(Granted {
-        round: u32::try_from(round).map_err(corrupt)?,
-        rule_id: row.try_get("rule_id").map_err(corrupt)?,
-        rule_hash: row.try_get("rule_hash").map_err(corrupt)?,
+        round: u32::try_from(round).map_err(corrupt_error)?,
+        rule_id: row.try_get("rule_id").map_err(corrupt_error)?,
+        rule_hash: row.try_get("rule_hash").map_err(corrupt_error)?,
         constraints,
         by: by.unwrap_or_default(),
-        reason: said.join("; "),
+        reason: given_reasons.join("; "),
     })
 }
 
-pub(crate) fn read(row: &PgRow) -> Result<Approval, LedgerError> {
-    let text = |name: &str| row.try_get::<String, _>(name).map_err(corrupt);
-    let maybe = |name: &str| row.try_get::<Option<String>, _>(name).map_err(corrupt);
+pub(crate) fn approval_from_row(row: &PgRow) -> Result<Approval, LedgerError> {
+    let text = |name: &str| row.try_get::<String, _>(name).map_err(corrupt_error);
+    let optional_text = |name: &str| {
+        row.try_get::<Option<String>, _>(name)
+            .map_err(corrupt_error)
+    };
     let time = |name: &str| -> Result<Option<Timestamp>, LedgerError> {
-        let at: Option<Ts> = row.try_get(name).map_err(corrupt)?;
+        let at: Option<Ts> = row.try_get(name).map_err(corrupt_error)?;
         Ok(at.map(|t| t.0))
     };
     let number = |name: &str| -> Result<u32, LedgerError> {
-        let n: i32 = row.try_get(name).map_err(corrupt)?;
-        u32::try_from(n).map_err(corrupt)
+        let n: i32 = row.try_get(name).map_err(corrupt_error)?;
+        u32::try_from(n).map_err(corrupt_error)
     };
-    let spec: Vec<u8> = row.try_get("spec").map_err(corrupt)?;
-    let terms: Vec<u8> = row.try_get("terms").map_err(corrupt)?;
-    let state: i16 = row.try_get("state").map_err(corrupt)?;
-    let status: i16 = row.try_get("status").map_err(corrupt)?;
+    let spec: Vec<u8> = row.try_get("spec").map_err(corrupt_error)?;
+    let terms: Vec<u8> = row.try_get("terms").map_err(corrupt_error)?;
+    let state: i16 = row.try_get("state").map_err(corrupt_error)?;
+    let status: i16 = row.try_get("status").map_err(corrupt_error)?;
     Ok(Approval {
-        job_id: JobId::new(text("job_id")?).map_err(corrupt)?,
+        job_id: JobId::new(text("job_id")?).map_err(corrupt_error)?,
         round: number("round")?,
-        tenant: TenantId::new(text("tenant")?).map_err(corrupt)?,
-        spec: serde_json::from_slice(&spec).map_err(corrupt)?,
-        job_hash: row.try_get("job_hash").map_err(corrupt)?,
-        job_state: JobState::from_code(state).ok_or_else(|| corrupt(format!("state {state}")))?,
-        submitted_by: maybe("submitted_by")?,
-        submitted_principal: maybe("submitted_principal")?,
+        tenant: TenantId::new(text("tenant")?).map_err(corrupt_error)?,
+        spec: serde_json::from_slice(&spec).map_err(corrupt_error)?,
+        job_hash: row.try_get("job_hash").map_err(corrupt_error)?,
+        job_state: JobState::from_code(state)
+            .ok_or_else(|| corrupt_error(format!("state {state}")))?,
+        submitted_by: optional_text("submitted_by")?,
+        submitted_principal: optional_text("submitted_principal")?,
         authors: row
             .try_get::<Option<Vec<String>>, _>("authors")
-            .map_err(corrupt)?
+            .map_err(corrupt_error)?
             .unwrap_or_default(),
         trace_id: text("trace_id")?,
         traceparent: text("traceparent")?,
@@ -355,41 +369,41 @@ pub(crate) fn read(row: &PgRow) -> Result<Approval, LedgerError> {
         policy_snapshot: text("policy_snapshot")?,
         reason: text("reason")?,
         quorum: number("quorum")?,
-        permitted: serde_json::from_slice(&terms).map_err(corrupt)?,
+        permitted: serde_json::from_slice(&terms).map_err(corrupt_error)?,
         status: ApprovalStatus::from_code(status)
-            .ok_or_else(|| corrupt(format!("approval status {status}")))?,
+            .ok_or_else(|| corrupt_error(format!("approval status {status}")))?,
         requested_at: time("requested_at")?.unwrap_or_default(),
         expires_at: time("expires_at")?.unwrap_or_default(),
         decided_at: time("decided_at")?,
-        decided_reason: maybe("decided_reason")?,
+        decided_reason: optional_text("decided_reason")?,
         used_at: time("used_at")?,
-        votes: votes(row)?,
+        votes: votes_from_row(row)?,
     })
 }
 
-fn votes(row: &PgRow) -> Result<Vec<Vote>, LedgerError> {
+fn votes_from_row(row: &PgRow) -> Result<Vec<Vote>, LedgerError> {
     let Some(voters) = row
         .try_get::<Option<Vec<String>>, _>("voters")
-        .map_err(corrupt)?
+        .map_err(corrupt_error)?
     else {
         return Ok(Vec::new());
     };
-    let keys: Vec<String> = row.try_get("keys").map_err(corrupt)?;
-    let approves: Vec<bool> = row.try_get("approves").map_err(corrupt)?;
-    let reasons: Vec<String> = row.try_get("reasons").map_err(corrupt)?;
-    let narrowed: Vec<Option<Vec<u8>>> = row.try_get("constraints").map_err(corrupt)?;
-    let times: Vec<Ts> = row.try_get("times").map_err(corrupt)?;
+    let keys: Vec<String> = row.try_get("keys").map_err(corrupt_error)?;
+    let approves: Vec<bool> = row.try_get("approves").map_err(corrupt_error)?;
+    let reasons: Vec<String> = row.try_get("reasons").map_err(corrupt_error)?;
+    let narrowed: Vec<Option<Vec<u8>>> = row.try_get("constraints").map_err(corrupt_error)?;
+    let times: Vec<Ts> = row.try_get("times").map_err(corrupt_error)?;
     let people = voters.into_iter().zip(keys).zip(approves);
-    let words = reasons.into_iter().zip(narrowed).zip(times);
+    let statements = reasons.into_iter().zip(narrowed).zip(times);
     people
-        .zip(words)
+        .zip(statements)
         .map(|(((voter, key_name), approve), ((reason, narrowed), at))| {
             Ok(Vote {
                 voter,
                 key_name,
                 approve,
                 reason,
-                constraints: json(narrowed)?,
+                constraints: parse_json(narrowed)?,
                 at: at.0,
             })
         })

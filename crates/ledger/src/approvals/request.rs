@@ -8,7 +8,7 @@ use sqlx::postgres::PgRow;
 
 use crate::Ledger;
 use crate::approvals::Approval;
-use crate::error::{LedgerError, corrupt};
+use crate::error::{LedgerError, corrupt_error};
 use crate::ts::Ts;
 
 /// The beginning of an input, and how long it is in all.
@@ -19,14 +19,14 @@ pub struct Input {
 }
 
 impl Input {
-    pub fn is_whole(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         self.bytes.len() as u64 == self.len
     }
 }
 
 /// What is asked about.
 #[derive(Debug, Clone)]
-pub struct AskedFor {
+pub struct ApprovalSubject {
     pub input: Option<Input>,
     /// What the policy binds the job to.
     pub constraints: Option<serde_json::Value>,
@@ -45,15 +45,15 @@ pub struct LastApproved {
 impl Ledger {
     /// The request behind an approval, with at most `limit` bytes of each input; `None`
     /// when the job is gone or another tenant's.
-    pub async fn asked_for(
+    pub async fn approval_subject(
         &self,
         tenant: Option<&TenantId>,
         approval: &Approval,
         limit: u32,
-    ) -> Result<Option<AskedFor>, LedgerError> {
+    ) -> Result<Option<ApprovalSubject>, LedgerError> {
         let limit = i32::try_from(limit).unwrap_or(i32::MAX);
         let row = self
-            .bounded("reading a request to approve", async {
+            .with_timeout("reading a request to approve", async {
                 sqlx::query(
                     "SELECT substring(r.payload FROM 1 FOR $3) AS input,
                             octet_length(r.payload) AS input_len, s.constraints
@@ -68,11 +68,11 @@ impl Ledger {
             })
             .await?;
         let Some(row) = row else { return Ok(None) };
-        let constraints: Option<Vec<u8>> = row.try_get("constraints").map_err(corrupt)?;
-        Ok(Some(AskedFor {
-            input: input(&row)?,
+        let constraints: Option<Vec<u8>> = row.try_get("constraints").map_err(corrupt_error)?;
+        Ok(Some(ApprovalSubject {
+            input: input_from_row(&row)?,
             constraints: constraints
-                .map(|bytes| serde_json::from_slice(&bytes).map_err(corrupt))
+                .map(|bytes| serde_json::from_slice(&bytes).map_err(corrupt_error))
                 .transpose()?,
             last: self.last_approved(approval, limit).await?.map(Box::new),
         }))
@@ -84,7 +84,7 @@ impl Ledger {
         limit: i32,
     ) -> Result<Option<LastApproved>, LedgerError> {
         let row = self
-            .bounded("looking for the last approved request", async {
+            .with_timeout("looking for the last approved request", async {
                 sqlx::query(
                     "SELECT b.job_id, b.approved_at, q.spec,
                             substring(q.payload FROM 1 FOR $6) AS input,
@@ -99,28 +99,28 @@ impl Ledger {
                 .bind(&approval.rule_id)
                 .bind(approval.spec.topic.as_str())
                 .bind(approval.job_id.as_str())
-                .bind(Ts::opt(approval.decided_at))
+                .bind(Ts::from_option(approval.decided_at))
                 .bind(limit)
                 .fetch_optional(&self.pool)
                 .await
             })
             .await?;
         let Some(row) = row else { return Ok(None) };
-        let id: String = row.try_get("job_id").map_err(corrupt)?;
-        let at: Ts = row.try_get("approved_at").map_err(corrupt)?;
-        let spec: Vec<u8> = row.try_get("spec").map_err(corrupt)?;
+        let id: String = row.try_get("job_id").map_err(corrupt_error)?;
+        let at: Ts = row.try_get("approved_at").map_err(corrupt_error)?;
+        let spec: Vec<u8> = row.try_get("spec").map_err(corrupt_error)?;
         Ok(Some(LastApproved {
-            job_id: JobId::new(id).map_err(corrupt)?,
+            job_id: JobId::new(id).map_err(corrupt_error)?,
             approved_at: at.0,
-            spec: serde_json::from_slice(&spec).map_err(corrupt)?,
-            input: input(&row)?,
+            spec: serde_json::from_slice(&spec).map_err(corrupt_error)?,
+            input: input_from_row(&row)?,
         }))
     }
 }
 
-fn input(row: &PgRow) -> Result<Option<Input>, LedgerError> {
-    let bytes: Option<Vec<u8>> = row.try_get("input").map_err(corrupt)?;
-    let len: Option<i32> = row.try_get("input_len").map_err(corrupt)?;
+fn input_from_row(row: &PgRow) -> Result<Option<Input>, LedgerError> {
+    let bytes: Option<Vec<u8>> = row.try_get("input").map_err(corrupt_error)?;
+    let len: Option<i32> = row.try_get("input_len").map_err(corrupt_error)?;
     Ok(bytes.map(|bytes| Input {
         len: u64::try_from(len.unwrap_or(0)).unwrap_or(0),
         bytes: Bytes::from(bytes),

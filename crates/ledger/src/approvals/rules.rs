@@ -43,7 +43,7 @@ pub enum Refusal {
     UnverifiedSender,
 }
 
-fn one_of<'a>(list: &[String], mut names: impl Iterator<Item = &'a str>) -> bool {
+fn contains_any_name<'a>(list: &[String], mut names: impl Iterator<Item = &'a str>) -> bool {
     names.any(|name| list.iter().any(|entry| entry.eq_ignore_ascii_case(name)))
 }
 
@@ -51,15 +51,17 @@ impl Permitted {
     /// With nobody named, anyone who sees the job.
     pub fn permits(&self, voter: &Voter) -> bool {
         (self.approvers.is_empty() && self.approver_roles.is_empty())
-            || one_of(&self.approvers, voter.names())
-            || one_of(&self.approver_roles, voter.roles.iter().map(String::as_str))
+            || contains_any_name(&self.approvers, voter.names())
+            || contains_any_name(&self.approver_roles, voter.roles.iter().map(String::as_str))
     }
 }
 
 /// Whether `voter` may approve or reject this. Rejecting one's own job is what
 /// cancelling is for, so both are refused alike.
 pub fn may_vote(voter: &Voter, approval: &Approval) -> Result<(), Refusal> {
-    if authors(approval).any(|author| voter.names().any(|name| name.eq_ignore_ascii_case(author))) {
+    if job_authors(approval)
+        .any(|author| voter.names().any(|name| name.eq_ignore_ascii_case(author)))
+    {
         return Err(Refusal::Own);
     }
     if !approval.permitted.permits(voter) {
@@ -91,7 +93,7 @@ fn has_unverified_sender(approval: &Approval) -> bool {
 
 /// Everybody whose job it is, by every name: who submitted it and for whom, and whoever
 /// did so before it was retried. A sender on the bus may be a person with a key, too.
-fn authors(approval: &Approval) -> impl Iterator<Item = &str> {
+fn job_authors(approval: &Approval) -> impl Iterator<Item = &str> {
     [
         &approval.submitted_by,
         &approval.submitted_principal,

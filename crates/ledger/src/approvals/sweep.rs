@@ -7,10 +7,10 @@
 use airlock_model::{Decision, JobId, Shard, Verdict};
 use sqlx::{PgConnection, Row};
 
-use crate::approvals::hold::Ask;
-use crate::approvals::vote::{changed, close, end_denied};
-use crate::approvals::{Approval, ApprovalStatus, COLUMNS, FROM, read};
-use crate::error::{Doing, LedgerError};
+use crate::approvals::hold::NewApproval;
+use crate::approvals::vote::{close_approval, deny_held_job, log_job_change};
+use crate::approvals::{Approval, ApprovalStatus, COLUMNS, FROM, approval_from_row};
+use crate::error::{ErrorContext, LedgerError};
 use crate::log::audit::{self, NewAudit};
 use crate::{LeaderLedger, Ledger, ts};
 
@@ -41,7 +41,7 @@ impl LeaderLedger {
     /// Denies held jobs whose request has expired; which ones.
     pub async fn expire_approvals(&self, limit: u32) -> Result<Vec<JobId>, LedgerError> {
         let due: Vec<(String, i32)> = self
-            .bounded("looking for expired approvals", async {
+            .with_timeout("looking for expired approvals", async {
                 sqlx::query_as(
                     "SELECT job_id, round FROM approval
                      WHERE shard = $1 AND status = 1 AND expires_at <= clock_timestamp()
@@ -56,35 +56,35 @@ impl LeaderLedger {
         let mut done = Vec::new();
         for (id, round) in due {
             let id = JobId::new(id).map_err(|e| LedgerError::Corrupt(e.to_string()))?;
-            if self.expire_one(&id, round).await? {
+            if self.expire_approval(&id, round).await? {
                 done.push(id);
             }
         }
         Ok(done)
     }
 
-    async fn expire_one(&self, id: &JobId, round: i32) -> Result<bool, LedgerError> {
-        self.fenced("expiring an approval", async |tx| {
-            let Some((approval, shard, attempts)) = lock(tx, id, round).await? else {
+    async fn expire_approval(&self, id: &JobId, round: i32) -> Result<bool, LedgerError> {
+        self.run_fenced("expiring an approval", async |tx| {
+            let Some((approval, shard, attempts)) = lock_held_job(tx, id, round).await? else {
                 return Ok(false);
             };
             let now: ts::Ts = sqlx::query_scalar("SELECT clock_timestamp()")
                 .fetch_one(&mut *tx)
                 .await
-                .doing("asking for the time")?;
+                .context("asking for the time")?;
             if approval.expires_at > now.0 {
                 return Ok(false);
             }
             let reason = format!(
                 "nobody approved it in time: {} of {} had, when it expired at {}",
-                approval.approvals(),
+                approval.approval_count(),
                 approval.quorum,
                 approval.expires_at
             );
-            close(tx, &approval, ApprovalStatus::Expired, &reason).await?;
-            end_denied(tx, &approval, "approval_expired", &reason, attempts).await?;
-            tell(tx, "approval.expired", &approval, &reason).await?;
-            changed(tx, shard, id).await?;
+            close_approval(tx, &approval, ApprovalStatus::Expired, &reason).await?;
+            deny_held_job(tx, &approval, "approval_expired", &reason, attempts).await?;
+            audit_approval(tx, "approval.expired", &approval, &reason).await?;
+            log_job_change(tx, shard, id).await?;
             Ok(true)
         })
         .await
@@ -94,7 +94,7 @@ impl LeaderLedger {
     pub async fn withdraw_approvals(&self) -> Result<u64, LedgerError> {
         const DOING: &str = "closing approvals of ended jobs";
         let done = self
-            .fenced(DOING, async |tx| {
+            .run_fenced(DOING, async |tx| {
                 sqlx::query(
                     "WITH gone AS (
                         UPDATE approval a SET status = 7, decided_at = s.finished_at,
@@ -112,7 +112,7 @@ impl LeaderLedger {
                 .bind(self.shard.0 as i16)
                 .execute(tx)
                 .await
-                .doing(DOING)
+                .context(DOING)
             })
             .await?;
         Ok(done.rows_affected())
@@ -123,7 +123,7 @@ impl Ledger {
     /// How many requests wait for somebody.
     pub async fn pending_approvals(&self, shard: Shard) -> Result<u64, LedgerError> {
         let count: i64 = self
-            .bounded("counting approvals", async {
+            .with_timeout("counting approvals", async {
                 sqlx::query_scalar("SELECT count(*) FROM approval WHERE shard = $1 AND status = 1")
                     .bind(shard.0 as i16)
                     .fetch_one(&self.pool)
@@ -135,7 +135,7 @@ impl Ledger {
 
     /// Held jobs that were last judged by another policy than `snapshot`, in the order
     /// of their ids.
-    pub async fn held_under_other(
+    pub async fn held_under_other_policy(
         &self,
         shard: Shard,
         snapshot: &str,
@@ -143,7 +143,7 @@ impl Ledger {
         limit: u32,
     ) -> Result<Vec<HeldJob>, LedgerError> {
         let rows = self
-            .bounded("looking for jobs held under an older policy", async {
+            .with_timeout("looking for jobs held under an older policy", async {
                 sqlx::query(
                     "SELECT a.job_id, a.round, a.rule_hash, a.policy_snapshot
                      FROM approval a JOIN job_state s USING (job_id)
@@ -161,14 +161,14 @@ impl Ledger {
             .await?;
         rows.iter()
             .map(|row| {
-                let corrupt = |e: sqlx::Error| LedgerError::Corrupt(e.to_string());
-                let id: String = row.try_get(0).map_err(corrupt)?;
-                let round: i32 = row.try_get(1).map_err(corrupt)?;
+                let corrupt_error = |e: sqlx::Error| LedgerError::Corrupt(e.to_string());
+                let id: String = row.try_get(0).map_err(corrupt_error)?;
+                let round: i32 = row.try_get(1).map_err(corrupt_error)?;
                 Ok(HeldJob {
                     job_id: JobId::new(id).map_err(|e| LedgerError::Corrupt(e.to_string()))?,
                     round: u32::try_from(round).unwrap_or(0),
-                    rule_hash: row.try_get(2).map_err(corrupt)?,
-                    policy_snapshot: row.try_get(3).map_err(corrupt)?,
+                    rule_hash: row.try_get(2).map_err(corrupt_error)?,
+                    policy_snapshot: row.try_get(3).map_err(corrupt_error)?,
                 })
             })
             .collect()
@@ -180,24 +180,28 @@ impl LeaderLedger {
     /// content keeps the request, a deny denies, an allow releases, another rule asks
     /// anew. Nothing, when the job was judged by another policy since `held` was read: the
     /// answer may be of one that is no longer in force.
-    pub async fn rejudge(
+    pub async fn apply_reevaluation(
         &self,
         held: &HeldJob,
         verdict: &Verdict,
     ) -> Result<Reevaluated, LedgerError> {
-        self.fenced("judging a held job again", async |tx| {
-            match lock(tx, &held.job_id, held.round as i32).await? {
-                Some(locked) if locked.0.policy_snapshot == held.policy_snapshot => {
-                    judge_again(tx, locked, verdict).await
-                }
-                Some(_) | None => Ok(Reevaluated::Nothing),
+        self.run_fenced("judging a held job again", async |tx| match lock_held_job(
+            tx,
+            &held.job_id,
+            held.round as i32,
+        )
+        .await?
+        {
+            Some(locked) if locked.0.policy_snapshot == held.policy_snapshot => {
+                apply_verdict_to_held(tx, locked, verdict).await
             }
+            Some(_) | None => Ok(Reevaluated::Nothing),
         })
         .await
     }
 }
 
-async fn judge_again(
+async fn apply_verdict_to_held(
     tx: &mut PgConnection,
     (approval, shard, attempts): (Approval, i16, i32),
     verdict: &Verdict,
@@ -206,25 +210,25 @@ async fn judge_again(
     let done = match verdict.decision {
         Decision::Deny => {
             let reason = &verdict.reason;
-            close(tx, &approval, ApprovalStatus::Denied, reason).await?;
-            note(tx, &approval.job_id, verdict).await?;
-            end_denied(tx, &approval, "safety_denied", reason, attempts).await?;
-            tell(tx, "approval.denied", &approval, reason).await?;
-            changed(tx, shard, &approval.job_id).await?;
+            close_approval(tx, &approval, ApprovalStatus::Denied, reason).await?;
+            update_job_verdict(tx, &approval.job_id, verdict).await?;
+            deny_held_job(tx, &approval, "safety_denied", reason, attempts).await?;
+            audit_approval(tx, "approval.denied", &approval, reason).await?;
+            log_job_change(tx, shard, &approval.job_id).await?;
             Reevaluated::Denied
         }
         Decision::Allow | Decision::AllowWithConstraints => {
             let reason = format!("the policy {snapshot} no longer asks for approval");
-            close(tx, &approval, ApprovalStatus::Released, &reason).await?;
-            release(tx, &approval.job_id, &reason).await?;
-            tell(tx, "approval.released", &approval, &reason).await?;
-            changed(tx, shard, &approval.job_id).await?;
+            close_approval(tx, &approval, ApprovalStatus::Released, &reason).await?;
+            release_held_job(tx, &approval.job_id, &reason).await?;
+            audit_approval(tx, "approval.released", &approval, &reason).await?;
+            log_job_change(tx, shard, &approval.job_id).await?;
             Reevaluated::Released
         }
         Decision::RequireApproval
             if !verdict.rule_hash.is_empty() && verdict.rule_hash == approval.rule_hash =>
         {
-            keep(tx, &approval, snapshot).await?;
+            set_policy_snapshot(tx, &approval, snapshot).await?;
             Reevaluated::Kept
         }
         Decision::RequireApproval => {
@@ -232,10 +236,10 @@ async fn judge_again(
                 "the policy {snapshot} asks anew, by rule {}",
                 verdict.rule_id
             );
-            close(tx, &approval, ApprovalStatus::Superseded, &reason).await?;
-            note(tx, &approval.job_id, verdict).await?;
-            ask_anew(tx, &approval, verdict, shard).await?;
-            tell(tx, "approval.superseded", &approval, &reason).await?;
+            close_approval(tx, &approval, ApprovalStatus::Superseded, &reason).await?;
+            update_job_verdict(tx, &approval.job_id, verdict).await?;
+            insert_next_round(tx, &approval, verdict, shard).await?;
+            audit_approval(tx, "approval.superseded", &approval, &reason).await?;
             Reevaluated::AskedAnew
         }
         // Neither says anything about the job.
@@ -246,7 +250,7 @@ async fn judge_again(
 
 /// The request, if the job is still held on it, with the job's row locked; and the job's
 /// shard and attempts.
-async fn lock(
+async fn lock_held_job(
     tx: &mut PgConnection,
     id: &JobId,
     round: i32,
@@ -257,7 +261,7 @@ async fn lock(
     .bind(id.as_str())
     .fetch_optional(&mut *tx)
     .await
-    .doing("locking a held job")?;
+    .context("locking a held job")?;
     let Some((shard, attempts)) = row else {
         return Ok(None);
     };
@@ -268,14 +272,18 @@ async fn lock(
         .bind(round)
         .fetch_optional(&mut *tx)
         .await
-        .doing("reading an approval")?;
-    let approval = row.as_ref().map(read).transpose()?;
+        .context("reading an approval")?;
+    let approval = row.as_ref().map(approval_from_row).transpose()?;
     Ok(approval.map(|a| (a, shard, attempts)))
 }
 
 /// The job's own record of who decided, for whoever looks at the job.
-async fn note(tx: &mut PgConnection, id: &JobId, verdict: &Verdict) -> Result<(), LedgerError> {
-    let clean = |text: &str| text.replace('\0', "\u{fffd}");
+async fn update_job_verdict(
+    tx: &mut PgConnection,
+    id: &JobId,
+    verdict: &Verdict,
+) -> Result<(), LedgerError> {
+    let replace_nul = |text: &str| text.replace('\0', "\u{fffd}");
     sqlx::query(
         "UPDATE job_state SET decision = $2, rule_id = $3, rule_hash = $4, policy_snapshot = $5,
              decision_reason = $6, decided_at = $7, reason = $6
@@ -283,18 +291,22 @@ async fn note(tx: &mut PgConnection, id: &JobId, verdict: &Verdict) -> Result<()
     )
     .bind(id.as_str())
     .bind(verdict.decision.code())
-    .bind(clean(&verdict.rule_id))
-    .bind(clean(&verdict.rule_hash))
-    .bind(clean(&verdict.snapshot))
-    .bind(clean(&verdict.reason))
+    .bind(replace_nul(&verdict.rule_id))
+    .bind(replace_nul(&verdict.rule_hash))
+    .bind(replace_nul(&verdict.snapshot))
+    .bind(replace_nul(&verdict.reason))
     .bind(ts::Ts(verdict.decided_at))
     .execute(tx)
     .await
-    .doing("noting a new judgement")?;
+    .context("noting a new judgement")?;
     Ok(())
 }
 
-async fn release(tx: &mut PgConnection, id: &JobId, reason: &str) -> Result<(), LedgerError> {
+async fn release_held_job(
+    tx: &mut PgConnection,
+    id: &JobId,
+    reason: &str,
+) -> Result<(), LedgerError> {
     sqlx::query(
         "UPDATE job_state SET state = 1, reason_code = 'approval_released', reason = $2,
              not_before = NULL
@@ -304,11 +316,11 @@ async fn release(tx: &mut PgConnection, id: &JobId, reason: &str) -> Result<(), 
     .bind(reason)
     .execute(tx)
     .await
-    .doing("releasing a held job")?;
+    .context("releasing a held job")?;
     Ok(())
 }
 
-async fn keep(
+async fn set_policy_snapshot(
     tx: &mut PgConnection,
     approval: &Approval,
     snapshot: &str,
@@ -319,17 +331,17 @@ async fn keep(
         .bind(snapshot)
         .execute(tx)
         .await
-        .doing("keeping an approval under a new policy")?;
+        .context("keeping an approval under a new policy")?;
     Ok(())
 }
 
-async fn ask_anew(
+async fn insert_next_round(
     tx: &mut PgConnection,
     approval: &Approval,
     verdict: &Verdict,
     shard: i16,
 ) -> Result<(), LedgerError> {
-    let ask = Ask::of(verdict);
+    let request = NewApproval::from_verdict(verdict);
     sqlx::query(
         "INSERT INTO approval (job_id, round, shard, tenant, job_hash, rule_id, rule_hash,
                                policy_snapshot, reason, quorum, terms, requested_at, expires_at)
@@ -341,20 +353,20 @@ async fn ask_anew(
     .bind(shard)
     .bind(approval.tenant.as_str())
     .bind(&approval.job_hash)
-    .bind(&ask.rule_id)
-    .bind(&ask.rule_hash)
-    .bind(&ask.snapshot)
-    .bind(&ask.reason)
-    .bind(ask.quorum)
-    .bind(&ask.terms)
-    .bind(ask.expires_s)
+    .bind(&request.rule_id)
+    .bind(&request.rule_hash)
+    .bind(&request.snapshot)
+    .bind(&request.reason)
+    .bind(request.quorum)
+    .bind(&request.terms)
+    .bind(request.expires_s)
     .execute(tx)
     .await
-    .doing("asking for an approval anew")?;
+    .context("asking for an approval anew")?;
     Ok(())
 }
 
-async fn tell(
+async fn audit_approval(
     tx: &mut PgConnection,
     kind: &'static str,
     approval: &Approval,
@@ -371,5 +383,5 @@ async fn tell(
             "reason": reason,
         }),
     };
-    audit::insert(tx, &entry).await
+    audit::insert_audit_entry(tx, &entry).await
 }

@@ -10,9 +10,9 @@ use airlock_model::{JobId, JobState, TenantId};
 use sqlx::{PgConnection, Postgres, Row, Transaction};
 
 use crate::approvals::rules::{Refusal, Voter, may_vote};
-use crate::approvals::{Approval, ApprovalStatus, COLUMNS, FROM, read};
+use crate::approvals::{Approval, ApprovalStatus, COLUMNS, FROM, approval_from_row};
 use crate::dlq::dead_letters::{self, NewDeadLetter};
-use crate::error::{Doing, LedgerError};
+use crate::error::{ErrorContext, LedgerError};
 use crate::log::audit::{self, NewAudit};
 use crate::{Ledger, ts};
 
@@ -57,13 +57,13 @@ pub enum VoteOutcome {
 impl Ledger {
     pub async fn vote(&self, vote: &NewVote<'_>) -> Result<VoteOutcome, LedgerError> {
         let doing = "voting on a job";
-        match tokio::time::timeout(self.op_timeout, self.voting(vote)).await {
+        match tokio::time::timeout(self.op_timeout, self.vote_in_transaction(vote)).await {
             Ok(done) => done,
             Err(_) => Err(LedgerError::timeout(doing, self.op_timeout)),
         }
     }
 
-    async fn voting(&self, vote: &NewVote<'_>) -> Result<VoteOutcome, LedgerError> {
+    async fn vote_in_transaction(&self, vote: &NewVote<'_>) -> Result<VoteOutcome, LedgerError> {
         let mut tx = self.begin_logged("beginning a vote").await?;
         // The job's row first, as everybody locks: whoever holds it has the job.
         let row = sqlx::query(
@@ -74,33 +74,33 @@ impl Ledger {
         .bind(vote.tenant.map(TenantId::as_str))
         .fetch_optional(&mut *tx)
         .await
-        .doing("locking a job to vote on")?;
+        .context("locking a job to vote on")?;
         let Some(row) = row else {
             return Ok(VoteOutcome::NotFound);
         };
-        let state: i16 = row.try_get(0).doing("reading a job's state")?;
-        let shard: i16 = row.try_get(1).doing("reading a job's shard")?;
-        let attempts: i32 = row.try_get(2).doing("reading a job's attempts")?;
+        let state: i16 = row.try_get(0).context("reading a job's state")?;
+        let shard: i16 = row.try_get(1).context("reading a job's shard")?;
+        let attempts: i32 = row.try_get(2).context("reading a job's attempts")?;
         let state = JobState::from_code(state)
             .ok_or_else(|| LedgerError::Corrupt(format!("state {state}")))?;
-        let Some(approval) = current(&mut tx, vote.job_id).await? else {
+        let Some(approval) = latest_approval(&mut tx, vote.job_id).await? else {
             return Ok(VoteOutcome::NotHeld(state));
         };
-        if let Some(refused) = judge(&mut tx, vote, &approval, state).await? {
+        if let Some(refused) = check_vote(&mut tx, vote, &approval, state).await? {
             return Ok(refused);
         }
-        record(&mut tx, vote, &approval).await?;
-        let approved = vote.approve && approval.approvals() + 1 >= approval.quorum as usize;
+        insert_vote(&mut tx, vote, &approval).await?;
+        let approved = vote.approve && approval.approval_count() + 1 >= approval.quorum as usize;
         if approved {
-            reenter(&mut tx, &approval, vote, shard).await?;
+            release_approved_job(&mut tx, &approval, vote, shard).await?;
         } else if !vote.approve {
-            deny(&mut tx, &approval, vote, shard, attempts).await?;
+            reject_job(&mut tx, &approval, vote, shard, attempts).await?;
         }
-        let after = current(&mut tx, vote.job_id)
+        let after = latest_approval(&mut tx, vote.job_id)
             .await?
             .map(Box::new)
             .ok_or_else(|| LedgerError::Corrupt(format!("no approval of {}", vote.job_id)))?;
-        tx.commit().await.doing("committing a vote")?;
+        tx.commit().await.context("committing a vote")?;
         Ok(if approved {
             VoteOutcome::Approved(after)
         } else if vote.approve {
@@ -111,18 +111,21 @@ impl Ledger {
     }
 }
 
-async fn current(tx: &mut PgConnection, id: &JobId) -> Result<Option<Approval>, LedgerError> {
+async fn latest_approval(
+    tx: &mut PgConnection,
+    id: &JobId,
+) -> Result<Option<Approval>, LedgerError> {
     let sql = format!("SELECT {COLUMNS} {FROM} WHERE a.job_id = $1 ORDER BY a.round DESC LIMIT 1");
     let row = sqlx::query(sqlx::AssertSqlSafe(sql))
         .bind(id.as_str())
         .fetch_optional(&mut *tx)
         .await
-        .doing("reading an approval")?;
-    row.as_ref().map(read).transpose()
+        .context("reading an approval")?;
+    row.as_ref().map(approval_from_row).transpose()
 }
 
 /// Whatever stands in the way of the vote.
-async fn judge(
+async fn check_vote(
     tx: &mut PgConnection,
     vote: &NewVote<'_>,
     approval: &Approval,
@@ -153,14 +156,14 @@ async fn judge(
     let now: ts::Ts = sqlx::query_scalar("SELECT clock_timestamp()")
         .fetch_one(&mut *tx)
         .await
-        .doing("asking for the time")?;
+        .context("asking for the time")?;
     if approval.expires_at <= now.0 {
         return Ok(Some(VoteOutcome::Expired(Box::new(approval.clone()))));
     }
     Ok(None)
 }
 
-async fn record(
+async fn insert_vote(
     tx: &mut PgConnection,
     vote: &NewVote<'_>,
     approval: &Approval,
@@ -179,7 +182,7 @@ async fn record(
     .bind(constraints)
     .execute(&mut *tx)
     .await
-    .doing("recording a vote")?;
+    .context("recording a vote")?;
     let entry = NewAudit {
         kind: if vote.approve {
             "approval.approved"
@@ -199,11 +202,11 @@ async fn record(
             "policy_snapshot": approval.policy_snapshot,
         }),
     };
-    audit::insert(tx, &entry).await
+    audit::insert_audit_entry(tx, &entry).await
 }
 
 /// The last voice: the job is PENDING again, and the leader hears of it.
-async fn reenter(
+async fn release_approved_job(
     tx: &mut Transaction<'_, Postgres>,
     approval: &Approval,
     vote: &NewVote<'_>,
@@ -217,7 +220,7 @@ async fn reenter(
         .collect();
     names.push(vote.voter.name());
     let reason = format!("approved by {}", names.join(", "));
-    close(tx, approval, ApprovalStatus::Approved, &reason).await?;
+    close_approval(tx, approval, ApprovalStatus::Approved, &reason).await?;
     sqlx::query(
         "UPDATE job_state SET state = 1, reason_code = 'approved', reason = $2, not_before = NULL
          WHERE job_id = $1 AND state = 5",
@@ -226,29 +229,29 @@ async fn reenter(
     .bind(&reason)
     .execute(&mut **tx)
     .await
-    .doing("letting an approved job in")?;
-    changed(tx, shard, &approval.job_id).await
+    .context("letting an approved job in")?;
+    log_job_change(tx, shard, &approval.job_id).await
 }
 
 /// Rejected: the job has ended.
-async fn deny(
+async fn reject_job(
     tx: &mut Transaction<'_, Postgres>,
     approval: &Approval,
     vote: &NewVote<'_>,
     shard: i16,
     attempts: i32,
 ) -> Result<(), LedgerError> {
-    let said = vote.reason.replace('\0', "\u{fffd}");
-    let reason = match said.is_empty() {
+    let voter_reason = vote.reason.replace('\0', "\u{fffd}");
+    let reason = match voter_reason.is_empty() {
         true => format!("rejected by {}", vote.voter.name()),
-        false => format!("rejected by {}: {said}", vote.voter.name()),
+        false => format!("rejected by {}: {voter_reason}", vote.voter.name()),
     };
-    close(tx, approval, ApprovalStatus::Rejected, &reason).await?;
-    end_denied(tx, approval, "approval_rejected", &reason, attempts).await?;
-    changed(tx, shard, &approval.job_id).await
+    close_approval(tx, approval, ApprovalStatus::Rejected, &reason).await?;
+    deny_held_job(tx, approval, "approval_rejected", &reason, attempts).await?;
+    log_job_change(tx, shard, &approval.job_id).await
 }
 
-pub(crate) async fn close(
+pub(crate) async fn close_approval(
     tx: &mut PgConnection,
     approval: &Approval,
     status: ApprovalStatus,
@@ -265,12 +268,12 @@ pub(crate) async fn close(
     .bind(reason)
     .execute(tx)
     .await
-    .doing("closing an approval")?;
+    .context("closing an approval")?;
     Ok(())
 }
 
 /// APPROVAL_REQUIRED → DENIED, with its dead letter.
-pub(crate) async fn end_denied(
+pub(crate) async fn deny_held_job(
     tx: &mut PgConnection,
     approval: &Approval,
     code: &str,
@@ -287,7 +290,7 @@ pub(crate) async fn end_denied(
     .bind(reason)
     .execute(&mut *tx)
     .await
-    .doing("denying a held job")?;
+    .context("denying a held job")?;
     let letter = NewDeadLetter {
         job_id: Some(approval.job_id.to_string()),
         tenant: Some(approval.tenant.to_string()),
@@ -298,10 +301,10 @@ pub(crate) async fn end_denied(
         attempts: u32::try_from(attempts).unwrap_or(0),
         ..NewDeadLetter::default()
     };
-    dead_letters::insert(tx, &[&letter]).await
+    dead_letters::insert_dead_letters(tx, &[&letter]).await
 }
 
-pub(crate) async fn changed(
+pub(crate) async fn log_job_change(
     tx: &mut PgConnection,
     shard: i16,
     job: &JobId,
@@ -311,6 +314,6 @@ pub(crate) async fn changed(
         .bind(vec![job.as_str()])
         .execute(tx)
         .await
-        .doing("appending to the change log")?;
+        .context("appending to the change log")?;
     Ok(())
 }

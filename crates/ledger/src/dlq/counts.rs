@@ -5,7 +5,7 @@ use std::time::Duration;
 use sqlx::Row;
 
 use crate::Ledger;
-use crate::error::{Doing, LedgerError};
+use crate::error::{ErrorContext, LedgerError};
 
 /// Dead letters of one reason and topic that nobody has tried again.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,9 +34,9 @@ FROM ranked GROUP BY 1, 2"#;
 
 impl Ledger {
     /// The `most` most frequent pairs of reason and topic by themselves, all others as one.
-    pub async fn open_letters(&self, most: u32) -> Result<Vec<OpenDeadLetters>, LedgerError> {
+    pub async fn open_dead_letters(&self, most: u32) -> Result<Vec<OpenDeadLetters>, LedgerError> {
         let rows = self
-            .bounded("counting dead letters", async {
+            .with_timeout("counting dead letters", async {
                 sqlx::query(COUNT)
                     .bind(i64::from(most))
                     .bind(OTHER)
@@ -56,6 +56,6 @@ impl Ledger {
                 })
             })
             .collect::<Result<_, sqlx::Error>>()
-            .doing("reading the count of dead letters")
+            .context("reading the count of dead letters")
     }
 }

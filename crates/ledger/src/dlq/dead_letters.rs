@@ -8,7 +8,7 @@ use bytes::Bytes;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
-use crate::error::{Doing, LedgerError};
+use crate::error::{ErrorContext, LedgerError};
 use crate::log::audit::Actor;
 use crate::ts::Ts;
 use crate::{LeaderLedger, Ledger};
@@ -118,8 +118,8 @@ macro_rules! bind_filter {
             .bind($filter.job_id.as_ref().map(airlock_model::JobId::as_str))
             .bind($filter.topic.as_ref().map(airlock_model::Topic::as_str))
             .bind($filter.reason_code.as_deref())
-            .bind(crate::ts::Ts::opt($filter.created_after))
-            .bind(crate::ts::Ts::opt($filter.created_before))
+            .bind(crate::ts::Ts::from_option($filter.created_after))
+            .bind(crate::ts::Ts::from_option($filter.created_before))
             .bind($filter.retried)
             .bind($filter.with_request)
             .bind($filter.up_to)
@@ -127,7 +127,7 @@ macro_rules! bind_filter {
 }
 
 /// Removes the letters that `which` selects and writes each down in the audit trail.
-fn remove(which: &str, actor: &str, key: &str) -> String {
+fn delete_and_audit_sql(which: &str, actor: &str, key: &str) -> String {
     format!(
         "WITH gone AS (
             DELETE FROM dead_letter d WHERE {which}
@@ -144,7 +144,7 @@ fn remove(which: &str, actor: &str, key: &str) -> String {
     )
 }
 
-pub(crate) async fn insert(
+pub(crate) async fn insert_dead_letters(
     conn: &mut sqlx::PgConnection,
     letters: &[&NewDeadLetter],
 ) -> Result<(), LedgerError> {
@@ -179,13 +179,13 @@ pub(crate) async fn insert(
         )
         .execute(conn)
         .await
-        .doing("writing dead letters")?;
+        .context("writing dead letters")?;
     Ok(())
 }
 
 impl Ledger {
     /// The newest letters first, below the id `before`.
-    pub async fn letters(
+    pub async fn dead_letters(
         &self,
         filter: &DeadLetterFilter,
         before: Option<i64>,
@@ -197,7 +197,7 @@ impl Ledger {
              ORDER BY d.id DESC LIMIT $11"
         );
         let rows = self
-            .bounded("listing dead letters", async {
+            .with_timeout("listing dead letters", async {
                 bind_filter!(sqlx::query(sqlx::AssertSqlSafe(sql)), filter)
                     .bind(before)
                     .bind(i64::from(limit))
@@ -206,13 +206,13 @@ impl Ledger {
             })
             .await?;
         rows.iter()
-            .map(read)
+            .map(dead_letter_from_row)
             .collect::<Result<_, sqlx::Error>>()
-            .doing("reading dead letters")
+            .context("reading dead letters")
     }
 
     /// One letter with its request; `None` when it is not there or another tenant's.
-    pub async fn letter(
+    pub async fn dead_letter(
         &self,
         tenant: Option<&TenantId>,
         id: i64,
@@ -222,7 +222,7 @@ impl Ledger {
              WHERE d.id = $1 AND ($2::text IS NULL OR d.tenant = $2)"
         );
         let row = self
-            .bounded("reading a dead letter", async {
+            .with_timeout("reading a dead letter", async {
                 sqlx::query(sqlx::AssertSqlSafe(sql))
                     .bind(id)
                     .bind(tenant.map(TenantId::as_str))
@@ -230,11 +230,11 @@ impl Ledger {
                     .await
             })
             .await?;
-        row.as_ref().map(whole).transpose()
+        row.as_ref().map(dead_letter_detail_from_row).transpose()
     }
 
     /// Whole letters, the oldest first, above the id `after`: for trying them again.
-    pub async fn whole_letters(
+    pub async fn dead_letter_details(
         &self,
         filter: &DeadLetterFilter,
         after: i64,
@@ -245,7 +245,7 @@ impl Ledger {
              WHERE {CONDITIONS} AND d.id > $10 ORDER BY d.id LIMIT $11"
         );
         let rows = self
-            .bounded("reading dead letters", async {
+            .with_timeout("reading dead letters", async {
                 bind_filter!(sqlx::query(sqlx::AssertSqlSafe(sql)), filter)
                     .bind(after)
                     .bind(i64::from(limit))
@@ -253,14 +253,14 @@ impl Ledger {
                     .await
             })
             .await?;
-        rows.iter().map(whole).collect()
+        rows.iter().map(dead_letter_detail_from_row).collect()
     }
 
     /// How many there are.
-    pub async fn count_letters(&self, filter: &DeadLetterFilter) -> Result<u64, LedgerError> {
+    pub async fn count_dead_letters(&self, filter: &DeadLetterFilter) -> Result<u64, LedgerError> {
         let sql = format!("SELECT count(*) FROM dead_letter d WHERE {CONDITIONS}");
         let n: i64 = self
-            .bounded("counting dead letters", async {
+            .with_timeout("counting dead letters", async {
                 bind_filter!(sqlx::query_scalar(sqlx::AssertSqlSafe(sql)), filter)
                     .fetch_one(&self.pool)
                     .await
@@ -270,19 +270,19 @@ impl Ledger {
     }
 
     /// Removes one letter; `false` when it is not there or another tenant's.
-    pub async fn delete_letter(
+    pub async fn delete_dead_letter(
         &self,
         tenant: Option<&TenantId>,
         id: i64,
         by: Actor<'_>,
     ) -> Result<bool, LedgerError> {
-        let sql = remove(
+        let sql = delete_and_audit_sql(
             "d.id = $1 AND ($2::text IS NULL OR d.tenant = $2)",
             "$3",
             "$4",
         );
         let gone: i64 = self
-            .bounded("removing a dead letter", async {
+            .with_timeout("removing a dead letter", async {
                 sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
                     .bind(id)
                     .bind(tenant.map(TenantId::as_str))
@@ -296,7 +296,7 @@ impl Ledger {
     }
 
     /// Removes at most `limit` of those the filter names; how many.
-    pub async fn delete_letters(
+    pub async fn delete_dead_letters(
         &self,
         filter: &DeadLetterFilter,
         limit: u32,
@@ -306,9 +306,9 @@ impl Ledger {
             "d.id IN (SELECT d.id FROM dead_letter d WHERE {CONDITIONS} \
              ORDER BY d.id LIMIT $10)"
         );
-        let sql = remove(&which, "$11", "$12");
+        let sql = delete_and_audit_sql(&which, "$11", "$12");
         let gone: i64 = self
-            .bounded("removing dead letters", async {
+            .with_timeout("removing dead letters", async {
                 bind_filter!(sqlx::query_scalar(sqlx::AssertSqlSafe(sql)), filter)
                     .bind(i64::from(limit))
                     .bind(by.name())
@@ -324,35 +324,35 @@ impl Ledger {
 impl LeaderLedger {
     /// Writes letters by themselves, for what is not part of a round (bus messages that
     /// cannot be read).
-    pub async fn put_letters(&self, letters: &[NewDeadLetter]) -> Result<(), LedgerError> {
+    pub async fn insert_dead_letters(&self, letters: &[NewDeadLetter]) -> Result<(), LedgerError> {
         let letters: Vec<&NewDeadLetter> = letters.iter().collect();
-        self.fenced("writing dead letters", async |tx| {
-            insert(tx, &letters).await
+        self.run_fenced("writing dead letters", async |tx| {
+            insert_dead_letters(tx, &letters).await
         })
         .await
     }
 
     /// Writes the letter of a job, unless there is one of it for this reason.
-    pub async fn put_letter_once(&self, letter: NewDeadLetter) -> Result<(), LedgerError> {
+    pub async fn insert_dead_letter_once(&self, letter: NewDeadLetter) -> Result<(), LedgerError> {
         const DOING: &str = "writing a dead letter once";
-        const THERE: &str = "SELECT 1 FROM dead_letter WHERE job_id = $1 AND reason_code = $2";
-        self.fenced(DOING, async |tx| {
-            let there = sqlx::query(THERE)
+        const EXISTING: &str = "SELECT 1 FROM dead_letter WHERE job_id = $1 AND reason_code = $2";
+        self.run_fenced(DOING, async |tx| {
+            let there = sqlx::query(EXISTING)
                 .bind(letter.job_id.as_deref())
                 .bind(&letter.reason_code)
                 .fetch_optional(&mut *tx)
                 .await
-                .doing(DOING)?;
+                .context(DOING)?;
             match there {
                 Some(_) => Ok(()),
-                None => insert(tx, &[&letter]).await,
+                None => insert_dead_letters(tx, &[&letter]).await,
             }
         })
         .await
     }
 }
 
-fn read(r: &PgRow) -> Result<DeadLetter, sqlx::Error> {
+fn dead_letter_from_row(r: &PgRow) -> Result<DeadLetter, sqlx::Error> {
     Ok(DeadLetter {
         id: r.try_get(0)?,
         job_id: r.try_get(1)?,
@@ -369,22 +369,22 @@ fn read(r: &PgRow) -> Result<DeadLetter, sqlx::Error> {
     })
 }
 
-fn whole(r: &PgRow) -> Result<DeadLetterDetail, LedgerError> {
+fn dead_letter_detail_from_row(r: &PgRow) -> Result<DeadLetterDetail, LedgerError> {
     let bytes = |i: usize| -> Result<Option<Vec<u8>>, LedgerError> {
-        r.try_get(i).doing("reading a dead letter")
+        r.try_get(i).context("reading a dead letter")
     };
     // A request that cannot be read may be what the letter is about.
     let spec = bytes(12)?.and_then(|spec| serde_json::from_slice(&spec).ok());
     Ok(DeadLetterDetail {
-        letter: read(r).doing("reading a dead letter")?,
+        letter: dead_letter_from_row(r).context("reading a dead letter")?,
         spec,
         payload: bytes(13)?.map(Bytes::from),
-        trace_id: r.try_get(14).doing("reading a dead letter")?,
+        trace_id: r.try_get(14).context("reading a dead letter")?,
         packet: bytes(15)?.map(Bytes::from),
         due_at: r
             .try_get::<Option<Ts>, _>(16)
-            .doing("reading a dead letter")?
+            .context("reading a dead letter")?
             .map(|t| t.0),
-        submitted_principal: r.try_get(17).doing("reading a dead letter")?,
+        submitted_principal: r.try_get(17).context("reading a dead letter")?,
     })
 }

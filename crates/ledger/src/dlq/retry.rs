@@ -10,7 +10,7 @@ use airlock_model::JobId;
 use sqlx::PgConnection;
 
 use crate::Ledger;
-use crate::error::{Doing, LedgerError};
+use crate::error::{ErrorContext, LedgerError};
 use crate::jobs::submit::{Columns, NewJob};
 use crate::log::audit::Actor;
 
@@ -29,7 +29,7 @@ pub enum Retried {
 }
 
 /// The idempotency key of a letter's second chance.
-pub fn retry_key(letter: i64) -> String {
+pub fn retry_idempotency_key(letter: i64) -> String {
     format!("dlq-retry:{letter}")
 }
 
@@ -56,8 +56,8 @@ FROM marked ORDER BY id"#;
 
 impl Ledger {
     /// Makes jobs of letters; the outcomes are in the order given. Each job carries
-    /// [`retry_key`] of its letter.
-    pub async fn retry_letters(
+    /// [`retry_idempotency_key`] of its letter.
+    pub async fn retry_dead_letters(
         &self,
         jobs: &[(i64, NewJob)],
         who: Actor<'_>,
@@ -66,27 +66,27 @@ impl Ledger {
             return Ok(Vec::new());
         }
         let limit = self.op_timeout;
-        match tokio::time::timeout(limit, self.second_chances(jobs, who)).await {
+        match tokio::time::timeout(limit, self.retry_in_transaction(jobs, who)).await {
             Ok(done) => done,
             Err(_) => Err(LedgerError::timeout("trying dead letters again", limit)),
         }
     }
 
-    async fn second_chances(
+    async fn retry_in_transaction(
         &self,
         jobs: &[(i64, NewJob)],
         who: Actor<'_>,
     ) -> Result<Vec<Retried>, LedgerError> {
         let mut tx = self.begin_logged("beginning a transaction").await?;
-        let letters = lock(&mut tx, jobs).await?;
+        let letters = lock_dead_letters(&mut tx, jobs).await?;
         let before = |id: i64| letters.iter().find(|l| l.0 == id);
         let mut fresh: Vec<&(i64, NewJob)> = jobs
             .iter()
             .filter(|(id, _)| before(*id).is_some_and(|(_, as_, _)| as_.is_none()))
             .collect();
         fresh.sort_by(|a, b| a.1.job_id.cmp(&b.1.job_id));
-        let columns = Columns::of(fresh.iter().map(|(_, job)| job))?;
-        let rows = columns.insert(&mut *tx).await.doing("accepting jobs")?;
+        let columns = Columns::from_jobs(fresh.iter().map(|(_, job)| job))?;
+        let rows = columns.insert(&mut *tx).await.context("accepting jobs")?;
         let accepted: std::collections::HashMap<_, _> = rows
             .into_iter()
             .map(|row| (row.job_id, row.waits))
@@ -104,8 +104,8 @@ impl Ledger {
             .bind(who.name().replace('\0', "\u{fffd}"))
             .execute(&mut *tx)
             .await
-            .doing("linking letters to their new jobs")?;
-        tx.commit().await.doing("committing second chances")?;
+            .context("linking letters to their new jobs")?;
+        tx.commit().await.context("committing second chances")?;
         jobs.iter()
             .map(|(id, job)| {
                 Ok(match before(*id) {
@@ -129,7 +129,7 @@ impl Ledger {
 
 /// The letters with the jobs they became, and whether those wait for their time; locked
 /// in the order of their ids.
-async fn lock(
+async fn lock_dead_letters(
     tx: &mut PgConnection,
     jobs: &[(i64, NewJob)],
 ) -> Result<Vec<(i64, Option<String>, bool)>, LedgerError> {
@@ -142,5 +142,5 @@ async fn lock(
     .bind(&ids)
     .fetch_all(tx)
     .await
-    .doing("looking for dead letters")
+    .context("looking for dead letters")
 }

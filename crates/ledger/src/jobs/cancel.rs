@@ -55,32 +55,38 @@ WITH target AS (
     FROM done d JOIN target t USING (job_id)
 )
 SELECT state FROM target"#
-        .replace(":in_flight", &states::all(JobState::is_in_flight))
-        .replace(":from", &states::before(&[JobEvent::Cancel]))
+        .replace(
+            ":in_flight",
+            &states::states_where_sql(JobState::is_in_flight),
+        )
+        .replace(":from", &states::source_states_sql(&[JobEvent::Cancel]))
         .replace(":cancelled", &RunEnd::Cancelled.code().to_string())
 });
 
 /// Postgres holds no NUL.
-fn clean(text: &str) -> String {
+fn replace_nul(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }
 
 impl Ledger {
-    pub async fn cancel(&self, request: CancelRequest<'_>) -> Result<CancelOutcome, LedgerError> {
+    pub async fn cancel_job(
+        &self,
+        request: CancelRequest<'_>,
+    ) -> Result<CancelOutcome, LedgerError> {
         let reason = if request.reason.is_empty() {
             format!("cancelled by {}", request.by.key)
         } else {
             format!("cancelled by {}: {}", request.by.key, request.reason)
         };
         let was: Option<i16> = self
-            .bounded("cancelling a job", async {
+            .with_timeout("cancelling a job", async {
                 sqlx::query_scalar(CANCEL.as_str())
                     .bind(request.job_id.as_str())
                     .bind(request.tenant.map(TenantId::as_str))
-                    .bind(clean(&reason))
-                    .bind(clean(request.by.name()))
-                    .bind(clean(request.by.key))
-                    .bind(clean(request.reason))
+                    .bind(replace_nul(&reason))
+                    .bind(replace_nul(request.by.name()))
+                    .bind(replace_nul(request.by.key))
+                    .bind(replace_nul(request.reason))
                     .fetch_optional(&self.pool)
                     .await
             })
@@ -98,10 +104,10 @@ impl Ledger {
     }
 
     /// The states of some jobs, for whoever waits for their end.
-    pub async fn states(&self, ids: &[JobId]) -> Result<Vec<(JobId, JobState)>, LedgerError> {
+    pub async fn job_states(&self, ids: &[JobId]) -> Result<Vec<(JobId, JobState)>, LedgerError> {
         let ids: Vec<&str> = ids.iter().map(JobId::as_str).collect();
         let rows: Vec<(String, i16)> = self
-            .bounded("reading states", async {
+            .with_timeout("reading states", async {
                 sqlx::query_as("SELECT job_id, state FROM job_state WHERE job_id = ANY($1)")
                     .bind(&ids)
                     .fetch_all(&self.pool)

@@ -6,7 +6,7 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 
 use crate::Ledger;
-use crate::error::{LedgerError, corrupt};
+use crate::error::{LedgerError, corrupt_error};
 use crate::ts::Ts;
 
 /// A job and the policy's last word on it.
@@ -67,7 +67,7 @@ impl Ledger {
             None => (None, ""),
         };
         let rows = self
-            .bounded("reading past decisions", async {
+            .with_timeout("reading past decisions", async {
                 sqlx::query(PAST)
                     .bind(tenant.map(TenantId::as_str))
                     .bind(Ts(since))
@@ -79,35 +79,35 @@ impl Ledger {
                     .await
             })
             .await?;
-        rows.iter().map(read).collect()
+        rows.iter().map(past_decision_from_row).collect()
     }
 }
 
-fn read(row: &PgRow) -> Result<PastDecision, LedgerError> {
-    let text = |name: &str| row.try_get::<String, _>(name).map_err(corrupt);
-    let maybe = |name: &str| -> Result<Option<String>, LedgerError> {
-        let value: Option<String> = row.try_get(name).map_err(corrupt)?;
+fn past_decision_from_row(row: &PgRow) -> Result<PastDecision, LedgerError> {
+    let text = |name: &str| row.try_get::<String, _>(name).map_err(corrupt_error);
+    let optional_text = |name: &str| -> Result<Option<String>, LedgerError> {
+        let value: Option<String> = row.try_get(name).map_err(corrupt_error)?;
         Ok(value.filter(|v| !v.is_empty()))
     };
     let time = |name: &str| -> Result<Timestamp, LedgerError> {
-        let at: Ts = row.try_get(name).map_err(corrupt)?;
+        let at: Ts = row.try_get(name).map_err(corrupt_error)?;
         Ok(at.0)
     };
-    let spec: Vec<u8> = row.try_get("spec").map_err(corrupt)?;
-    let payload: Option<Vec<u8>> = row.try_get("payload").map_err(corrupt)?;
-    let payload_len: i64 = row.try_get("payload_len").map_err(corrupt)?;
-    let decision: i16 = row.try_get("decision").map_err(corrupt)?;
+    let spec: Vec<u8> = row.try_get("spec").map_err(corrupt_error)?;
+    let payload: Option<Vec<u8>> = row.try_get("payload").map_err(corrupt_error)?;
+    let payload_len: i64 = row.try_get("payload_len").map_err(corrupt_error)?;
+    let decision: i16 = row.try_get("decision").map_err(corrupt_error)?;
     Ok(PastDecision {
-        job_id: JobId::new(text("job_id")?).map_err(corrupt)?,
-        tenant: TenantId::new(text("tenant")?).map_err(corrupt)?,
-        spec: serde_json::from_slice(&spec).map_err(corrupt)?,
+        job_id: JobId::new(text("job_id")?).map_err(corrupt_error)?,
+        tenant: TenantId::new(text("tenant")?).map_err(corrupt_error)?,
+        spec: serde_json::from_slice(&spec).map_err(corrupt_error)?,
         payload: payload.map(Bytes::from),
         payload_len: u64::try_from(payload_len).unwrap_or(0),
         created_at: time("created_at")?,
         decided_at: time("decided_at")?,
         decision: Decision::from_code(decision)
-            .ok_or_else(|| corrupt(format!("decision {decision}")))?,
-        rule_id: maybe("rule_id")?,
-        policy_snapshot: maybe("policy_snapshot")?,
+            .ok_or_else(|| corrupt_error(format!("decision {decision}")))?,
+        rule_id: optional_text("rule_id")?,
+        policy_snapshot: optional_text("policy_snapshot")?,
     })
 }

@@ -8,7 +8,7 @@ use airlock_model::{JobState, Timestamp};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
-use crate::error::{Doing, LedgerError};
+use crate::error::{ErrorContext, LedgerError};
 use crate::jobs::query::JobView;
 use crate::ts::Ts;
 
@@ -25,8 +25,8 @@ pub struct HistoryEntry {
 
 /// Past runs as arrays, oldest first; all NULL when there are none.
 pub(crate) const COLUMNS: &str = "past.attempts, past.workers, past.scheduled, past.dispatched, \
-     past.running, past.ended, past.outcomes, past.reasons, asked.held, asked.back, asked.why, \
-     asked.said";
+     past.running, past.ended, past.outcomes, past.reasons, asked.held, asked.resumed_at, asked.reasons, \
+     asked.resolution";
 
 /// How many [`COLUMNS`] there are.
 pub(crate) const WIDTH: usize = 12;
@@ -40,10 +40,10 @@ pub(crate) const JOIN: &str = "CROSS JOIN LATERAL (\
      FROM (SELECT * FROM job_attempt a WHERE a.job_id = r.job_id \
            ORDER BY a.ended_at, a.attempt) AS runs) AS past \
      CROSS JOIN LATERAL (\
-     SELECT array_agg(requested_at) AS held, array_agg(back) AS back, array_agg(reason) AS why, \
-            array_agg(decided_reason) AS said \
+     SELECT array_agg(requested_at) AS held, array_agg(resumed_at) AS resumed_at, array_agg(reason) AS reasons, \
+            array_agg(decided_reason) AS resolution \
      FROM (SELECT p.requested_at, p.reason, p.decided_reason, \
-                  CASE WHEN p.status = 8 THEN p.decided_at ELSE p.approved_at END AS back \
+                  CASE WHEN p.status = 8 THEN p.decided_at ELSE p.approved_at END AS resumed_at \
            FROM approval p WHERE p.job_id = r.job_id ORDER BY p.round) AS rounds) AS asked";
 
 /// When the current or last run took its states.
@@ -55,42 +55,44 @@ pub(crate) struct Times {
 }
 
 /// Reads the history; [`COLUMNS`] begin at `first`.
-pub(crate) fn read(
+pub(crate) fn history_from_row(
     view: &JobView,
     times: Times,
     row: &PgRow,
     first: usize,
 ) -> Result<Vec<HistoryEntry>, LedgerError> {
-    let mut h = History::default();
-    h.push(JobState::Pending, Some(view.created_at), 0, None, None);
-    let mut asked = asked(row, first + 8).doing("reading past approvals")?;
-    if asked.is_empty() {
+    let mut history = History::default();
+    history.push(JobState::Pending, Some(view.created_at), 0, None, None);
+    let mut rounds = approval_rounds_from_row(row, first + 8).context("reading past approvals")?;
+    if rounds.is_empty() {
         // Held by a version that kept no requests.
-        asked.extend(times.held.map(|held| Asked {
+        rounds.extend(times.held.map(|held| ApprovalRound {
             held,
-            back: None,
-            why: view.decision_reason.clone().unwrap_or_default(),
-            said: None,
+            resumed_at: None,
+            reason: view.decision_reason.clone().unwrap_or_default(),
+            resolution: None,
         }));
     }
-    let mut asked = asked.into_iter().peekable();
-    for run in past(row, first).doing("reading past attempts")? {
-        while let Some(ask) = asked.next_if(|ask| run.scheduled.is_some_and(|at| ask.held < at)) {
-            h.ask(ask, run.attempt.saturating_sub(1));
+    let mut rounds = rounds.into_iter().peekable();
+    for run in past_runs_from_row(row, first).context("reading past attempts")? {
+        while let Some(round) =
+            rounds.next_if(|round| run.scheduled.is_some_and(|at| round.held < at))
+        {
+            history.push_approval_round(round, run.attempt.saturating_sub(1));
         }
-        h.run(
+        history.push_run(
             run.attempt,
             Some(run.worker),
             run.scheduled,
             run.dispatched,
             run.running,
         );
-        h.push(
+        history.push(
             JobState::Pending,
             Some(run.ended),
             run.attempt,
             None,
-            Some(run.why),
+            Some(run.reason),
         );
     }
     let begun = if times.scheduled.is_some() {
@@ -98,10 +100,10 @@ pub(crate) fn read(
     } else {
         view.attempt
     };
-    for ask in asked {
-        h.ask(ask, begun);
+    for round in rounds {
+        history.push_approval_round(round, begun);
     }
-    h.run(
+    history.push_run(
         view.attempt,
         view.worker_id.clone(),
         times.scheduled,
@@ -109,7 +111,7 @@ pub(crate) fn read(
         times.running,
     );
     if view.state.is_final() {
-        h.push(
+        history.push(
             view.state,
             view.finished_at,
             view.attempt,
@@ -117,7 +119,7 @@ pub(crate) fn read(
             view.reason.clone(),
         );
     }
-    Ok(h.0)
+    Ok(history.0)
 }
 
 struct PastRun {
@@ -127,39 +129,39 @@ struct PastRun {
     dispatched: Option<Timestamp>,
     running: Option<Timestamp>,
     ended: Timestamp,
-    why: String,
+    reason: String,
 }
 
 /// A time in which people were asked.
-struct Asked {
+struct ApprovalRound {
     held: Timestamp,
     /// When it was PENDING again, if it was.
-    back: Option<Timestamp>,
-    why: String,
-    said: Option<String>,
+    resumed_at: Option<Timestamp>,
+    reason: String,
+    resolution: Option<String>,
 }
 
-fn asked(row: &PgRow, first: usize) -> Result<Vec<Asked>, sqlx::Error> {
+fn approval_rounds_from_row(row: &PgRow, first: usize) -> Result<Vec<ApprovalRound>, sqlx::Error> {
     let Some(held) = row.try_get::<Option<Vec<Ts>>, _>(first)? else {
         return Ok(Vec::new());
     };
-    let back: Vec<Option<Ts>> = row.try_get(first + 1)?;
-    let why: Vec<String> = row.try_get(first + 2)?;
-    let said: Vec<Option<String>> = row.try_get(first + 3)?;
+    let resumed_at: Vec<Option<Ts>> = row.try_get(first + 1)?;
+    let reasons: Vec<String> = row.try_get(first + 2)?;
+    let resolutions: Vec<Option<String>> = row.try_get(first + 3)?;
     Ok(held
         .into_iter()
-        .zip(back)
-        .zip(why.into_iter().zip(said))
-        .map(|((held, back), (why, said))| Asked {
+        .zip(resumed_at)
+        .zip(reasons.into_iter().zip(resolutions))
+        .map(|((held, resumed_at), (reason, resolution))| ApprovalRound {
             held: held.0,
-            back: back.map(|t| t.0),
-            why,
-            said,
+            resumed_at: resumed_at.map(|t| t.0),
+            reason,
+            resolution,
         })
         .collect())
 }
 
-fn past(row: &PgRow, first: usize) -> Result<Vec<PastRun>, sqlx::Error> {
+fn past_runs_from_row(row: &PgRow, first: usize) -> Result<Vec<PastRun>, sqlx::Error> {
     let Some(attempts) = row.try_get::<Option<Vec<i32>>, _>(first)? else {
         return Ok(Vec::new());
     };
@@ -175,11 +177,11 @@ fn past(row: &PgRow, first: usize) -> Result<Vec<PastRun>, sqlx::Error> {
         .zip(dispatched)
         .zip(running)
         .zip(ended);
-    let words = workers.into_iter().zip(outcomes).zip(reasons);
+    let descriptions = workers.into_iter().zip(outcomes).zip(reasons);
     Ok(attempts
         .into_iter()
         .zip(times)
-        .zip(words)
+        .zip(descriptions)
         .map(
             |(
                 (attempt, (((scheduled, dispatched), running), ended)),
@@ -192,7 +194,7 @@ fn past(row: &PgRow, first: usize) -> Result<Vec<PastRun>, sqlx::Error> {
                     dispatched: dispatched.map(|t| t.0),
                     running: running.map(|t| t.0),
                     ended: ended.0,
-                    why: format!("{outcome}: {reason}"),
+                    reason: format!("{outcome}: {reason}"),
                 }
             },
         )
@@ -226,15 +228,21 @@ impl History {
     }
 
     /// A round that follows another without a pause is the same wait, asked anew.
-    fn ask(&mut self, ask: Asked, attempt: u32) {
+    fn push_approval_round(&mut self, round: ApprovalRound, attempt: u32) {
         let held = JobState::ApprovalRequired;
         if self.0.last().is_none_or(|last| last.state != held) {
-            self.push(held, Some(ask.held), attempt, None, Some(ask.why));
+            self.push(held, Some(round.held), attempt, None, Some(round.reason));
         }
-        self.push(JobState::Pending, ask.back, attempt, None, ask.said);
+        self.push(
+            JobState::Pending,
+            round.resumed_at,
+            attempt,
+            None,
+            round.resolution,
+        );
     }
 
-    fn run(
+    fn push_run(
         &mut self,
         attempt: u32,
         worker: Option<String>,

@@ -12,7 +12,7 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
-use crate::error::{LedgerError, corrupt};
+use crate::error::{LedgerError, corrupt_error};
 use crate::ts::Ts;
 use crate::{LeaderLedger, Ledger};
 
@@ -72,7 +72,7 @@ pub struct Accepted {
 
 impl LoadedJob {
     /// As the ledger has a job that was just accepted, due at once and without a deadline.
-    pub fn accepted(job: Accepted) -> Self {
+    pub fn from_accepted(job: Accepted) -> Self {
         Self {
             job_id: job.job_id,
             tenant: job.tenant,
@@ -172,7 +172,7 @@ const NEXT_DUE: &str = "SELECT \
 impl Ledger {
     /// Jobs by id, with payloads up to `inline_limit` bytes. Unknown ids are left out, and
     /// so are rows that cannot be read: one of them must not stop the others.
-    pub async fn load(
+    pub async fn load_jobs(
         &self,
         ids: &[JobId],
         inline_limit: usize,
@@ -180,32 +180,32 @@ impl Ledger {
         let ids: Vec<&str> = ids.iter().map(JobId::as_str).collect();
         let inline = i32::try_from(inline_limit).unwrap_or(i32::MAX);
         let rows = self
-            .lines
-            .run("loading jobs", async |line| {
+            .hot_pool
+            .run("loading jobs", async |conn| {
                 let query = sqlx::query(BY_ID).bind(&ids).bind(inline);
-                query.fetch_all(line).await
+                query.fetch_all(conn).await
             })
             .await?;
-        Ok(readable(&rows))
+        Ok(jobs_from_readable_rows(&rows))
     }
 
     /// A page of all open jobs of a shard, in the order of their ids, and where the next
     /// page begins, when there is one. Rows that cannot be read are left out.
-    pub async fn open_page(
+    pub async fn open_jobs_page(
         &self,
         shard: Shard,
         after: Option<&JobId>,
         limit: u32,
     ) -> Result<(Vec<OpenJob>, Option<JobId>), LedgerError> {
-        let rows = self.open_rows(shard, after, limit).await?;
+        let rows = self.open_job_rows(shard, after, limit).await?;
         let last = match rows.last() {
             Some(row) if rows.len() >= limit as usize => {
-                let id: String = row.try_get(0).map_err(corrupt)?;
-                Some(JobId::new(id).map_err(corrupt)?)
+                let id: String = row.try_get(0).map_err(corrupt_error)?;
+                Some(JobId::new(id).map_err(corrupt_error)?)
             }
             Some(_) | None => None,
         };
-        Ok((readable(&rows), last))
+        Ok((jobs_from_readable_rows(&rows), last))
     }
 
     /// A page of all open jobs of a shard, in the order of their ids.
@@ -215,11 +215,11 @@ impl Ledger {
         after: Option<&JobId>,
         limit: u32,
     ) -> Result<Vec<OpenJob>, LedgerError> {
-        let rows = self.open_rows(shard, after, limit).await?;
-        rows.iter().map(read).collect()
+        let rows = self.open_job_rows(shard, after, limit).await?;
+        rows.iter().map(job_from_row).collect()
     }
 
-    async fn open_rows(
+    async fn open_job_rows(
         &self,
         shard: Shard,
         after: Option<&JobId>,
@@ -227,13 +227,13 @@ impl Ledger {
     ) -> Result<Vec<PgRow>, LedgerError> {
         // A plan that was made while the tables were small would read all of them for each
         // page.
-        self.lines
-            .run("reading open jobs", async |line| {
+        self.hot_pool
+            .run("reading open jobs", async |conn| {
                 sqlx::query(OPEN)
                     .bind(shard.0 as i16)
                     .bind(after.map_or("", JobId::as_str))
                     .bind(i64::from(limit))
-                    .fetch_all(line)
+                    .fetch_all(conn)
                     .await
             })
             .await
@@ -243,7 +243,7 @@ impl Ledger {
     pub async fn payloads(&self, ids: &[JobId]) -> Result<Vec<(JobId, Bytes)>, LedgerError> {
         let ids: Vec<&str> = ids.iter().map(JobId::as_str).collect();
         let rows: Vec<(String, Vec<u8>)> = self
-            .bounded("loading payloads", async {
+            .with_timeout("loading payloads", async {
                 sqlx::query_as(
                     "SELECT job_id, payload FROM job_request
                      WHERE job_id = ANY($1) AND payload IS NOT NULL",
@@ -254,27 +254,27 @@ impl Ledger {
             })
             .await?;
         rows.into_iter()
-            .map(|(id, p)| Ok((JobId::new(id).map_err(corrupt)?, Bytes::from(p))))
+            .map(|(id, p)| Ok((JobId::new(id).map_err(corrupt_error)?, Bytes::from(p))))
             .collect()
     }
 
     /// When the next delayed job is due, by the database's clock, and that clock.
-    pub async fn next_due(
+    pub async fn next_due_time(
         &self,
         shard: Shard,
     ) -> Result<(Option<Timestamp>, Timestamp), LedgerError> {
         let (due, now): (Option<Ts>, Ts) = self
-            .lines
-            .run("asking when the next job is due", async |line| {
+            .hot_pool
+            .run("asking when the next job is due", async |conn| {
                 let query = sqlx::query_as(NEXT_DUE).bind(shard.0 as i16);
-                query.fetch_one(line).await
+                query.fetch_one(conn).await
             })
             .await?;
         Ok((due.map(|t| t.0), now.0))
     }
 
     /// PENDING jobs older than `age_ms` that are due: what the replayer looks at.
-    pub async fn old_pending(
+    pub async fn old_pending_jobs(
         &self,
         shard: Shard,
         age_ms: u64,
@@ -282,7 +282,7 @@ impl Ledger {
         limit: u32,
     ) -> Result<Vec<JobId>, LedgerError> {
         let rows: Vec<String> = self
-            .bounded("looking for orphaned jobs", async {
+            .with_timeout("looking for orphaned jobs", async {
                 sqlx::query_scalar(
                     "SELECT s.job_id FROM job_state s JOIN job_request r USING (job_id)
                      WHERE s.open AND s.shard = $1 AND s.job_id > $2 AND s.state = 1
@@ -300,7 +300,7 @@ impl Ledger {
             })
             .await?;
         rows.into_iter()
-            .map(|id| JobId::new(id).map_err(corrupt))
+            .map(|id| JobId::new(id).map_err(corrupt_error))
             .collect()
     }
 }
@@ -309,7 +309,7 @@ impl LeaderLedger {
     /// Claims jobs whose time has come, in due order. Replicas and shards never claim
     /// the same one; a claimed job is an ordinary PENDING one from then on. Rows that
     /// cannot be read are left out.
-    pub async fn claim_due(
+    pub async fn claim_due_jobs(
         &self,
         limit: u32,
         inline_limit: usize,
@@ -318,24 +318,24 @@ impl LeaderLedger {
         let inline = i32::try_from(inline_limit).unwrap_or(i32::MAX);
         let (shard, epoch) = (self.shard.0 as i16, self.epoch.0 as i64);
         let rows = self
-            .lines
-            .run(DOING, async |line| {
+            .hot_pool
+            .run(DOING, async |conn| {
                 let query = sqlx::query(CLAIM).bind(shard).bind(inline);
                 let query = query.bind(i64::from(limit)).bind(epoch);
-                query.fetch_all(line).await
+                query.fetch_all(conn).await
             })
             .await?;
         // Nothing is due, or the fence did not hold.
-        if rows.is_empty() && !self.leads().await? {
-            return Err(self.refused());
+        if rows.is_empty() && !self.is_leader().await? {
+            return Err(self.mark_replaced());
         }
-        Ok(readable(&rows))
+        Ok(jobs_from_readable_rows(&rows))
     }
 
     /// Whether this term still leads, at the moment of asking.
-    async fn leads(&self) -> Result<bool, LedgerError> {
+    async fn is_leader(&self) -> Result<bool, LedgerError> {
         let (shard, epoch) = (self.shard.0 as i16, self.epoch.0 as i64);
-        self.bounded("asking whether this term leads", async {
+        self.with_timeout("asking whether this term leads", async {
             sqlx::query_scalar(
                 "SELECT EXISTS (SELECT 1 FROM leadership WHERE shard = $1 AND epoch = $2)",
             )
@@ -349,10 +349,10 @@ impl LeaderLedger {
 }
 
 /// What can be read of these; the rest is said out loud, and ended by the reconciler.
-fn readable(rows: &[PgRow]) -> Vec<LoadedJob> {
+fn jobs_from_readable_rows(rows: &[PgRow]) -> Vec<LoadedJob> {
     let mut jobs = Vec::with_capacity(rows.len());
     for row in rows {
-        match read(row) {
+        match job_from_row(row) {
             Ok(job) => jobs.push(job),
             Err(error) => {
                 let id: String = row.try_get(0).unwrap_or_default();
@@ -365,64 +365,67 @@ fn readable(rows: &[PgRow]) -> Vec<LoadedJob> {
 
 /// A version from before the number was kept wrote the code alone; of a retry that is how
 /// the run before it ended.
-fn run_end_of(number: Option<i16>, reason_code: Option<&str>) -> Option<RunEnd> {
+fn run_end_from_columns(number: Option<i16>, reason_code: Option<&str>) -> Option<RunEnd> {
     match number {
         Some(number) => RunEnd::from_code(number),
         None => RunEnd::from_reason_code(reason_code?),
     }
 }
 
-fn read(row: &PgRow) -> Result<LoadedJob, LedgerError> {
+fn job_from_row(row: &PgRow) -> Result<LoadedJob, LedgerError> {
     let ts = |i: usize| -> Result<Option<Timestamp>, LedgerError> {
         Ok(row
             .try_get::<Option<Ts>, _>(i)
-            .map_err(corrupt)?
+            .map_err(corrupt_error)?
             .map(|t| t.0))
     };
-    let text = |i: usize| row.try_get::<String, _>(i).map_err(corrupt);
-    let maybe = |i: usize| row.try_get::<Option<String>, _>(i).map_err(corrupt);
-    let spec: Vec<u8> = row.try_get(2).map_err(corrupt)?;
-    let payload: Option<Vec<u8>> = row.try_get(3).map_err(corrupt)?;
-    let payload_len: i64 = row.try_get(4).map_err(corrupt)?;
-    let state: i16 = row.try_get(8).map_err(corrupt)?;
-    let attempt: i32 = row.try_get(9).map_err(corrupt)?;
-    let dispatch: Option<Uuid> = row.try_get(13).map_err(corrupt)?;
-    let constraints: Option<Vec<u8>> = row.try_get(22).map_err(corrupt)?;
-    let reason_code = maybe(20)?;
-    let run_end: Option<i16> = row.try_get(26).map_err(corrupt)?;
+    let text = |i: usize| row.try_get::<String, _>(i).map_err(corrupt_error);
+    let optional_text = |i: usize| row.try_get::<Option<String>, _>(i).map_err(corrupt_error);
+    let spec: Vec<u8> = row.try_get(2).map_err(corrupt_error)?;
+    let payload: Option<Vec<u8>> = row.try_get(3).map_err(corrupt_error)?;
+    let payload_len: i64 = row.try_get(4).map_err(corrupt_error)?;
+    let state: i16 = row.try_get(8).map_err(corrupt_error)?;
+    let attempt: i32 = row.try_get(9).map_err(corrupt_error)?;
+    let dispatch: Option<Uuid> = row.try_get(13).map_err(corrupt_error)?;
+    let constraints: Option<Vec<u8>> = row.try_get(22).map_err(corrupt_error)?;
+    let reason_code = optional_text(20)?;
+    let run_end: Option<i16> = row.try_get(26).map_err(corrupt_error)?;
     Ok(LoadedJob {
-        job_id: JobId::new(text(0)?).map_err(corrupt)?,
-        tenant: TenantId::new(text(1)?).map_err(corrupt)?,
-        spec: serde_json::from_slice(&spec).map_err(corrupt)?,
+        job_id: JobId::new(text(0)?).map_err(corrupt_error)?,
+        tenant: TenantId::new(text(1)?).map_err(corrupt_error)?,
+        spec: serde_json::from_slice(&spec).map_err(corrupt_error)?,
         payload: payload.map(Bytes::from),
         payload_len: u64::try_from(payload_len).unwrap_or(0),
         trace_id: text(5)?,
         traceparent: text(6)?,
         created_at: ts(7)?.unwrap_or_default(),
-        state: JobState::from_code(state).ok_or_else(|| corrupt(format!("state {state}")))?,
+        state: JobState::from_code(state).ok_or_else(|| corrupt_error(format!("state {state}")))?,
         attempt: Attempt(u32::try_from(attempt).unwrap_or(0)),
         due_at: ts(10)?,
-        waits: row.try_get(24).map_err(corrupt)?,
+        waits: row.try_get(24).map_err(corrupt_error)?,
         deadline_at: ts(11)?,
         not_before: ts(12)?,
         dispatch_id: dispatch.map(DispatchId),
-        worker: maybe(14)?.map(WorkerId::new).transpose().map_err(corrupt)?,
-        incarnation: maybe(15)?
+        worker: optional_text(14)?
+            .map(WorkerId::new)
+            .transpose()
+            .map_err(corrupt_error)?,
+        incarnation: optional_text(15)?
             .map(Incarnation::new)
             .transpose()
-            .map_err(corrupt)?,
+            .map_err(corrupt_error)?,
         scheduled_at: ts(16)?,
         dispatched_at: ts(17)?,
         running_at: ts(18)?,
         finished_at: ts(19)?,
-        run_end: run_end_of(run_end, reason_code.as_deref()),
+        run_end: run_end_from_columns(run_end, reason_code.as_deref()),
         reason_code,
-        reason: maybe(21)?,
-        rule_id: maybe(23)?,
+        reason: optional_text(21)?,
+        rule_id: optional_text(23)?,
         since: ts(25)?.unwrap_or_default(),
         constraints: constraints
             .map(|json| serde_json::from_slice(&json).map(Arc::new))
             .transpose()
-            .map_err(corrupt)?,
+            .map_err(corrupt_error)?,
     })
 }

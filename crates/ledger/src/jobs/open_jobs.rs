@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use airlock_model::TenantId;
 
 use crate::Ledger;
-use crate::error::{LedgerError, corrupt};
+use crate::error::{LedgerError, corrupt_error};
 
 /// Open jobs by tenant.
 pub type OpenByTenant = HashMap<TenantId, u64>;
@@ -28,14 +28,14 @@ impl Ledger {
     /// Counts the open jobs of all tenants.
     pub async fn count_open_jobs(&self) -> Result<OpenByTenant, LedgerError> {
         let rows: Vec<(String, i64)> = self
-            .bounded("counting open jobs", async {
+            .with_timeout("counting open jobs", async {
                 sqlx::query_as(OPEN).fetch_all(&self.pool).await
             })
             .await?;
         rows.into_iter()
             .filter(|(tenant, _)| !tenant.is_empty())
             .map(|(tenant, n)| {
-                let tenant = TenantId::new(tenant).map_err(corrupt)?;
+                let tenant = TenantId::new(tenant).map_err(corrupt_error)?;
                 Ok((tenant, u64::try_from(n).unwrap_or(0)))
             })
             .collect()
@@ -133,11 +133,11 @@ impl OpenJobs {
             },
         ];
         let room = |f: &Full| f.limit.saturating_sub(f.open);
-        let [tenants, everybodys] = &full;
-        let least = if room(tenants) <= room(everybodys) {
-            tenants
+        let [of_tenant, of_all] = &full;
+        let least = if room(of_tenant) <= room(of_all) {
+            of_tenant
         } else {
-            everybodys
+            of_all
         };
         let granted = room(least).min(wanted as u64);
         if granted > 0 {
@@ -161,7 +161,7 @@ impl OpenJobs {
     }
 
     /// Jobs that were admitted and did not come to be.
-    pub fn give_back(&self, tenant: &TenantId, n: usize) {
+    pub fn release(&self, tenant: &TenantId, n: usize) {
         let mut counts = self.counts();
         if let Some(count) = counts.tenants.get_mut(tenant) {
             count.meanwhile = count.meanwhile.saturating_sub(n as u64);
@@ -171,14 +171,18 @@ impl OpenJobs {
 
     /// Counts the ledger. What was counted before stays when that fails, and what is
     /// admitted is added to it.
-    pub async fn count(&self, ledger: &Ledger) -> Result<(), LedgerError> {
-        self.counting();
-        self.counted(&ledger.count_open_jobs().await?);
+    pub async fn recount(&self, ledger: &Ledger) -> Result<(), LedgerError> {
+        self.begin_recount();
+        self.finish_recount(&ledger.count_open_jobs().await?);
         Ok(())
     }
 
     /// Counts the ledger unless that was done within `every`.
-    pub async fn keep_counted(&self, ledger: &Ledger, every: Duration) -> Result<(), LedgerError> {
+    pub async fn recount_if_stale(
+        &self,
+        ledger: &Ledger,
+        every: Duration,
+    ) -> Result<(), LedgerError> {
         {
             let mut at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
             if at.is_some_and(|at| at.elapsed() < every) {
@@ -186,11 +190,11 @@ impl OpenJobs {
             }
             *at = Some(Instant::now());
         }
-        self.count(ledger).await
+        self.recount(ledger).await
     }
 
     /// The ledger is about to be counted.
-    fn counting(&self) {
+    fn begin_recount(&self) {
         let mut counts = self.counts();
         let Counts { tenants, all } = &mut *counts;
         for count in tenants.values_mut().chain([all]) {
@@ -199,7 +203,7 @@ impl OpenJobs {
     }
 
     /// The ledger was counted: what was admitted before that is in the number.
-    fn counted(&self, open: &OpenByTenant) {
+    fn finish_recount(&self, open: &OpenByTenant) {
         let mut counts = self.counts();
         counts.tenants.retain(|tenant, count| {
             count.counted = open.get(tenant).copied().unwrap_or(0);
@@ -249,7 +253,7 @@ mod tests {
             (granted, full.of_tenant, full.open, full.limit),
             (0, false, 5, 5)
         );
-        open.give_back(&acme, 1);
+        open.release(&acme, 1);
         assert_eq!(open.admit(&globex, 1), (1, None));
     }
 
@@ -261,16 +265,16 @@ mod tests {
         });
         let acme = tenant("acme");
         open.admit(&acme, 2);
-        open.counting();
+        open.begin_recount();
         open.admit(&acme, 1);
         // Both of the first two had been committed, and one of them has ended.
-        open.counted(&HashMap::from([(acme.clone(), 1)]));
+        open.finish_recount(&HashMap::from([(acme.clone(), 1)]));
         assert_eq!(open.admit(&acme, 3).0, 2);
-        open.counting();
+        open.begin_recount();
         // A count that failed changes nothing.
         assert_eq!(open.admit(&acme, 1).0, 0);
-        open.counting();
-        open.counted(&HashMap::new());
+        open.begin_recount();
+        open.finish_recount(&HashMap::new());
         assert_eq!(open.admit(&acme, 5).0, 4);
     }
 }

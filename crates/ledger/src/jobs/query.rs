@@ -6,7 +6,7 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 
 use crate::Ledger;
-use crate::error::{Doing, LedgerError, corrupt};
+use crate::error::{ErrorContext, LedgerError, corrupt_error};
 use crate::jobs::history::{self, HistoryEntry};
 use crate::jobs::page;
 use crate::reports::{self, JobReport};
@@ -96,7 +96,7 @@ impl Ledger {
             reports::JOIN,
         );
         let row = self
-            .bounded("reading a job", async {
+            .with_timeout("reading a job", async {
                 sqlx::query(sqlx::AssertSqlSafe(sql))
                     .bind(id.as_str())
                     .bind(tenant.map(TenantId::as_str))
@@ -105,31 +105,32 @@ impl Ledger {
             })
             .await?;
         let Some(row) = row else { return Ok(None) };
-        let mut view = read(&row)?;
+        let mut view = job_view_from_row(&row)?;
         view.payload = row
             .try_get::<Option<Vec<u8>>, _>(27)
-            .doing("reading a payload")?
+            .context("reading a payload")?
             .map(Bytes::from);
         view.result = row
             .try_get::<Option<Vec<u8>>, _>(28)
-            .doing("reading a result")?
+            .context("reading a result")?
             .map(|bytes| Released::from_ledger(Bytes::from(bytes)));
         let times = history::Times {
-            held: ts(&row, 17)?,
-            scheduled: ts(&row, 18)?,
-            dispatched: ts(&row, 19)?,
-            running: ts(&row, 20)?,
+            held: optional_timestamp(&row, 17)?,
+            scheduled: optional_timestamp(&row, 18)?,
+            dispatched: optional_timestamp(&row, 19)?,
+            running: optional_timestamp(&row, 20)?,
         };
-        view.history = history::read(&view, times, &row, 29)?;
-        if let Some((mut report, more)) = reports::read(&row, 29 + history::WIDTH)? {
-            self.complete_report(id, more, &mut report).await?;
+        view.history = history::history_from_row(&view, times, &row, 29)?;
+        if let Some((mut report, more)) = reports::report_from_row(&row, 29 + history::WIDTH)? {
+            self.load_partials_and_artifacts(id, more, &mut report)
+                .await?;
             view.report = Some(Box::new(report));
         }
         Ok(Some(view))
     }
 
     /// A page of jobs, newest first, without payloads, results and histories.
-    pub async fn list(
+    pub async fn list_jobs(
         &self,
         filter: &JobFilter,
         after: Option<(Timestamp, JobId)>,
@@ -148,68 +149,71 @@ impl Ledger {
         );
         let states: Option<Vec<i16>> =
             (!filter.states.is_empty()).then(|| filter.states.iter().map(|s| s.code()).collect());
-        let (after_at, after_id) = page::behind(after.as_ref());
+        let (after_at, after_id) = page::cursor_params(after.as_ref());
         let rows = self
-            .bounded("listing jobs", async {
+            .with_timeout("listing jobs", async {
                 sqlx::query(sqlx::AssertSqlSafe(sql))
                     .bind(filter.tenant.as_ref().map(TenantId::as_str))
                     .bind(states)
                     .bind(filter.topic.as_ref().map(Topic::as_str))
-                    .bind(Ts::opt(filter.created_after))
-                    .bind(Ts::opt(filter.created_before))
+                    .bind(Ts::from_option(filter.created_after))
+                    .bind(Ts::from_option(filter.created_before))
                     .bind(after_at)
                     .bind(after_id)
                     .bind(filter.workflow_id.as_deref())
-                    .bind(page::asked(limit))
+                    .bind(page::limit_plus_one(limit))
                     .fetch_all(&self.pool)
                     .await
             })
             .await?;
-        let mut jobs: Vec<JobView> = rows.iter().map(read).collect::<Result<_, _>>()?;
-        let next = page::cut(&mut jobs, limit, |j| (j.created_at, j.job_id.clone()));
+        let mut jobs: Vec<JobView> = rows
+            .iter()
+            .map(job_view_from_row)
+            .collect::<Result<_, _>>()?;
+        let next = page::truncate_page(&mut jobs, limit, |j| (j.created_at, j.job_id.clone()));
         Ok(JobPage { jobs, next })
     }
 }
 
-fn ts(row: &PgRow, i: usize) -> Result<Option<Timestamp>, LedgerError> {
-    let at: Option<Ts> = row.try_get(i).map_err(corrupt)?;
+fn optional_timestamp(row: &PgRow, i: usize) -> Result<Option<Timestamp>, LedgerError> {
+    let at: Option<Ts> = row.try_get(i).map_err(corrupt_error)?;
     Ok(at.map(|t| t.0))
 }
 
-fn read(row: &PgRow) -> Result<JobView, LedgerError> {
-    let ts = |i: usize| ts(row, i);
-    let maybe = |i: usize| row.try_get::<Option<String>, _>(i).map_err(corrupt);
-    let text = |i: usize| row.try_get::<String, _>(i).map_err(corrupt);
-    let spec: Vec<u8> = row.try_get(2).map_err(corrupt)?;
-    let state: i16 = row.try_get(6).map_err(corrupt)?;
-    let attempt: i32 = row.try_get(7).map_err(corrupt)?;
-    let decision: Option<i16> = row.try_get(12).map_err(corrupt)?;
+fn job_view_from_row(row: &PgRow) -> Result<JobView, LedgerError> {
+    let ts = |i: usize| optional_timestamp(row, i);
+    let optional_text = |i: usize| row.try_get::<Option<String>, _>(i).map_err(corrupt_error);
+    let text = |i: usize| row.try_get::<String, _>(i).map_err(corrupt_error);
+    let spec: Vec<u8> = row.try_get(2).map_err(corrupt_error)?;
+    let state: i16 = row.try_get(6).map_err(corrupt_error)?;
+    let attempt: i32 = row.try_get(7).map_err(corrupt_error)?;
+    let decision: Option<i16> = row.try_get(12).map_err(corrupt_error)?;
     Ok(JobView {
-        job_id: JobId::new(text(0)?).map_err(corrupt)?,
-        tenant: TenantId::new(text(1)?).map_err(corrupt)?,
-        spec: serde_json::from_slice(&spec).map_err(corrupt)?,
+        job_id: JobId::new(text(0)?).map_err(corrupt_error)?,
+        tenant: TenantId::new(text(1)?).map_err(corrupt_error)?,
+        spec: serde_json::from_slice(&spec).map_err(corrupt_error)?,
         payload: None,
-        idempotency_key: maybe(3)?,
-        submitted_by: maybe(26)?,
+        idempotency_key: optional_text(3)?,
+        submitted_by: optional_text(26)?,
         trace_id: text(4)?,
         created_at: ts(5)?.unwrap_or_default(),
-        state: JobState::from_code(state).ok_or_else(|| corrupt(format!("state {state}")))?,
+        state: JobState::from_code(state).ok_or_else(|| corrupt_error(format!("state {state}")))?,
         attempt: u32::try_from(attempt).unwrap_or(0),
         due_at: ts(8)?,
         deadline_at: ts(9)?,
         not_before: ts(10)?,
-        worker_id: maybe(11)?,
+        worker_id: optional_text(11)?,
         decision: decision.and_then(Decision::from_code),
-        rule_id: maybe(13)?.filter(|s| !s.is_empty()),
-        policy_snapshot: maybe(14)?.filter(|s| !s.is_empty()),
-        decision_reason: maybe(15)?.filter(|s| !s.is_empty()),
+        rule_id: optional_text(13)?.filter(|s| !s.is_empty()),
+        policy_snapshot: optional_text(14)?.filter(|s| !s.is_empty()),
+        decision_reason: optional_text(15)?.filter(|s| !s.is_empty()),
         decided_at: ts(16)?,
         finished_at: ts(21)?,
-        reason_code: maybe(22)?,
-        reason: maybe(23)?,
+        reason_code: optional_text(22)?,
+        reason: optional_text(23)?,
         result: None,
-        result_ptr: maybe(24)?,
-        result_missing: row.try_get(25).map_err(corrupt)?,
+        result_ptr: optional_text(24)?,
+        result_missing: row.try_get(25).map_err(corrupt_error)?,
         history: Vec::new(),
         report: None,
     })

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use sqlx::Row;
 
 use crate::Ledger;
-use crate::error::{Doing, LedgerError};
+use crate::error::{ErrorContext, LedgerError};
 use crate::ts::Ts;
 
 /// A job to accept. The gateway has validated it.
@@ -60,7 +60,7 @@ pub enum SubmitConflict {
 /// A hundred years. An interval that Postgres cannot hold would fail a whole batch.
 const LONGEST_MS: i64 = 100 * 366 * 24 * 3_600 * 1_000;
 
-fn bounded(ms: i64) -> i64 {
+fn clamp_interval_ms(ms: i64) -> i64 {
     ms.min(LONGEST_MS)
 }
 
@@ -167,12 +167,12 @@ FROM known JOIN job_request r USING (job_id) JOIN job_state s USING (job_id)"#;
 impl Ledger {
     /// Accepts jobs in one transaction; the outcomes are in the order of `jobs`.
     pub async fn submit(&self, jobs: &[NewJob]) -> Result<Vec<Submitted>, LedgerError> {
-        self.submit_told(jobs, None).await
+        self.submit_announced(jobs, None).await
     }
 
     /// Like [`Ledger::submit`], of jobs that the leader was told of under `number`: it can
     /// wait for the end of this transaction ([`Commit::after`](crate::Commit)).
-    pub async fn submit_told(
+    pub async fn submit_announced(
         &self,
         jobs: &[NewJob],
         number: Option<i64>,
@@ -187,20 +187,20 @@ impl Ledger {
         order.dedup_by(|later, first| later.job_id == first.job_id);
         let c = Columns {
             number,
-            ..Columns::of(order)?
+            ..Columns::from_jobs(order)?
         };
         if c.job_id.len() == jobs.len()
-            && c.are_new()
+            && c.are_all_new()
             && let Some(at) = self
-                .lines
-                .run("accepting jobs", async |line| c.insert_new(line).await)
+                .hot_pool
+                .run("accepting jobs", async |conn| c.insert_new(conn).await)
                 .await?
         {
             let accepted = Submitted::Accepted { at, waits: false };
             return Ok(vec![accepted; jobs.len()]);
         }
         let rows = self
-            .bounded("accepting jobs", async { c.insert(&self.pool).await })
+            .with_timeout("accepting jobs", async { c.insert(&self.pool).await })
             .await?;
         let mut accepted: std::collections::HashMap<_, _> = rows
             .into_iter()
@@ -209,42 +209,42 @@ impl Ledger {
         let existing = if accepted.len() == jobs.len() {
             Vec::new()
         } else {
-            self.existing(jobs).await?
+            self.find_existing(jobs).await?
         };
         let mut out = Vec::with_capacity(jobs.len());
         for job in jobs {
             if let Some((at, waits)) = accepted.remove(job.job_id.as_str()) {
                 out.push(Submitted::Accepted { at, waits });
             } else {
-                out.push(judge(job, &existing)?);
+                out.push(outcome_for_existing(job, &existing)?);
             }
         }
         Ok(out)
     }
 
     /// What became of these requests when they came before; nothing is accepted.
-    pub async fn submitted_before(
+    pub async fn find_previous_submissions(
         &self,
         jobs: &[NewJob],
     ) -> Result<Vec<Option<Submitted>>, LedgerError> {
-        let existing = self.existing(jobs).await?;
+        let existing = self.find_existing(jobs).await?;
         jobs.iter()
             .map(|job| {
-                found(job, &existing)
-                    .map(|_| judge(job, &existing))
+                find_matching(job, &existing)
+                    .map(|_| outcome_for_existing(job, &existing))
                     .transpose()
             })
             .collect()
     }
 
-    async fn existing(&self, jobs: &[NewJob]) -> Result<Vec<Existing>, LedgerError> {
+    async fn find_existing(&self, jobs: &[NewJob]) -> Result<Vec<Existing>, LedgerError> {
         let ids: Vec<&str> = jobs.iter().map(|j| j.job_id.as_str()).collect();
         let (tenants, keys): (Vec<&str>, Vec<&str>) = jobs
             .iter()
             .filter_map(|j| Some((j.tenant.as_str(), j.idempotency_key.as_deref()?)))
             .unzip();
         let rows = self
-            .bounded("looking up jobs submitted before", async {
+            .with_timeout("looking up jobs submitted before", async {
                 sqlx::query(EXISTING)
                     .bind(&ids)
                     .bind(&tenants)
@@ -266,7 +266,7 @@ impl Ledger {
                 })
             })
             .collect::<Result<_, sqlx::Error>>()
-            .doing("reading jobs submitted before")
+            .context("reading jobs submitted before")
     }
 }
 
@@ -298,7 +298,7 @@ struct Existing {
     waits: bool,
 }
 
-fn found<'a>(job: &NewJob, existing: &'a [Existing]) -> Option<&'a Existing> {
+fn find_matching<'a>(job: &NewJob, existing: &'a [Existing]) -> Option<&'a Existing> {
     let same_id = existing.iter().find(|e| e.job_id == job.job_id.as_str());
     same_id.or_else(|| {
         existing.iter().find(|e| {
@@ -307,8 +307,8 @@ fn found<'a>(job: &NewJob, existing: &'a [Existing]) -> Option<&'a Existing> {
     })
 }
 
-fn judge(job: &NewJob, existing: &[Existing]) -> Result<Submitted, LedgerError> {
-    let Some(e) = found(job, existing) else {
+fn outcome_for_existing(job: &NewJob, existing: &[Existing]) -> Result<Submitted, LedgerError> {
+    let Some(e) = find_matching(job, existing) else {
         // It was there a moment ago and is gone: retention took it. Ask again.
         return Err(LedgerError::Corrupt(format!(
             "job {} was refused as known but is not there",
@@ -337,7 +337,9 @@ fn judge(job: &NewJob, existing: &[Existing]) -> Result<Submitted, LedgerError> 
 
 impl<'a> Columns<'a> {
     /// In the order of the jobs, which must be that of their ids.
-    pub(crate) fn of(jobs: impl IntoIterator<Item = &'a NewJob>) -> Result<Self, LedgerError> {
+    pub(crate) fn from_jobs(
+        jobs: impl IntoIterator<Item = &'a NewJob>,
+    ) -> Result<Self, LedgerError> {
         let mut columns = Self::default();
         for job in jobs {
             columns.push(job)?;
@@ -346,7 +348,7 @@ impl<'a> Columns<'a> {
     }
 
     /// Whether nothing here names what may be there already, or waits for its time.
-    fn are_new(&self) -> bool {
+    fn are_all_new(&self) -> bool {
         self.idempotency_key.iter().all(Option::is_none)
             && self.due_at.iter().all(Option::is_none)
             && self.delay_ms.iter().all(Option::is_none)
@@ -433,13 +435,16 @@ impl<'a> Columns<'a> {
         let (at, after) = match job.spec.due {
             None => (None, None),
             Some(Due::At(ts)) => (Some(Ts(ts)), None),
-            Some(Due::After(ms)) => (None, Some(i64::try_from(ms).map_or(LONGEST_MS, bounded))),
+            Some(Due::After(ms)) => (
+                None,
+                Some(i64::try_from(ms).map_or(LONGEST_MS, clamp_interval_ms)),
+            ),
         };
         self.due_at.push(at);
         self.delay_ms.push(after);
         let deadline = job.spec.budget.and_then(|b| b.deadline_ms);
         self.deadline_ms
-            .push(deadline.filter(|ms| *ms > 0).map(bounded));
+            .push(deadline.filter(|ms| *ms > 0).map(clamp_interval_ms));
         Ok(())
     }
 }

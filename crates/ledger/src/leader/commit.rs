@@ -12,7 +12,7 @@ use crate::leader::moves::{Assign, GiveUp, Move, MoveKind};
 #[derive(Debug, Clone, Default)]
 pub struct Commit {
     /// Numbers of submissions that must be over first
-    /// ([`Ledger::submit_told`](crate::Ledger::submit_told)).
+    /// ([`Ledger::submit_announced`](crate::Ledger::submit_announced)).
     pub after: Vec<i64>,
     pub moves: Vec<Move>,
     /// It is the end of a job whose row was refused.
@@ -30,7 +30,7 @@ impl<M: Into<Move>> FromIterator<M> for Commit {
 
 impl Commit {
     /// A commit of one move.
-    pub fn one(one: impl Into<Move>) -> Self {
+    pub fn single(one: impl Into<Move>) -> Self {
         Self::from_iter([one])
     }
 
@@ -47,13 +47,13 @@ impl Commit {
     }
 
     /// The moves of these jobs, taken out.
-    pub fn take_out(&mut self, jobs: &HashSet<JobId>) -> Vec<Move> {
+    pub fn take_moves_of(&mut self, jobs: &HashSet<JobId>) -> Vec<Move> {
         let of_one = |m: &mut Move| m.job_id().is_some_and(|id| jobs.contains(id));
         self.moves.extract_if(.., of_one).collect()
     }
 
     /// One commit per move, for finding the one that the database refuses.
-    pub fn singles(self) -> impl Iterator<Item = Commit> {
+    pub fn into_single_moves(self) -> impl Iterator<Item = Commit> {
         self.moves.into_iter().map(|one| Commit {
             moves: vec![one],
             ..Commit::default()
@@ -81,10 +81,10 @@ impl Commit {
 
     /// The jobs whose moves were not made: somebody else was first, or an earlier try of
     /// this very commit went through without our hearing of it.
-    pub fn missed(&self, written: &Written) -> Vec<JobId> {
+    pub fn missed_jobs(&self, written: &Written) -> Vec<JobId> {
         let missed = self.moves.iter().filter(|m| {
             let kind = m.kind();
-            kind.is_reported() && m.job_id().is_some_and(|id| !written.has(kind, id))
+            kind.is_reported() && m.job_id().is_some_and(|id| !written.contains(kind, id))
         });
         missed.filter_map(Move::job_id).cloned().collect()
     }
@@ -92,13 +92,13 @@ impl Commit {
     /// Its assignments, when it holds nothing else, no approval is used up by them and nobody
     /// follows them.
     pub(crate) fn only_assignments(&self) -> Option<Vec<&Assign>> {
-        fn plain(one: &Move) -> Option<&Assign> {
+        fn as_plain_assignment(one: &Move) -> Option<&Assign> {
             match one {
                 Move::Assign(x) if x.verdict.approved.is_none() && !x.followed => Some(x),
                 _ => None,
             }
         }
-        self.moves.iter().map(plain).collect()
+        self.moves.iter().map(as_plain_assignment).collect()
     }
 }
 
@@ -113,24 +113,24 @@ pub struct Written {
 
 impl Written {
     /// Adds jobs that were moved.
-    pub fn add(&mut self, kind: MoveKind, jobs: impl IntoIterator<Item = JobId>) {
+    pub fn add_moved(&mut self, kind: MoveKind, jobs: impl IntoIterator<Item = JobId>) {
         self.moved.entry(kind).or_default().extend(jobs);
     }
 
     /// Adds what another transaction changed. Its place in the change log is not ours.
-    pub fn absorb(&mut self, other: Written) {
+    pub fn merge(&mut self, other: Written) {
         for (kind, jobs) in other.moved {
-            self.add(kind, jobs);
+            self.add_moved(kind, jobs);
         }
         self.position = None;
     }
 
-    pub fn has(&self, kind: MoveKind, job: &JobId) -> bool {
+    pub fn contains(&self, kind: MoveKind, job: &JobId) -> bool {
         self.moved.get(&kind).is_some_and(|jobs| jobs.contains(job))
     }
 
     /// The jobs of one kind of move.
-    pub fn of(&self, kind: MoveKind) -> impl Iterator<Item = &JobId> {
+    pub fn jobs_moved_by(&self, kind: MoveKind) -> impl Iterator<Item = &JobId> {
         self.moved.get(&kind).into_iter().flatten()
     }
 
@@ -143,11 +143,11 @@ impl Written {
     /// Whether a job left PENDING.
     pub fn left_pending(&self, job: &JobId) -> bool {
         let kinds = [MoveKind::Assign, MoveKind::Hold, MoveKind::Close];
-        kinds.into_iter().any(|kind| self.has(kind, job))
+        kinds.into_iter().any(|kind| self.contains(kind, job))
     }
 
     /// The jobs that others must hear of.
-    pub(crate) fn published(&self) -> impl Iterator<Item = &JobId> {
+    pub(crate) fn published_jobs(&self) -> impl Iterator<Item = &JobId> {
         let published = self.moved.iter().filter(|(kind, _)| kind.is_published());
         published.flat_map(|(_, jobs)| jobs)
     }

@@ -3,7 +3,7 @@
 //! Every write here is one transaction that share-locks the leadership row of its epoch
 //! before anything else (see [`writer`](crate::leader::writer) for why that lock). A leader that
 //! was replaced while it stood still finds nothing to lock: it gets
-//! [`LedgerError::StaleEpoch`], nothing is written, and [`LeaderLedger::replaced`] says so
+//! [`LedgerError::StaleEpoch`], nothing is written, and [`LeaderLedger::wait_until_replaced`] says so
 //! to whoever runs the term.
 
 use std::ops::Deref;
@@ -14,7 +14,7 @@ use sqlx::PgConnection;
 use tokio::sync::watch;
 
 use crate::Ledger;
-use crate::error::{Doing, LedgerError};
+use crate::error::{ErrorContext, LedgerError};
 
 /// The ledger in the hands of a shard's leader. Reading is as with any [`Ledger`]; cheap
 /// to clone.
@@ -49,7 +49,7 @@ impl Ledger {
 /// Begins what a transaction does under the fence: nothing, unless the term leads. Who
 /// writes to the two logs says so before it has a number, so that readers know whom to wait
 /// for (see [`changes`](crate::log::changes)).
-pub(crate) fn fence(shard: Shard, epoch: Epoch) -> String {
+pub(crate) fn fence_sql(shard: Shard, epoch: Epoch) -> String {
     let (shard, epoch) = (shard.0, epoch.0);
     format!(
         "{}; SELECT 1 FROM leadership WHERE shard = {shard} AND epoch = {epoch} FOR SHARE",
@@ -59,13 +59,13 @@ pub(crate) fn fence(shard: Shard, epoch: Epoch) -> String {
 
 impl LeaderLedger {
     /// Until a write was refused because a later term leads.
-    pub async fn replaced(&self) {
+    pub async fn wait_until_replaced(&self) {
         let mut replaced = self.replaced.subscribe();
         // The sender lives as long as this.
         let _ = replaced.wait_for(|replaced| *replaced).await;
     }
 
-    pub(crate) fn refused(&self) -> LedgerError {
+    pub(crate) fn mark_replaced(&self) -> LedgerError {
         self.replaced.send_replace(true);
         LedgerError::StaleEpoch {
             shard: self.shard.0,
@@ -74,22 +74,22 @@ impl LeaderLedger {
     }
 
     /// Does `work` in one transaction of this term, within the time limit, and commits it.
-    pub(crate) async fn fenced<T>(
+    pub(crate) async fn run_fenced<T>(
         &self,
         doing: &'static str,
         work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, LedgerError>,
     ) -> Result<T, LedgerError> {
         let all = async {
-            let mut tx = self.ledger.pool.begin().await.doing(doing)?;
-            let fence = sqlx::raw_sql(sqlx::AssertSqlSafe(fence(self.shard, self.epoch)))
+            let mut tx = self.ledger.pool.begin().await.context(doing)?;
+            let fence = sqlx::raw_sql(sqlx::AssertSqlSafe(fence_sql(self.shard, self.epoch)))
                 .fetch_optional(&mut *tx)
                 .await
-                .doing(doing)?;
+                .context(doing)?;
             if fence.is_none() {
-                return Err(self.refused());
+                return Err(self.mark_replaced());
             }
             let done = work(&mut tx).await?;
-            tx.commit().await.doing(doing)?;
+            tx.commit().await.context(doing)?;
             Ok(done)
         };
         match tokio::time::timeout(self.ledger.op_timeout, all).await {

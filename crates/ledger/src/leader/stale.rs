@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use airlock_model::{JobEvent, JobId, JobState, RunEnd, Shard};
 
-use crate::error::{Doing, LedgerError};
+use crate::error::{ErrorContext, LedgerError};
 use crate::states;
 use crate::{LeaderLedger, Ledger};
 
@@ -56,18 +56,21 @@ WITH target AS MATERIALIZED (
     SELECT $1, array_agg(job_id ORDER BY job_id) FROM done HAVING count(*) > 0
 )
 SELECT count(*) FROM done"#
-        .replace(":in_flight", &states::all(JobState::is_in_flight))
+        .replace(
+            ":in_flight",
+            &states::states_where_sql(JobState::is_in_flight),
+        )
         .replace(
             ":moves",
-            &states::pairs(&[JobEvent::GiveUp, JobEvent::Fail, JobEvent::Expire]),
+            &states::transition_pairs_sql(&[JobEvent::GiveUp, JobEvent::Fail, JobEvent::Expire]),
         )
-        .replace(":names", &states::names())
+        .replace(":names", &states::state_names_sql())
 });
 
 impl Ledger {
     /// Open jobs past their deadline, and runs of which the ledger has heard nothing for
     /// too long, in the order of their ids. Whoever holds them may know better.
-    pub async fn stale(
+    pub async fn stale_jobs(
         &self,
         shard: Shard,
         after: StaleAfter,
@@ -75,7 +78,7 @@ impl Ledger {
         limit: u32,
     ) -> Result<Vec<JobId>, LedgerError> {
         let rows: Vec<String> = self
-            .bounded("looking for stale jobs", async {
+            .with_timeout("looking for stale jobs", async {
                 sqlx::query_scalar(STALE)
                     .bind(shard.0 as i16)
                     .bind(from.map_or("", JobId::as_str))
@@ -94,10 +97,10 @@ impl Ledger {
 
 impl LeaderLedger {
     /// Jobs that are past their deadline wait for no due time any more.
-    pub async fn forget_due(&self, ids: &[JobId]) -> Result<(), LedgerError> {
+    pub async fn delete_due_times(&self, ids: &[JobId]) -> Result<(), LedgerError> {
         const DOING: &str = "dropping due times";
         let ids: Vec<&str> = ids.iter().map(JobId::as_str).collect();
-        self.fenced(DOING, async |tx| {
+        self.run_fenced(DOING, async |tx| {
             sqlx::query(
                 "DELETE FROM job_due d USING job_state s
                  WHERE d.job_id = ANY($1) AND s.job_id = d.job_id
@@ -106,14 +109,14 @@ impl LeaderLedger {
             .bind(&ids)
             .execute(tx)
             .await
-            .doing(DOING)
+            .context(DOING)
         })
         .await?;
         Ok(())
     }
 
     /// Ends jobs as FAILED whose rows nothing can be done with; how many.
-    pub async fn force_fail(
+    pub async fn force_fail_jobs(
         &self,
         ids: &[JobId],
         reason_code: &str,
@@ -122,7 +125,7 @@ impl LeaderLedger {
         const DOING: &str = "ending jobs that cannot be read";
         let ids: Vec<&str> = ids.iter().map(JobId::as_str).collect();
         let n: i64 = self
-            .fenced(DOING, async |tx| {
+            .run_fenced(DOING, async |tx| {
                 sqlx::query_scalar(FORCE_FAIL.as_str())
                     .bind(self.shard.0 as i16)
                     .bind(self.epoch.0 as i64)
@@ -133,7 +136,7 @@ impl LeaderLedger {
                     .bind(RunEnd::Abandoned.code())
                     .fetch_one(tx)
                     .await
-                    .doing(DOING)
+                    .context(DOING)
             })
             .await?;
         Ok(u64::try_from(n).unwrap_or(0))

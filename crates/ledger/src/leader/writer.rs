@@ -16,19 +16,20 @@ use airlock_model::{Epoch, JobId, Shard};
 use sqlx::PgConnection;
 use sqlx::postgres::PgConnectOptions;
 
-use crate::error::{Doing, LedgerError};
+use crate::error::{ErrorContext, LedgerError};
 use crate::leader::commit::{Commit, Written};
-use crate::leader::fence::fence;
+use crate::leader::fence::fence_sql;
 use crate::leader::moves::{
-    FencedTx, Mode, Move, MoveKind, assign, assign_after_function, wait_for_submissions, write_all,
+    FencedTx, Mode, Move, MoveKind, assign_jobs, create_assign_after_sql, wait_for_submissions,
+    write_moves,
 };
-use crate::ops::hot_pool::open;
+use crate::ops::hot_pool::open_connection;
 use crate::{Ledger, LogPosition, dlq::dead_letters};
 
 /// The one connection that writes as the leader of a shard.
 pub struct LeaderWriter {
     conn: PgConnection,
-    joint: bool,
+    can_assign_after: bool,
     options: PgConnectOptions,
     shard: Shard,
     epoch: Epoch,
@@ -61,10 +62,11 @@ impl Ledger {
         shard: Shard,
         epoch: Epoch,
     ) -> Result<LeaderWriter, LedgerError> {
-        let (conn, joint) = begin(&self.options, self.op_timeout, ROW_WAIT).await?;
+        let (conn, can_assign_after) =
+            open_leader_connection(&self.options, self.op_timeout, ROW_WAIT).await?;
         Ok(LeaderWriter {
             conn,
-            joint,
+            can_assign_after,
             options: self.options.clone(),
             shard,
             epoch,
@@ -77,7 +79,7 @@ impl Ledger {
 
 /// A connection, and whether it can wait and assign in one statement: not every role may
 /// make temporary functions.
-async fn begin(
+async fn open_leader_connection(
     options: &PgConnectOptions,
     limit: Duration,
     row_wait: Duration,
@@ -85,16 +87,16 @@ async fn begin(
     const DOING: &str = "preparing a leader's connection";
     let row_wait = format!("{}ms", row_wait.as_millis());
     let options = options.clone().options([("lock_timeout", row_wait)]);
-    let mut conn = open(&options, limit).await?;
-    let function = sqlx::AssertSqlSafe(assign_after_function());
+    let mut conn = open_connection(&options, limit).await?;
+    let function = sqlx::AssertSqlSafe(create_assign_after_sql());
     let made = sqlx::raw_sql(function).execute(&mut conn);
-    let joint = match tokio::time::timeout(limit, made).await {
+    let can_assign_after = match tokio::time::timeout(limit, made).await {
         Ok(Ok(_)) => true,
         Ok(Err(sqlx::Error::Database(e))) if e.code().as_deref() == Some("42501") => false,
-        Ok(Err(error)) => return Err(error).doing(DOING),
+        Ok(Err(error)) => return Err(error).context(DOING),
         Err(_) => return Err(LedgerError::timeout(DOING, limit)),
     };
-    Ok((conn, joint))
+    Ok((conn, can_assign_after))
 }
 
 impl LeaderWriter {
@@ -104,7 +106,8 @@ impl LeaderWriter {
 
     /// The same with another time to wait for rows that somebody else holds.
     pub async fn with_row_wait(mut self, wait: Duration) -> Result<Self, LedgerError> {
-        (self.conn, self.joint) = begin(&self.options, self.op_timeout, wait).await?;
+        (self.conn, self.can_assign_after) =
+            open_leader_connection(&self.options, self.op_timeout, wait).await?;
         self.row_wait = wait;
         Ok(self)
     }
@@ -112,42 +115,43 @@ impl LeaderWriter {
     /// Writes all of `commit` or nothing. After an error the connection is replaced
     /// before the next attempt, because its transaction may still be open.
     pub async fn commit(&mut self, commit: &Commit) -> Result<Written, LedgerError> {
-        let done = self.attempt(async |writer| writer.transaction(commit).await);
+        let done = self.with_reconnect(async |writer| writer.write_in_transaction(commit).await);
         done.await
     }
 
     /// Writes what is about jobs whose rows are free, and says which are not: those are
     /// left out, and nobody is waited for.
-    pub async fn commit_free(
+    pub async fn commit_unlocked(
         &mut self,
         commit: &Commit,
     ) -> Result<(Written, HashSet<JobId>), LedgerError> {
-        let done = self.attempt(async |writer| {
+        let done = self.with_reconnect(async |writer| {
             writer.begin_fenced().await?;
-            let locked = locked(
+            let locked = lock_free_rows(
                 &mut writer.conn,
                 &commit.job_ids().cloned().collect::<Vec<_>>(),
             )
             .await?;
             let mut free = commit.clone();
-            free.take_out(&locked);
-            Ok((writer.write(&free).await?, locked))
+            free.take_moves_of(&locked);
+            Ok((writer.write_and_commit(&free).await?, locked))
         });
         done.await
     }
 
     /// Which of these jobs' rows somebody else holds.
-    pub async fn locked(&mut self, jobs: &[JobId]) -> Result<HashSet<JobId>, LedgerError> {
-        let done = self.attempt(async |writer| locked(&mut writer.conn, jobs).await);
+    pub async fn locked_jobs(&mut self, jobs: &[JobId]) -> Result<HashSet<JobId>, LedgerError> {
+        let done = self.with_reconnect(async |writer| lock_free_rows(&mut writer.conn, jobs).await);
         done.await
     }
 
-    async fn attempt<T>(
+    async fn with_reconnect<T>(
         &mut self,
         work: impl AsyncFnOnce(&mut Self) -> Result<T, LedgerError>,
     ) -> Result<T, LedgerError> {
         if self.broken {
-            (self.conn, self.joint) = begin(&self.options, self.op_timeout, self.row_wait).await?;
+            (self.conn, self.can_assign_after) =
+                open_leader_connection(&self.options, self.op_timeout, self.row_wait).await?;
             self.broken = false;
         }
         let limit = self.op_timeout;
@@ -170,27 +174,30 @@ impl LeaderWriter {
         done
     }
 
-    async fn transaction(&mut self, c: &Commit) -> Result<Written, LedgerError> {
+    async fn write_in_transaction(&mut self, c: &Commit) -> Result<Written, LedgerError> {
         if let Some(assignments) = c.only_assignments()
-            && (c.after.is_empty() || self.joint)
+            && (c.after.is_empty() || self.can_assign_after)
         {
             let mode = match c.after.is_empty() {
                 true => Mode::Alone,
                 false => Mode::After(&c.after),
             };
-            let done = assign(&mut self.fenced(), mode, &assignments).await?;
+            let done = assign_jobs(&mut self.fenced_tx(), mode, &assignments).await?;
             let mut written = Written::default();
-            written.add(MoveKind::Assign, done.ok_or_else(|| self.stale())?);
+            written.add_moved(
+                MoveKind::Assign,
+                done.ok_or_else(|| self.stale_epoch_error())?,
+            );
             return Ok(written);
         }
         if !c.after.is_empty() {
             wait_for_submissions(&mut self.conn, &c.after).await?;
         }
         self.begin_fenced().await?;
-        self.write(c).await
+        self.write_and_commit(c).await
     }
 
-    fn fenced(&mut self) -> FencedTx<'_> {
+    fn fenced_tx(&mut self) -> FencedTx<'_> {
         FencedTx {
             conn: &mut self.conn,
             shard: self.shard,
@@ -198,7 +205,7 @@ impl LeaderWriter {
         }
     }
 
-    fn stale(&self) -> LedgerError {
+    fn stale_epoch_error(&self) -> LedgerError {
         LedgerError::StaleEpoch {
             shard: self.shard.0,
             epoch: self.epoch.0,
@@ -208,40 +215,43 @@ impl LeaderWriter {
     /// One round trip for all. An error anywhere leaves the transaction to the end of this
     /// connection, which is never used again then.
     async fn begin_fenced(&mut self) -> Result<(), LedgerError> {
-        let begin = format!("BEGIN; {}", fence(self.shard, self.epoch));
+        let begin = format!("BEGIN; {}", fence_sql(self.shard, self.epoch));
         let fence = sqlx::raw_sql(sqlx::AssertSqlSafe(begin))
             .fetch_optional(&mut self.conn)
             .await
-            .doing("beginning a leader's transaction")?;
+            .context("beginning a leader's transaction")?;
         match fence {
             Some(_) => Ok(()),
-            None => Err(self.stale()),
+            None => Err(self.stale_epoch_error()),
         }
     }
 
     /// Makes the moves in the transaction that was begun, and commits it.
-    async fn write(&mut self, c: &Commit) -> Result<Written, LedgerError> {
+    async fn write_and_commit(&mut self, c: &Commit) -> Result<Written, LedgerError> {
         let mut w = Written::default();
         let shard = self.shard.0 as i16;
-        write_all(&mut self.fenced(), &c.moves, |kind, jobs| w.add(kind, jobs)).await?;
+        write_moves(&mut self.fenced_tx(), &c.moves, |kind, jobs| {
+            w.add_moved(kind, jobs)
+        })
+        .await?;
         let tx = &mut self.conn;
         // A job whose end was not written, because somebody else was first, gets none.
-        let made = |m: &&Move| m.job_id().is_some_and(|id| w.has(m.kind(), id));
+        let made = |m: &&Move| m.job_id().is_some_and(|id| w.contains(m.kind(), id));
         let letters = c.moves.iter().filter(made).filter_map(Move::dead_letter);
-        dead_letters::insert(tx, &letters.collect::<Vec<_>>()).await?;
+        dead_letters::insert_dead_letters(tx, &letters.collect::<Vec<_>>()).await?;
         let progress = |m: &&Move| {
             let (kind, id) = (m.kind(), m.job_id());
-            m.is_followed() && (!kind.is_reported() || id.is_some_and(|id| w.has(kind, id)))
+            m.is_followed() && (!kind.is_reported() || id.is_some_and(|id| w.contains(kind, id)))
         };
         let progress = c.moves.iter().filter(progress).filter_map(Move::job_id);
         // Apart, because the writer itself announces the other entry.
         log_change(tx, shard, progress).await?;
-        let position = log_change(tx, shard, w.published()).await?;
+        let position = log_change(tx, shard, w.published_jobs()).await?;
         w.position = position;
         sqlx::raw_sql("COMMIT")
             .execute(&mut *tx)
             .await
-            .doing("committing as the leader")?;
+            .context("committing as the leader")?;
         Ok(w)
     }
 }
@@ -261,12 +271,15 @@ async fn log_change(
         .bind(&jobs)
         .fetch_one(tx)
         .await
-        .doing("appending to the change log")?;
+        .context("appending to the change log")?;
     Ok(Some(LogPosition { xid, seq }))
 }
 
 /// Those whose rows somebody else holds; the others are held by this transaction now.
-async fn locked(tx: &mut PgConnection, jobs: &[JobId]) -> Result<HashSet<JobId>, LedgerError> {
+async fn lock_free_rows(
+    tx: &mut PgConnection,
+    jobs: &[JobId],
+) -> Result<HashSet<JobId>, LedgerError> {
     const DOING: &str = "looking for rows that somebody holds";
     let jobs: Vec<&str> = jobs.iter().map(JobId::as_str).collect();
     let free: Vec<String> = sqlx::query_scalar(
@@ -276,20 +289,20 @@ async fn locked(tx: &mut PgConnection, jobs: &[JobId]) -> Result<HashSet<JobId>,
     .bind(&jobs)
     .fetch_all(&mut *tx)
     .await
-    .doing(DOING)?;
+    .context(DOING)?;
     let known = sqlx::query_scalar("SELECT job_id FROM job_state WHERE job_id = ANY($1)")
         .bind(&jobs)
         .fetch_all(&mut *tx)
         .await
-        .doing(DOING)?;
-    let free = ids(free)?;
-    Ok(ids(known)?
+        .context(DOING)?;
+    let free = parse_job_ids(free)?;
+    Ok(parse_job_ids(known)?
         .into_iter()
         .filter(|id| !free.contains(id))
         .collect())
 }
 
-pub(super) fn ids(rows: Vec<String>) -> Result<HashSet<JobId>, LedgerError> {
+pub(super) fn parse_job_ids(rows: Vec<String>) -> Result<HashSet<JobId>, LedgerError> {
     rows.into_iter()
         .map(|id| JobId::new(id).map_err(|e| LedgerError::Corrupt(e.to_string())))
         .collect()

@@ -8,8 +8,8 @@ use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
 use crate::Ledger;
-use crate::error::{Doing, LedgerError};
-use crate::log::changes::{LogPosition, lag};
+use crate::error::{ErrorContext, LedgerError};
+use crate::log::changes::{LogPosition, lag_from_micros};
 use crate::log::readers::{Log, LogEntry};
 use crate::ts::Ts;
 
@@ -52,7 +52,7 @@ pub struct AuditEntry {
 
 const COLUMNS: &str = "xid, id, at, kind, tenant, actor, job_id, detail";
 
-fn read(row: &PgRow) -> Result<(LogPosition, AuditEntry), sqlx::Error> {
+fn audit_entry_from_row(row: &PgRow) -> Result<(LogPosition, AuditEntry), sqlx::Error> {
     let at: Ts = row.try_get("at")?;
     let detail: Vec<u8> = row.try_get("detail")?;
     let id = row.try_get("id")?;
@@ -72,7 +72,7 @@ fn read(row: &PgRow) -> Result<(LogPosition, AuditEntry), sqlx::Error> {
     Ok((position, entry))
 }
 
-pub(crate) async fn insert(
+pub(crate) async fn insert_audit_entry(
     conn: &mut PgConnection,
     entry: &NewAudit<'_>,
 ) -> Result<(), LedgerError> {
@@ -86,13 +86,13 @@ pub(crate) async fn insert(
     .bind(entry.detail.to_string().into_bytes())
     .execute(conn)
     .await
-    .doing("writing to the audit trail")?;
+    .context("writing to the audit trail")?;
     Ok(())
 }
 
 impl Ledger {
     /// What is known about one job, oldest first.
-    pub async fn audit_of(
+    pub async fn job_audit_entries(
         &self,
         tenant: Option<&TenantId>,
         job: &JobId,
@@ -103,7 +103,7 @@ impl Ledger {
              WHERE job_id = $1 AND ($2::text IS NULL OR tenant = $2) ORDER BY id LIMIT $3"
         );
         let rows = self
-            .bounded("reading the audit trail", async {
+            .with_timeout("reading the audit trail", async {
                 sqlx::query(sqlx::AssertSqlSafe(sql))
                     .bind(job.as_str())
                     .bind(tenant.map(TenantId::as_str))
@@ -112,10 +112,10 @@ impl Ledger {
                     .await
             })
             .await?;
-        let entries = rows.iter().map(|row| Ok(read(row)?.1));
+        let entries = rows.iter().map(|row| Ok(audit_entry_from_row(row)?.1));
         entries
             .collect::<Result<_, sqlx::Error>>()
-            .doing("reading the audit trail")
+            .context("reading the audit trail")
     }
 }
 
@@ -123,7 +123,7 @@ impl LogEntry for AuditEntry {
     const LOG: Log = Log::Audit;
 
     /// One trail for all shards.
-    async fn read(
+    async fn read_after(
         ledger: &Ledger,
         _: Shard,
         after: LogPosition,
@@ -137,7 +137,7 @@ impl LogEntry for AuditEntry {
              ORDER BY xid, id LIMIT $3"
         );
         let rows = ledger
-            .bounded("reading the audit trail", async {
+            .with_timeout("reading the audit trail", async {
                 sqlx::query(sqlx::AssertSqlSafe(sql))
                     .bind(after.xid)
                     .bind(after.seq)
@@ -148,14 +148,14 @@ impl LogEntry for AuditEntry {
             })
             .await?;
         rows.iter()
-            .map(read)
+            .map(audit_entry_from_row)
             .collect::<Result<_, sqlx::Error>>()
-            .doing("reading the audit trail")
+            .context("reading the audit trail")
     }
 
     async fn lag(ledger: &Ledger, _: Shard, after: LogPosition) -> Result<Duration, LedgerError> {
         let micros: Option<i64> = ledger
-            .bounded("reading the lag of the audit trail", async {
+            .with_timeout("reading the lag of the audit trail", async {
                 sqlx::query_scalar(
                     "SELECT (extract(epoch FROM clock_timestamp() - at) * 1000000)::bigint
                      FROM audit_log WHERE (xid, id) > ($1, $2) ORDER BY xid, id LIMIT 1",
@@ -166,6 +166,6 @@ impl LogEntry for AuditEntry {
                 .await
             })
             .await?;
-        Ok(lag(micros))
+        Ok(lag_from_micros(micros))
     }
 }

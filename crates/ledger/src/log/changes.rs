@@ -11,7 +11,7 @@ use std::time::Duration;
 use airlock_model::{JobId, Shard};
 
 use crate::Ledger;
-use crate::error::{Doing, LedgerError};
+use crate::error::{ErrorContext, LedgerError};
 use crate::log::readers::{Log, LogEntry};
 
 /// The first statement of every transaction of several that writes to the change log or the
@@ -60,18 +60,18 @@ impl Ledger {
         &self,
         doing: &'static str,
     ) -> Result<sqlx::Transaction<'static, sqlx::Postgres>, LedgerError> {
-        let mut tx = self.pool.begin().await.doing(doing)?;
+        let mut tx = self.pool.begin().await.context(doing)?;
         sqlx::raw_sql(ANNOUNCE)
             .execute(&mut *tx)
             .await
-            .doing(doing)?;
+            .context(doing)?;
         Ok(tx)
     }
 
     /// The number below which no transaction can add to a log any more. Only for statements
     /// after this one.
     pub(crate) async fn log_horizon(&self) -> Result<i64, LedgerError> {
-        self.bounded("asking who writes to the logs", async {
+        self.with_timeout("asking who writes to the logs", async {
             sqlx::query_scalar(HORIZON).fetch_one(&self.pool).await
         })
         .await
@@ -81,7 +81,7 @@ impl Ledger {
 impl LogEntry for Change {
     const LOG: Log = Log::Changes;
 
-    async fn read(
+    async fn read_after(
         ledger: &Ledger,
         shard: Shard,
         after: LogPosition,
@@ -89,7 +89,7 @@ impl LogEntry for Change {
     ) -> Result<Vec<(LogPosition, Self)>, LedgerError> {
         let horizon = ledger.log_horizon().await?;
         let rows: Vec<(i64, i64, Vec<String>)> = ledger
-            .bounded("reading the change log", async {
+            .with_timeout("reading the change log", async {
                 sqlx::query_as(
                     "SELECT xid, seq, job_ids FROM change_log
                      WHERE (xid, seq) > ($2, $3) AND shard = $1
@@ -122,7 +122,7 @@ impl LogEntry for Change {
         after: LogPosition,
     ) -> Result<Duration, LedgerError> {
         let micros: Option<i64> = ledger
-            .bounded("reading the lag of the change log", async {
+            .with_timeout("reading the lag of the change log", async {
                 sqlx::query_scalar(
                     "SELECT (extract(epoch FROM clock_timestamp() - at) * 1000000)::bigint
                      FROM change_log WHERE (xid, seq) > ($2, $3) AND shard = $1
@@ -135,10 +135,10 @@ impl LogEntry for Change {
                 .await
             })
             .await?;
-        Ok(lag(micros))
+        Ok(lag_from_micros(micros))
     }
 }
 
-pub(crate) fn lag(micros: Option<i64>) -> Duration {
+pub(crate) fn lag_from_micros(micros: Option<i64>) -> Duration {
     Duration::from_micros(micros.and_then(|us| u64::try_from(us).ok()).unwrap_or(0))
 }

@@ -13,7 +13,7 @@ use sqlx::Postgres;
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
 
-use crate::error::{Doing, LedgerError};
+use crate::error::{ErrorContext, LedgerError};
 use crate::log::audit::AuditEntry;
 use crate::log::changes::{Change, LogPosition};
 use crate::{LeaderLedger, Ledger};
@@ -52,7 +52,7 @@ impl<E> Copy for LogReader<E> {}
 
 impl<E> LogReader<E> {
     /// Entries wait for it however long it takes.
-    const fn required(name: &'static str) -> Self {
+    const fn new_required(name: &'static str) -> Self {
         Self {
             name,
             required: true,
@@ -71,17 +71,17 @@ impl<E> LogReader<E> {
 }
 
 /// Publishes the events of jobs.
-pub const EVENTS: LogReader<Change> = LogReader::required("events");
+pub const EVENTS: LogReader<Change> = LogReader::new_required("events");
 
 /// Publishes the audit trail.
-pub const AUDIT: LogReader<AuditEntry> = LogReader::required("audit");
+pub const AUDIT: LogReader<AuditEntry> = LogReader::new_required("audit");
 
 /// An entry of a log.
 pub trait LogEntry: Sized {
     const LOG: Log;
 
     /// The entries after a position that nothing can precede any more, oldest first.
-    fn read(
+    fn read_after(
         ledger: &Ledger,
         shard: Shard,
         after: LogPosition,
@@ -101,7 +101,7 @@ pub trait LogEntry: Sized {
 pub enum Page<E> {
     /// The next entries, oldest first; none when there are none yet.
     Entries(Vec<(LogPosition, E)>),
-    /// Entries were removed unread. Read the jobs themselves, then call [`Tail::rescanned`].
+    /// Entries were removed unread. Read the jobs themselves, then call [`Tail::finish_rescan`].
     Rescan,
 }
 
@@ -161,15 +161,15 @@ const RESCANNED: &str = "UPDATE log_reader SET rescan = false
 impl<E: LogEntry> Tail<E> {
     /// Where the reader stands; it is registered when it is new.
     pub async fn position(&mut self) -> Result<LogPosition, LedgerError> {
-        Ok(self.look().await?.0)
+        Ok(self.read_position().await?.0)
     }
 
     /// The position, and whether it must rescan.
-    async fn look(&mut self) -> Result<(LogPosition, bool), LedgerError> {
+    async fn read_position(&mut self) -> Result<(LogPosition, bool), LedgerError> {
         loop {
             let row: Option<(i64, i64, bool)> = self
                 .ledger
-                .bounded("reading the position of a log reader", async {
+                .with_timeout("reading the position of a log reader", async {
                     sqlx::query_as(POSITION)
                         .bind(self.reader.name)
                         .bind(self.shard.0 as i16)
@@ -195,11 +195,11 @@ impl<E: LogEntry> Tail<E> {
 
     /// The next entries.
     pub async fn next(&mut self, limit: u32) -> Result<Page<E>, LedgerError> {
-        let (at, rescan) = self.look().await?;
+        let (at, rescan) = self.read_position().await?;
         if rescan {
             return Ok(Page::Rescan);
         }
-        let entries = E::read(&self.ledger, self.shard, at, limit).await?;
+        let entries = E::read_after(&self.ledger, self.shard, at, limit).await?;
         Ok(Page::Entries(entries))
     }
 
@@ -219,7 +219,7 @@ impl<E: LogEntry> Tail<E> {
     }
 
     /// The jobs were read since [`Page::Rescan`] was answered.
-    pub async fn rescanned(&mut self) -> Result<(), LedgerError> {
+    pub async fn finish_rescan(&mut self) -> Result<(), LedgerError> {
         let at = self.at.unwrap_or_default();
         let rescanned = sqlx::query(RESCANNED)
             .bind(self.reader.name)
@@ -242,12 +242,12 @@ impl<E: LogEntry> Tail<E> {
         match &self.leader {
             Some(leader) => {
                 let done =
-                    leader.fenced(doing, async |conn| query.execute(conn).await.doing(doing));
+                    leader.run_fenced(doing, async |conn| query.execute(conn).await.context(doing));
                 done.await?;
             }
             None => {
                 let done = query.execute(&self.ledger.pool);
-                self.ledger.bounded(doing, done).await?;
+                self.ledger.with_timeout(doing, done).await?;
             }
         }
         Ok(())

@@ -14,7 +14,7 @@
 use airlock_model::Shard;
 
 use crate::LeaderLedger;
-use crate::error::{Doing, LedgerError};
+use crate::error::{ErrorContext, LedgerError};
 use crate::log::readers::Log;
 
 /// Entries renumbered in one statement.
@@ -49,15 +49,15 @@ const NEXT: &str = "pg_snapshot_xmax(pg_current_snapshot())::text::bigint";
 
 impl LogTable {
     /// Which readers are this shard's and this log's.
-    fn readers(&self) -> String {
+    fn readers_condition(&self) -> String {
         format!("log = '{}' AND {}", self.log.name(), self.of_shard)
     }
 
-    fn is_foreign(&self) -> String {
+    fn is_foreign_sql(&self) -> String {
         let Self {
             table, of_shard, ..
         } = self;
-        let readers = self.readers();
+        let readers = self.readers_condition();
         format!(
             "SELECT coalesce((SELECT max(xid) FROM {table} WHERE {of_shard}) >= {NEXT}, false)
                  OR EXISTS (SELECT 1 FROM log_reader WHERE {readers} AND xid >= {NEXT})"
@@ -66,14 +66,14 @@ impl LogTable {
 
     // An entry behind the cursor was published, unless its transaction is one of this
     // cluster and its id is above the cursor's: ids go on where the dump left them.
-    fn renumber(&self) -> String {
+    fn renumber_sql(&self) -> String {
         let Self {
             table,
             id,
             of_shard,
             ..
         } = self;
-        let readers = self.readers();
+        let readers = self.readers_condition();
         format!(
             "WITH at AS MATERIALIZED (
                 SELECT coalesce(max(xid), 0) AS xid, coalesce(max(seq), 0) AS id, {NEXT} AS next
@@ -93,11 +93,11 @@ impl LogTable {
     }
 
     // What the others have read, the numbers do not tell: they rescan.
-    fn set_back(&self) -> String {
+    fn reset_readers_sql(&self) -> String {
         format!(
             "UPDATE log_reader SET xid = 0, seq = {}, rescan = NOT required WHERE {}",
             i64::MAX,
-            self.readers()
+            self.readers_condition()
         )
     }
 }
@@ -112,8 +112,8 @@ impl LeaderLedger {
                 continue;
             }
             let foreign: bool = self
-                .bounded("comparing a cursor with the cluster", async {
-                    sqlx::query_scalar(sqlx::AssertSqlSafe(log.is_foreign()))
+                .with_timeout("comparing a cursor with the cluster", async {
+                    sqlx::query_scalar(sqlx::AssertSqlSafe(log.is_foreign_sql()))
                         .bind(self.shard.0 as i16)
                         .fetch_one(&self.pool)
                         .await
@@ -123,25 +123,25 @@ impl LeaderLedger {
                 continue;
             }
             loop {
-                let rows = self.fit(log.renumber()).await?;
+                let rows = self.execute_on_shard(log.renumber_sql()).await?;
                 renumbered += rows;
                 if rows == 0 {
                     break;
                 }
             }
-            self.fit(log.set_back()).await?;
+            self.execute_on_shard(log.reset_readers_sql()).await?;
         }
         Ok(renumbered)
     }
 
-    async fn fit(&self, sql: String) -> Result<u64, LedgerError> {
+    async fn execute_on_shard(&self, sql: String) -> Result<u64, LedgerError> {
         let doing = "fitting a cursor to the cluster";
-        self.fenced(doing, async |conn| {
+        self.run_fenced(doing, async |conn| {
             let done = sqlx::query(sqlx::AssertSqlSafe(sql))
                 .bind(self.shard.0 as i16)
                 .execute(conn)
                 .await
-                .doing(doing)?;
+                .context(doing)?;
             Ok(done.rows_affected())
         })
         .await

@@ -14,29 +14,29 @@ use sqlx::postgres::{PgConnectOptions, PgDatabaseError, PgSeverity};
 use sqlx::{Connection, PgConnection};
 use tokio::sync::Semaphore;
 
-use crate::error::{Doing, LedgerError};
+use crate::error::{ErrorContext, LedgerError};
 
 /// As many as run at once; one more waits for its turn.
-const LINES: usize = 4;
+const MAX_CONNECTIONS: usize = 4;
 
 /// Cheap to clone; clones share the connections.
 #[derive(Clone)]
-pub(crate) struct Lines(Arc<Inner>);
+pub(crate) struct HotPool(Arc<Inner>);
 
 struct Inner {
     options: PgConnectOptions,
     limit: Duration,
-    turns: Semaphore,
+    permits: Semaphore,
     /// The one used last is used first: it is the warm one.
     idle: Mutex<Vec<PgConnection>>,
 }
 
-impl Lines {
+impl HotPool {
     pub fn new(options: &PgConnectOptions, limit: Duration) -> Self {
         Self(Arc::new(Inner {
             options: options.clone(),
             limit,
-            turns: Semaphore::new(LINES),
+            permits: Semaphore::new(MAX_CONNECTIONS),
             idle: Mutex::default(),
         }))
     }
@@ -49,21 +49,21 @@ impl Lines {
     ) -> Result<T, LedgerError> {
         let inner = &*self.0;
         let done = tokio::time::timeout(inner.limit, async {
-            let _turn = inner.turns.acquire().await;
+            let _permit = inner.permits.acquire().await;
             // Taken before the match, which would hold the list while a new one is opened.
-            let idle = inner.idle().pop();
-            let mut line = match idle {
-                Some(line) => line,
-                None => open(&inner.options, inner.limit).await?,
+            let idle = inner.idle_connections().pop();
+            let mut conn = match idle {
+                Some(conn) => conn,
+                None => open_connection(&inner.options, inner.limit).await?,
             };
-            let done = work(&mut line).await;
-            if answered(&done) {
-                inner.idle().push(line);
+            let done = work(&mut conn).await;
+            if is_reusable(&done) {
+                inner.idle_connections().push(conn);
             } else {
                 // The others are probably as dead as this one.
-                inner.idle().clear();
+                inner.idle_connections().clear();
             }
-            done.doing(doing)
+            done.context(doing)
         });
         match done.await {
             Ok(done) => done,
@@ -73,17 +73,17 @@ impl Lines {
 
     /// Ends those that are not in use.
     pub async fn close(&self) {
-        let idle = std::mem::take(&mut *self.0.idle());
-        for line in idle {
+        let idle = std::mem::take(&mut *self.0.idle_connections());
+        for conn in idle {
             // The server notices either way.
-            let _ = line.close().await;
+            let _ = conn.close().await;
         }
     }
 }
 
 /// Whether the server answered and waits for the next statement. A fatal answer is its
 /// last one.
-fn answered<T>(done: &Result<T, sqlx::Error>) -> bool {
+fn is_reusable<T>(done: &Result<T, sqlx::Error>) -> bool {
     match done {
         Ok(_) => true,
         Err(sqlx::Error::Database(e)) => e
@@ -94,7 +94,7 @@ fn answered<T>(done: &Result<T, sqlx::Error>) -> bool {
 }
 
 impl Inner {
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<PgConnection>> {
+    fn idle_connections(&self) -> std::sync::MutexGuard<'_, Vec<PgConnection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -103,7 +103,7 @@ impl Inner {
 /// otherwise scan it for ever, and one made for the arrays at hand (custom) walks the
 /// table and searches the arrays, which is quadratic. What every connection has is in the
 /// options it is given.
-pub(crate) async fn open(
+pub(crate) async fn open_connection(
     options: &PgConnectOptions,
     limit: Duration,
 ) -> Result<PgConnection, LedgerError> {
@@ -114,7 +114,7 @@ pub(crate) async fn open(
         ("enable_mergejoin", "off"),
     ]);
     match tokio::time::timeout(limit, PgConnection::connect_with(&options)).await {
-        Ok(conn) => conn.doing("opening a connection"),
+        Ok(conn) => conn.context("opening a connection"),
         Err(_) => Err(LedgerError::timeout("opening a connection", limit)),
     }
 }

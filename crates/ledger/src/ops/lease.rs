@@ -10,7 +10,7 @@ use airlock_model::{Epoch, Shard, Timestamp};
 use sqlx::{Connection, PgConnection, Row};
 
 use crate::Ledger;
-use crate::error::{Doing, LedgerError};
+use crate::error::{ErrorContext, LedgerError};
 use crate::leader::fence::LeaderLedger;
 use crate::ts::Ts;
 
@@ -38,13 +38,13 @@ pub struct LeaseConnection {
     conn: PgConnection,
 }
 
-async fn within<T>(
+async fn with_timeout<T>(
     limit: Duration,
     doing: &'static str,
     work: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, LedgerError> {
     match tokio::time::timeout(limit, work).await {
-        Ok(done) => done.doing(doing),
+        Ok(done) => done.context(doing),
         Err(_) => Err(LedgerError::timeout(doing, limit)),
     }
 }
@@ -63,7 +63,7 @@ impl Ledger {
                 ("tcp_keepalives_interval", "2"),
                 ("tcp_keepalives_count", "3"),
             ]);
-        let conn = within(
+        let conn = with_timeout(
             self.op_timeout,
             "opening the lease connection",
             PgConnection::connect_with(&options),
@@ -75,7 +75,7 @@ impl Ledger {
     /// Who leads `shard`, as far as the ledger knows.
     pub async fn leader(&self, shard: Shard) -> Result<Option<LeaderInfo>, LedgerError> {
         let row = self
-            .bounded("asking who leads", async {
+            .with_timeout("asking who leads", async {
                 sqlx::query(
                     "SELECT l.leader, l.epoch, l.since, r.renewed_at
                      FROM leadership l LEFT JOIN leader_renewal r USING (shard)
@@ -95,13 +95,13 @@ impl Ledger {
             })
         })
         .transpose()
-        .doing("reading who leads")
+        .context("reading who leads")
     }
 
     /// How the leader of `shard` is doing; `None` when nobody ever led.
     pub async fn leader_health(&self, shard: Shard) -> Result<Option<LeaderHealth>, LedgerError> {
         let row: Option<(f64, f64)> = self
-            .bounded("reading how the leader is doing", async {
+            .with_timeout("reading how the leader is doing", async {
                 sqlx::query_as(
                     "SELECT extract(epoch FROM clock_timestamp() - r.renewed_at)::float8,
                             extract(epoch FROM clock_timestamp()
@@ -123,9 +123,9 @@ impl Ledger {
 
     /// The number of shards is a fact of the ledger: the first to ask settles it, and a
     /// replica configured otherwise learns so.
-    pub async fn settle_shards(&self, wanted: u16) -> Result<u16, LedgerError> {
+    pub async fn init_shard_count(&self, wanted: u16) -> Result<u16, LedgerError> {
         let stored: String = self
-            .bounded("settling the number of shards", async {
+            .with_timeout("settling the number of shards", async {
                 sqlx::query_scalar(
                     // An update that changes nothing returns the row of whoever was
                     // first, even when that happened after this statement began.
@@ -148,7 +148,7 @@ impl LeaderLedger {
     /// Writes down how long ago this leader's last good round was. Of a term that is over
     /// there is nothing to write to.
     pub async fn record_round(&self, ago: Duration) -> Result<(), LedgerError> {
-        self.bounded("recording the last good round", async {
+        self.with_timeout("recording the last good round", async {
             sqlx::query(
                 "UPDATE leader_renewal
                  SET round_at = clock_timestamp() - make_interval(secs => $3)
@@ -169,7 +169,7 @@ impl LeaseConnection {
     /// Tries the lock without waiting: a waiter would hold back vacuum, and a frozen
     /// waiter would inherit the lock.
     pub async fn try_lock(&mut self, key: i64, limit: Duration) -> Result<bool, LedgerError> {
-        within(
+        with_timeout(
             limit,
             "trying the leader lock",
             sqlx::query_scalar("SELECT pg_try_advisory_lock($1)")
@@ -198,7 +198,7 @@ impl LeaseConnection {
         above: Epoch,
         limit: Duration,
     ) -> Result<Epoch, LedgerError> {
-        let epoch: i64 = within(
+        let epoch: i64 = with_timeout(
             limit,
             "raising the epoch",
             sqlx::query_scalar(
@@ -235,7 +235,7 @@ impl LeaseConnection {
         epoch: Epoch,
         limit: Duration,
     ) -> Result<bool, LedgerError> {
-        let done = within(
+        let done = with_timeout(
             limit,
             "renewing the lease",
             sqlx::query(
@@ -252,7 +252,7 @@ impl LeaseConnection {
 
     /// Ends the session, and with it the lock.
     pub async fn release(self, limit: Duration) {
-        if let Err(e) = within(limit, "releasing the leader lock", self.conn.close()).await {
+        if let Err(e) = with_timeout(limit, "releasing the leader lock", self.conn.close()).await {
             tracing::debug!(error = %e, "the lease connection did not close cleanly");
         }
     }
@@ -270,7 +270,7 @@ mod tests {
     async fn the_server_looks_often_whether_the_holder_of_the_lock_is_there() -> anyhow::Result<()>
     {
         let postgres = Postgres::start().await?;
-        let ledger = Ledger::connect(&LedgerConfig::at(&postgres.url()), "test").await?;
+        let ledger = Ledger::connect(&LedgerConfig::from_url(&postgres.url()), "test").await?;
         let mut lease = ledger.lease_connection("a").await?;
         let mut told = Vec::new();
         for setting in ["idle", "interval", "count"] {

@@ -4,7 +4,7 @@
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection, PgConnection};
 
-use crate::error::{Doing, LedgerError};
+use crate::error::{ErrorContext, LedgerError};
 
 const MIGRATIONS: &[(i32, &str)] = &[
     (1, include_str!("../../migrations/0001_jobs.sql")),
@@ -50,28 +50,28 @@ struct Applied {
     min_reader: i32,
 }
 
-pub(crate) async fn run(options: &PgConnectOptions) -> Result<(), LedgerError> {
+pub(crate) async fn run_migrations(options: &PgConnectOptions) -> Result<(), LedgerError> {
     let options = options
         .clone()
         .options([("lock_timeout", format!("{}ms", PATIENCE.as_millis()))]);
     let mut conn = PgConnection::connect_with(&options)
         .await
-        .doing("connecting to migrate the ledger")?;
+        .context("connecting to migrate the ledger")?;
     // Usually there is nothing to do, and nobody to wait for.
-    let missing = missing(&applied(&mut conn).await?)?;
+    let missing = missing_migrations(&applied_migrations(&mut conn).await?)?;
     if !missing.is_empty() {
         sqlx::query("SELECT pg_advisory_lock($1)")
             .bind(LOCK)
             .execute(&mut conn)
             .await
-            .map_err(|e| blocked(e, "another program that migrates the ledger"))?;
-        migrate(&mut conn).await?;
+            .map_err(|e| blocked_error(e, "another program that migrates the ledger"))?;
+        apply_missing_migrations(&mut conn).await?;
     }
     // Closing the session frees the lock, whatever happened.
-    conn.close().await.doing("closing the migration session")
+    conn.close().await.context("closing the migration session")
 }
 
-fn blocked(source: sqlx::Error, by: &str) -> LedgerError {
+fn blocked_error(source: sqlx::Error, by: &str) -> LedgerError {
     match &source {
         sqlx::Error::Database(e) if e.code().as_deref() == Some("55P03") => LedgerError::Blocked {
             by: by.to_owned(),
@@ -85,7 +85,7 @@ fn blocked(source: sqlx::Error, by: &str) -> LedgerError {
 }
 
 /// What ran so far; before there is a place to write it down, nothing.
-async fn applied(conn: &mut PgConnection) -> Result<Vec<Applied>, LedgerError> {
+async fn applied_migrations(conn: &mut PgConnection) -> Result<Vec<Applied>, LedgerError> {
     const DOING: &str = "reading which migrations ran";
     let columns: i64 = sqlx::query_scalar(
         "SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass('airlock_migration')
@@ -93,7 +93,7 @@ async fn applied(conn: &mut PgConnection) -> Result<Vec<Applied>, LedgerError> {
     )
     .fetch_one(&mut *conn)
     .await
-    .doing(DOING)?;
+    .context(DOING)?;
     let sql = match columns {
         0 => return Ok(Vec::new()),
         1 => "SELECT version, checksum, version FROM airlock_migration ORDER BY version",
@@ -105,7 +105,7 @@ async fn applied(conn: &mut PgConnection) -> Result<Vec<Applied>, LedgerError> {
     let rows: Vec<(i32, String, i32)> = sqlx::query_as(sql)
         .fetch_all(&mut *conn)
         .await
-        .doing(DOING)?;
+        .context(DOING)?;
     let read = |(version, checksum, min_reader)| Applied {
         version,
         checksum,
@@ -115,7 +115,9 @@ async fn applied(conn: &mut PgConnection) -> Result<Vec<Applied>, LedgerError> {
 }
 
 /// What is to be done. An error when this program cannot work with what was.
-fn missing(applied: &[Applied]) -> Result<Vec<&'static (i32, &'static str)>, LedgerError> {
+fn missing_migrations(
+    applied: &[Applied],
+) -> Result<Vec<&'static (i32, &'static str)>, LedgerError> {
     let known = MIGRATIONS.iter().map(|(v, _)| *v).max().unwrap_or(0);
     for ran in applied {
         match MIGRATIONS.iter().find(|(v, _)| *v == ran.version) {
@@ -135,7 +137,7 @@ fn missing(applied: &[Applied]) -> Result<Vec<&'static (i32, &'static str)>, Led
     Ok(MIGRATIONS.iter().filter(is_new).collect())
 }
 
-async fn migrate(conn: &mut PgConnection) -> Result<(), LedgerError> {
+async fn apply_missing_migrations(conn: &mut PgConnection) -> Result<(), LedgerError> {
     sqlx::raw_sql(
         "CREATE TABLE IF NOT EXISTS airlock_migration (
             version integer PRIMARY KEY, checksum text NOT NULL,
@@ -144,12 +146,12 @@ async fn migrate(conn: &mut PgConnection) -> Result<(), LedgerError> {
     )
     .execute(&mut *conn)
     .await
-    .map_err(|e| blocked(e, "a session that uses the table airlock_migration"))?;
+    .map_err(|e| blocked_error(e, "a session that uses the table airlock_migration"))?;
     // Somebody else may have been first.
-    for (version, sql) in missing(&applied(conn).await?)? {
-        let mut tx = conn.begin().await.doing("beginning a migration")?;
+    for (version, sql) in missing_migrations(&applied_migrations(conn).await?)? {
+        let mut tx = conn.begin().await.context("beginning a migration")?;
         sqlx::raw_sql(*sql).execute(&mut *tx).await.map_err(|e| {
-            blocked(
+            blocked_error(
                 e,
                 &format!("a session that uses a table which migration {version} changes"),
             )
@@ -162,8 +164,8 @@ async fn migrate(conn: &mut PgConnection) -> Result<(), LedgerError> {
         .bind(min_reader(*version))
         .execute(&mut *tx)
         .await
-        .doing("recording a migration")?;
-        tx.commit().await.doing("committing a migration")?;
+        .context("recording a migration")?;
+        tx.commit().await.context("committing a migration")?;
         tracing::info!(version, "ledger migrated");
     }
     Ok(())

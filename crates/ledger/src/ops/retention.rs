@@ -9,7 +9,7 @@
 
 use airlock_model::Timestamp;
 
-use crate::error::{Doing, LedgerError};
+use crate::error::{ErrorContext, LedgerError};
 use crate::{LeaderLedger, LogPosition};
 
 /// A stretch of ids, and how old what is removed there must be.
@@ -125,7 +125,7 @@ WITH page AS MATERIALIZED (
 )
 SELECT count(*) FROM gone"#;
 
-const STRAYS: &str = r#"
+const UNMATCHED_RESULTS: &str = r#"
 WITH page AS MATERIALIZED (
     SELECT id, received_at FROM job_stray_result ORDER BY id LIMIT $2
 ), gone AS (
@@ -164,7 +164,7 @@ WITH readers AS MATERIALIZED (
 )
 SELECT (SELECT count(*) FROM gone), last.xid, last.seq FROM last"#;
 
-fn ms(ms: u64) -> i64 {
+fn clamp_interval_ms(ms: u64) -> i64 {
     // A hundred years: longer than that is for ever, and more than an interval holds.
     i64::try_from(ms)
         .unwrap_or(i64::MAX)
@@ -174,35 +174,37 @@ fn ms(ms: u64) -> i64 {
 impl LeaderLedger {
     /// Removes jobs that ended long ago, with all that belongs to them.
     pub async fn sweep_jobs(&self, sweep: Sweep<'_>) -> Result<Swept, LedgerError> {
-        self.sweep("removing old jobs", JOBS, sweep).await
+        self.sweep_id_range("removing old jobs", JOBS, sweep).await
     }
 
     /// Empties payloads and results of jobs that ended long ago.
     pub async fn sweep_payloads(&self, sweep: Sweep<'_>) -> Result<Swept, LedgerError> {
-        self.sweep("removing old payloads", PAYLOADS, sweep).await
+        self.sweep_id_range("removing old payloads", PAYLOADS, sweep)
+            .await
     }
 
     /// Removes the past runs of jobs that ended long ago.
     pub async fn sweep_history(&self, sweep: Sweep<'_>) -> Result<Swept, LedgerError> {
-        self.sweep("removing old histories", HISTORY, sweep).await
+        self.sweep_id_range("removing old histories", HISTORY, sweep)
+            .await
     }
 
-    async fn sweep(
+    async fn sweep_id_range(
         &self,
         doing: &'static str,
         sql: &'static str,
         sweep: Sweep<'_>,
     ) -> Result<Swept, LedgerError> {
         let (examined, removed, last): (i64, i64, Option<String>) = self
-            .fenced(doing, async |tx| {
+            .run_fenced(doing, async |tx| {
                 sqlx::query_as(sql)
                     .bind(sweep.after)
                     .bind(sweep.below)
-                    .bind(ms(sweep.older_than_ms))
+                    .bind(clamp_interval_ms(sweep.older_than_ms))
                     .bind(i64::from(sweep.limit))
                     .fetch_one(tx)
                     .await
-                    .doing(doing)
+                    .context(doing)
             })
             .await?;
         Ok(Swept {
@@ -213,18 +215,31 @@ impl LeaderLedger {
     }
 
     /// Removes dead letters; how many. Fewer than `limit` means that no old one is left.
-    pub async fn sweep_letters(&self, older_than_ms: u64, limit: u32) -> Result<u64, LedgerError> {
-        self.sweep_numbered("removing old dead letters", LETTERS, older_than_ms, limit)
+    pub async fn sweep_dead_letters(
+        &self,
+        older_than_ms: u64,
+        limit: u32,
+    ) -> Result<u64, LedgerError> {
+        self.sweep_older_than("removing old dead letters", LETTERS, older_than_ms, limit)
             .await
     }
 
     /// Removes results that changed nothing; how many.
-    pub async fn sweep_strays(&self, older_than_ms: u64, limit: u32) -> Result<u64, LedgerError> {
-        self.sweep_numbered("removing old stray results", STRAYS, older_than_ms, limit)
-            .await
+    pub async fn sweep_unmatched_results(
+        &self,
+        older_than_ms: u64,
+        limit: u32,
+    ) -> Result<u64, LedgerError> {
+        self.sweep_older_than(
+            "removing old stray results",
+            UNMATCHED_RESULTS,
+            older_than_ms,
+            limit,
+        )
+        .await
     }
 
-    async fn sweep_numbered(
+    async fn sweep_older_than(
         &self,
         doing: &'static str,
         sql: &'static str,
@@ -232,13 +247,13 @@ impl LeaderLedger {
         limit: u32,
     ) -> Result<u64, LedgerError> {
         let n: i64 = self
-            .fenced(doing, async |tx| {
+            .run_fenced(doing, async |tx| {
                 sqlx::query_scalar(sql)
-                    .bind(ms(older_than_ms))
+                    .bind(clamp_interval_ms(older_than_ms))
                     .bind(i64::from(limit))
                     .fetch_one(tx)
                     .await
-                    .doing(doing)
+                    .context(doing)
             })
             .await?;
         Ok(u64::try_from(n).unwrap_or(0))
@@ -246,7 +261,7 @@ impl LeaderLedger {
 
     /// Removes old entries of the change log that every reader has, or that are older than
     /// the bound for readers that can rescan; how many, and where to go on.
-    pub async fn sweep_changes(
+    pub async fn sweep_change_log(
         &self,
         older_than_ms: u64,
         bound_ms: u64,
@@ -255,17 +270,17 @@ impl LeaderLedger {
     ) -> Result<(u64, LogPosition), LedgerError> {
         const DOING: &str = "trimming the change log";
         let row: Option<(i64, i64, i64)> = self
-            .fenced(DOING, async |tx| {
+            .run_fenced(DOING, async |tx| {
                 sqlx::query_as(CHANGES)
                     .bind(self.shard.0 as i16)
                     .bind(after.xid)
                     .bind(after.seq)
-                    .bind(ms(older_than_ms))
+                    .bind(clamp_interval_ms(older_than_ms))
                     .bind(i64::from(limit))
-                    .bind(ms(bound_ms.max(older_than_ms)))
+                    .bind(clamp_interval_ms(bound_ms.max(older_than_ms)))
                     .fetch_optional(tx)
                     .await
-                    .doing(DOING)
+                    .context(DOING)
             })
             .await?;
         Ok(row.map_or((0, after), |(n, xid, seq)| {

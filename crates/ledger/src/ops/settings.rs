@@ -3,7 +3,7 @@
 use airlock_model::LedgerId;
 use uuid::Uuid;
 
-use crate::error::{Doing, LedgerError};
+use crate::error::{ErrorContext, LedgerError};
 use crate::{LeaderLedger, Ledger};
 
 /// What can be remembered. Counters and the number of shards have modules of their own.
@@ -29,8 +29,8 @@ impl Fact {
 }
 
 impl Ledger {
-    pub async fn remembered(&self, fact: Fact) -> Result<Option<String>, LedgerError> {
-        self.bounded("reading what was remembered", async {
+    pub async fn read_fact(&self, fact: Fact) -> Result<Option<String>, LedgerError> {
+        self.with_timeout("reading what was remembered", async {
             sqlx::query_scalar("SELECT value FROM setting WHERE name = $1")
                 .bind(fact.name())
                 .fetch_optional(&self.pool)
@@ -42,21 +42,21 @@ impl Ledger {
     /// The secret for words on the bus, made by whoever asks first.
     pub async fn bus_key(&self) -> Result<String, LedgerError> {
         let made = format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
-        self.made_once(Fact::BusKey, made).await
+        self.get_or_insert_fact(Fact::BusKey, made).await
     }
 
     /// Which ledger this is. A copy of the data, a restored backup for one, is the same
     /// ledger.
     pub async fn id(&self) -> Result<LedgerId, LedgerError> {
         let id = self
-            .made_once(Fact::LedgerId, Uuid::new_v4().to_string())
+            .get_or_insert_fact(Fact::LedgerId, Uuid::new_v4().to_string())
             .await?;
         LedgerId::new(id).map_err(|e| LedgerError::Corrupt(e.to_string()))
     }
 
     /// What is remembered, or `made` if nothing was.
-    async fn made_once(&self, fact: Fact, made: String) -> Result<String, LedgerError> {
-        self.bounded("reading what was made once", async {
+    async fn get_or_insert_fact(&self, fact: Fact, made: String) -> Result<String, LedgerError> {
+        self.with_timeout("reading what was made once", async {
             // An update that changes nothing gives the row back, whoever wrote it.
             sqlx::query_scalar(
                 "INSERT INTO setting (name, value) VALUES ($1, $2)
@@ -73,9 +73,9 @@ impl Ledger {
 }
 
 impl LeaderLedger {
-    pub async fn remember(&self, fact: Fact, value: &str) -> Result<(), LedgerError> {
+    pub async fn write_fact(&self, fact: Fact, value: &str) -> Result<(), LedgerError> {
         const DOING: &str = "remembering";
-        self.fenced(DOING, async |tx| {
+        self.run_fenced(DOING, async |tx| {
             sqlx::query(
                 "INSERT INTO setting (name, value) VALUES ($1, $2)
                  ON CONFLICT (name) DO UPDATE SET value = excluded.value",
@@ -84,7 +84,7 @@ impl LeaderLedger {
             .bind(value)
             .execute(tx)
             .await
-            .doing(DOING)
+            .context(DOING)
         })
         .await?;
         Ok(())

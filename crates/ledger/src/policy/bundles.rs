@@ -9,7 +9,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
 use crate::Ledger;
-use crate::error::{Doing, LedgerError};
+use crate::error::{ErrorContext, LedgerError};
 use crate::log::audit::{self, Actor, NewAudit};
 use crate::ts::Ts;
 
@@ -72,13 +72,13 @@ impl Ledger {
         let sql =
             format!("SELECT {COLUMNS} FROM policy_bundle WHERE active ORDER BY position, name");
         let rows = self
-            .bounded("reading the policy bundles in force", async {
+            .with_timeout("reading the policy bundles in force", async {
                 sqlx::query(sqlx::AssertSqlSafe(sql))
                     .fetch_all(&self.pool)
                     .await
             })
             .await?;
-        rows.iter().map(read).collect()
+        rows.iter().map(bundle_from_row).collect()
     }
 
     /// All versions that are kept, of one name or of all, newest first.
@@ -88,20 +88,20 @@ impl Ledger {
              ORDER BY name, version DESC"
         );
         let rows = self
-            .bounded("listing policy bundles", async {
+            .with_timeout("listing policy bundles", async {
                 sqlx::query(sqlx::AssertSqlSafe(sql))
                     .bind(name)
                     .fetch_all(&self.pool)
                     .await
             })
             .await?;
-        rows.iter().map(read).collect()
+        rows.iter().map(bundle_from_row).collect()
     }
 
     /// Changes with every publication and roll-back.
     pub async fn bundles_generation(&self) -> Result<u64, LedgerError> {
         let value: Option<String> = self
-            .bounded("asking whether policy bundles changed", async {
+            .with_timeout("asking whether policy bundles changed", async {
                 sqlx::query_scalar("SELECT value FROM setting WHERE name = $1")
                     .bind(GENERATION)
                     .fetch_optional(&self.pool)
@@ -114,17 +114,17 @@ impl Ledger {
     /// Puts a new version in force. The same content again changes nothing, so that a
     /// publication whose answer was lost may be repeated.
     pub async fn publish_bundle(&self, new: &NewBundle) -> Result<Bundle, LedgerError> {
-        self.turn(async {
+        self.with_bundle_timeout(async {
             let mut tx = self.begin_logged("publishing a bundle").await?;
-            turn(&mut tx).await?;
-            if let Some(same) = in_force(&mut tx, &new.name).await?
+            lock_and_bump_generation(&mut tx).await?;
+            if let Some(same) = active_bundle(&mut tx, &new.name).await?
                 && same.sha256 == new.sha256
                 && same.position == new.position
                 && same.signature == new.signature
             {
                 return Ok(same);
             }
-            withdraw(&mut tx, &new.name).await?;
+            deactivate_bundle(&mut tx, &new.name).await?;
             let sql = format!(
                 "INSERT INTO policy_bundle (name, version, position, content, sha256, signature, \
                      key_id, note, published_by, active) \
@@ -142,8 +142,8 @@ impl Ledger {
                 .bind(&new.by)
                 .fetch_one(&mut *tx)
                 .await
-                .doing("writing a bundle")?;
-            let bundle = read(&row)?;
+                .context("writing a bundle")?;
+            let bundle = bundle_from_row(&row)?;
             sqlx::query(
                 "DELETE FROM policy_bundle WHERE name = $1 AND NOT active AND version NOT IN (
                     SELECT version FROM policy_bundle WHERE name = $1
@@ -153,13 +153,13 @@ impl Ledger {
             .bind(KEPT_BUNDLES)
             .execute(&mut *tx)
             .await
-            .doing("removing old bundles")?;
+            .context("removing old bundles")?;
             let by = Actor {
                 key: &new.by,
                 principal: new.principal.as_deref(),
             };
-            tell(&mut tx, "policy.published", by, &bundle).await?;
-            tx.commit().await.doing("committing a bundle")?;
+            audit_bundle(&mut tx, "policy.published", by, &bundle).await?;
+            tx.commit().await.context("committing a bundle")?;
             Ok(bundle)
         })
         .await
@@ -173,10 +173,10 @@ impl Ledger {
         to: Option<u64>,
         by: Actor<'_>,
     ) -> Result<RolledBack, LedgerError> {
-        self.turn(async {
+        self.with_bundle_timeout(async {
             let mut tx = self.begin_logged("rolling a bundle back").await?;
-            turn(&mut tx).await?;
-            let now = in_force(&mut tx, name).await?;
+            lock_and_bump_generation(&mut tx).await?;
+            let now = active_bundle(&mut tx, name).await?;
             let sql = format!(
                 "SELECT {COLUMNS} FROM policy_bundle WHERE name = $1 \
                    AND CASE WHEN $2::bigint IS NULL THEN version < $3 ELSE version = $2 END \
@@ -189,33 +189,33 @@ impl Ledger {
                 .bind(now.as_ref().map_or(0, |b| b.version as i64))
                 .fetch_optional(&mut *tx)
                 .await
-                .doing("looking for an earlier bundle")?;
+                .context("looking for an earlier bundle")?;
             let Some(row) = row else {
                 let (None, Some(now)) = (to, now) else {
                     return Ok(RolledBack::NotFound);
                 };
-                withdraw(&mut tx, name).await?;
-                tell(&mut tx, "policy.withdrawn", by, &now).await?;
-                tx.commit().await.doing("committing a roll-back")?;
+                deactivate_bundle(&mut tx, name).await?;
+                audit_bundle(&mut tx, "policy.withdrawn", by, &now).await?;
+                tx.commit().await.context("committing a roll-back")?;
                 return Ok(RolledBack::Withdrawn);
             };
-            let mut bundle = read(&row)?;
-            withdraw(&mut tx, name).await?;
+            let mut bundle = bundle_from_row(&row)?;
+            deactivate_bundle(&mut tx, name).await?;
             sqlx::query("UPDATE policy_bundle SET active = true WHERE name = $1 AND version = $2")
                 .bind(name)
                 .bind(bundle.version as i64)
                 .execute(&mut *tx)
                 .await
-                .doing("rolling a bundle back")?;
+                .context("rolling a bundle back")?;
             bundle.active = true;
-            tell(&mut tx, "policy.rolled_back", by, &bundle).await?;
-            tx.commit().await.doing("committing a roll-back")?;
+            audit_bundle(&mut tx, "policy.rolled_back", by, &bundle).await?;
+            tx.commit().await.context("committing a roll-back")?;
             Ok(RolledBack::To(Box::new(bundle)))
         })
         .await
     }
 
-    async fn turn<T>(
+    async fn with_bundle_timeout<T>(
         &self,
         work: impl Future<Output = Result<T, LedgerError>>,
     ) -> Result<T, LedgerError> {
@@ -230,7 +230,7 @@ impl Ledger {
 }
 
 /// Waits for its turn, and tells readers that something changed.
-async fn turn(tx: &mut PgConnection) -> Result<(), LedgerError> {
+async fn lock_and_bump_generation(tx: &mut PgConnection) -> Result<(), LedgerError> {
     sqlx::query(
         "INSERT INTO setting (name, value) VALUES ($1, '1')
          ON CONFLICT (name) DO UPDATE SET value = (setting.value::bigint + 1)::text",
@@ -238,30 +238,30 @@ async fn turn(tx: &mut PgConnection) -> Result<(), LedgerError> {
     .bind(GENERATION)
     .execute(tx)
     .await
-    .doing("counting changes of policy bundles")?;
+    .context("counting changes of policy bundles")?;
     Ok(())
 }
 
-async fn in_force(tx: &mut PgConnection, name: &str) -> Result<Option<Bundle>, LedgerError> {
+async fn active_bundle(tx: &mut PgConnection, name: &str) -> Result<Option<Bundle>, LedgerError> {
     let sql = format!("SELECT {COLUMNS} FROM policy_bundle WHERE name = $1 AND active");
     let row = sqlx::query(sqlx::AssertSqlSafe(sql))
         .bind(name)
         .fetch_optional(tx)
         .await
-        .doing("reading the bundle in force")?;
-    row.as_ref().map(read).transpose()
+        .context("reading the bundle in force")?;
+    row.as_ref().map(bundle_from_row).transpose()
 }
 
-async fn withdraw(tx: &mut PgConnection, name: &str) -> Result<(), LedgerError> {
+async fn deactivate_bundle(tx: &mut PgConnection, name: &str) -> Result<(), LedgerError> {
     sqlx::query("UPDATE policy_bundle SET active = false WHERE name = $1 AND active")
         .bind(name)
         .execute(tx)
         .await
-        .doing("taking a bundle out of force")?;
+        .context("taking a bundle out of force")?;
     Ok(())
 }
 
-async fn tell(
+async fn audit_bundle(
     tx: &mut PgConnection,
     kind: &'static str,
     by: Actor<'_>,
@@ -282,25 +282,25 @@ async fn tell(
             "note": bundle.note,
         }),
     };
-    audit::insert(tx, &entry).await
+    audit::insert_audit_entry(tx, &entry).await
 }
 
-fn read(row: &PgRow) -> Result<Bundle, LedgerError> {
-    let corrupt = |e: sqlx::Error| LedgerError::Corrupt(e.to_string());
-    let version: i64 = row.try_get("version").map_err(corrupt)?;
-    let content: Vec<u8> = row.try_get("content").map_err(corrupt)?;
-    let at: Ts = row.try_get("published_at").map_err(corrupt)?;
+fn bundle_from_row(row: &PgRow) -> Result<Bundle, LedgerError> {
+    let corrupt_error = |e: sqlx::Error| LedgerError::Corrupt(e.to_string());
+    let version: i64 = row.try_get("version").map_err(corrupt_error)?;
+    let content: Vec<u8> = row.try_get("content").map_err(corrupt_error)?;
+    let at: Ts = row.try_get("published_at").map_err(corrupt_error)?;
     Ok(Bundle {
-        name: row.try_get("name").map_err(corrupt)?,
+        name: row.try_get("name").map_err(corrupt_error)?,
         version: u64::try_from(version).unwrap_or(0),
-        position: row.try_get("position").map_err(corrupt)?,
+        position: row.try_get("position").map_err(corrupt_error)?,
         content: String::from_utf8(content).map_err(|e| LedgerError::Corrupt(e.to_string()))?,
-        sha256: row.try_get("sha256").map_err(corrupt)?,
-        signature: row.try_get("signature").map_err(corrupt)?,
-        key_id: row.try_get("key_id").map_err(corrupt)?,
-        note: row.try_get("note").map_err(corrupt)?,
-        published_by: row.try_get("published_by").map_err(corrupt)?,
+        sha256: row.try_get("sha256").map_err(corrupt_error)?,
+        signature: row.try_get("signature").map_err(corrupt_error)?,
+        key_id: row.try_get("key_id").map_err(corrupt_error)?,
+        note: row.try_get("note").map_err(corrupt_error)?,
+        published_by: row.try_get("published_by").map_err(corrupt_error)?,
         published_at: at.0,
-        active: row.try_get("active").map_err(corrupt)?,
+        active: row.try_get("active").map_err(corrupt_error)?,
     })
 }

@@ -44,7 +44,7 @@ impl Ledger {
     /// Writes what a kernel says, and forgets kernels that have long been silent. Times
     /// stay as they are while what they are about does.
     pub async fn report_kernel(&self, report: &KernelReport) -> Result<(), LedgerError> {
-        self.bounded("reporting a kernel's policy", async {
+        self.with_timeout("reporting a kernel's policy", async {
             sqlx::query(
                 "WITH gone AS (
                      DELETE FROM kernel_status WHERE seen_at < clock_timestamp() - interval '1 hour'
@@ -78,8 +78,8 @@ impl Ledger {
     }
 
     /// A kernel ends: it is not waited for.
-    pub async fn forget_kernel(&self, instance: &str) -> Result<(), LedgerError> {
-        self.bounded("forgetting a kernel", async {
+    pub async fn delete_kernel(&self, instance: &str) -> Result<(), LedgerError> {
+        self.with_timeout("forgetting a kernel", async {
             sqlx::query("DELETE FROM kernel_status WHERE instance = $1")
                 .bind(instance)
                 .execute(&self.pool)
@@ -92,7 +92,7 @@ impl Ledger {
     /// The kernels that are there, by name.
     pub async fn kernels(&self) -> Result<Vec<KernelStatus>, LedgerError> {
         let rows = self
-            .bounded("listing the kernels", async {
+            .with_timeout("listing the kernels", async {
                 sqlx::query(
                     "SELECT * FROM kernel_status
                      WHERE seen_at > clock_timestamp() - $1::bigint * interval '1 millisecond'
@@ -103,27 +103,27 @@ impl Ledger {
                 .await
             })
             .await?;
-        let corrupt = |e: sqlx::Error| LedgerError::Corrupt(e.to_string());
+        let corrupt_error = |e: sqlx::Error| LedgerError::Corrupt(e.to_string());
         rows.iter()
             .map(|row| {
-                let generation: i64 = row.try_get("generation").map_err(corrupt)?;
-                let files: String = row.try_get("files").map_err(corrupt)?;
+                let generation: i64 = row.try_get("generation").map_err(corrupt_error)?;
+                let files: String = row.try_get("files").map_err(corrupt_error)?;
                 let time = |name: &str| -> Result<Option<Timestamp>, LedgerError> {
-                    let at: Option<Ts> = row.try_get(name).map_err(corrupt)?;
+                    let at: Option<Ts> = row.try_get(name).map_err(corrupt_error)?;
                     Ok(at.map(|at| at.0))
                 };
                 Ok(KernelStatus {
                     report: KernelReport {
-                        instance: row.try_get("instance").map_err(corrupt)?,
-                        snapshot: row.try_get("snapshot").map_err(corrupt)?,
+                        instance: row.try_get("instance").map_err(corrupt_error)?,
+                        snapshot: row.try_get("snapshot").map_err(corrupt_error)?,
                         generation: u64::try_from(generation).unwrap_or(0),
                         files: files.lines().map(str::to_owned).collect(),
-                        refused: row.try_get("refused").map_err(corrupt)?,
-                        alone: row.try_get("alone").map_err(corrupt)?,
+                        refused: row.try_get("refused").map_err(corrupt_error)?,
+                        alone: row.try_get("alone").map_err(corrupt_error)?,
                     },
                     loaded_at: time("loaded_at")?,
                     refused_at: time("refused_at")?,
-                    seen_at: row.try_get::<Ts, _>("seen_at").map_err(corrupt)?.0,
+                    seen_at: row.try_get::<Ts, _>("seen_at").map_err(corrupt_error)?.0,
                 })
             })
             .collect()

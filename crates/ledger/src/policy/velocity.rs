@@ -40,7 +40,7 @@ impl Ledger {
             .map(|c| number(c.window.as_millis()))
             .collect();
         let found: Vec<i64> = self
-            .bounded("counting for strict velocity rules", async {
+            .with_timeout("counting for strict velocity rules", async {
                 sqlx::query_scalar("SELECT velocity_counts($1, $2, $3, $4, $5)")
                     .bind(&counters)
                     .bind(&jobs)
@@ -64,7 +64,7 @@ impl Ledger {
     /// Removes what no window reaches any more; tells how much.
     pub async fn sweep_velocity(&self) -> Result<u64, LedgerError> {
         let done = self
-            .bounded("removing expired velocity counts", async {
+            .with_timeout("removing expired velocity counts", async {
                 sqlx::query(
                     "DELETE FROM velocity_count WHERE (counter, job_id) IN (
                          SELECT counter, job_id FROM velocity_count

@@ -108,7 +108,7 @@ pub struct JobReport {
 
 impl Ledger {
     /// Completes a report whose row says that there is more of it.
-    pub(crate) async fn complete_report(
+    pub(crate) async fn load_partials_and_artifacts(
         &self,
         job: &JobId,
         more: More,
@@ -117,31 +117,31 @@ impl Ledger {
         if more.partials {
             let sql = "SELECT attempt, percent, pointer, size, content, at FROM job_partial \
                        WHERE job_id = $1 ORDER BY number";
-            let rows = self.bounded("reading partial results", async {
+            let rows = self.with_timeout("reading partial results", async {
                 sqlx::query(sql)
                     .bind(job.as_str())
                     .fetch_all(&self.pool)
                     .await
             });
             for row in rows.await? {
-                let content: Option<Vec<u8>> = row.try_get(4).map_err(corrupt)?;
+                let content: Option<Vec<u8>> = row.try_get(4).map_err(corrupt_error)?;
                 report.partials.push(Partial {
-                    attempt: count(row.try_get(0).map_err(corrupt)?),
+                    attempt: attempt_from_column(row.try_get(0).map_err(corrupt_error)?),
                     percent: row
                         .try_get::<Option<i16>, _>(1)
-                        .map_err(corrupt)?
+                        .map_err(corrupt_error)?
                         .unwrap_or(0),
-                    pointer: row.try_get(2).map_err(corrupt)?,
-                    size: size(row.try_get(3).map_err(corrupt)?),
+                    pointer: row.try_get(2).map_err(corrupt_error)?,
+                    size: size_from_column(row.try_get(3).map_err(corrupt_error)?),
                     content: content.map(Bytes::from),
-                    at: row.try_get::<Ts, _>(5).map_err(corrupt)?.0,
+                    at: row.try_get::<Ts, _>(5).map_err(corrupt_error)?.0,
                 });
             }
         }
         if more.artifacts {
             let sql = "SELECT attempt, name, pointer, media_type, size, sha256, at \
                        FROM job_artifact WHERE job_id = $1 ORDER BY number";
-            let rows = self.bounded("reading artifacts", async {
+            let rows = self.with_timeout("reading artifacts", async {
                 sqlx::query(sql)
                     .bind(job.as_str())
                     .fetch_all(&self.pool)
@@ -149,13 +149,13 @@ impl Ledger {
             });
             for row in rows.await? {
                 report.artifacts.push(Artifact {
-                    attempt: count(row.try_get(0).map_err(corrupt)?),
-                    name: row.try_get(1).map_err(corrupt)?,
-                    pointer: row.try_get(2).map_err(corrupt)?,
-                    media_type: row.try_get(3).map_err(corrupt)?,
-                    size: size(row.try_get(4).map_err(corrupt)?),
-                    sha256: row.try_get(5).map_err(corrupt)?,
-                    at: row.try_get::<Ts, _>(6).map_err(corrupt)?.0,
+                    attempt: attempt_from_column(row.try_get(0).map_err(corrupt_error)?),
+                    name: row.try_get(1).map_err(corrupt_error)?,
+                    pointer: row.try_get(2).map_err(corrupt_error)?,
+                    media_type: row.try_get(3).map_err(corrupt_error)?,
+                    size: size_from_column(row.try_get(4).map_err(corrupt_error)?),
+                    sha256: row.try_get(5).map_err(corrupt_error)?,
+                    at: row.try_get::<Ts, _>(6).map_err(corrupt_error)?.0,
                 });
             }
         }
@@ -169,43 +169,46 @@ pub(crate) struct More {
     artifacts: bool,
 }
 
-/// Of a job's own statement: what [`read`] needs, from `e`, the job's report.
+/// Of a job's own statement: what [`report_from_row`] needs, from `e`, the job's report.
 pub(crate) const COLUMNS: &str = "e.attempt, e.percent, e.step, e.message, e.progress_at, \
     e.constraints, e.partials, e.artifacts";
 pub(crate) const JOIN: &str = "LEFT JOIN job_report e ON e.job_id = r.job_id";
 
 /// The report of a row whose [`COLUMNS`] begin at `first`, and what there is besides.
-pub(crate) fn read(
+pub(crate) fn report_from_row(
     row: &sqlx::postgres::PgRow,
     first: usize,
 ) -> Result<Option<(JobReport, More)>, LedgerError> {
-    let Some(attempt) = row.try_get::<Option<i32>, _>(first).map_err(corrupt)? else {
+    let Some(attempt) = row
+        .try_get::<Option<i32>, _>(first)
+        .map_err(corrupt_error)?
+    else {
         return Ok(None);
     };
-    let at: Option<Ts> = row.try_get(first + 4).map_err(corrupt)?;
+    let at: Option<Ts> = row.try_get(first + 4).map_err(corrupt_error)?;
     let progress = match at {
         Some(at) => Some(Progress {
             percent: row
                 .try_get::<Option<i16>, _>(first + 1)
-                .map_err(corrupt)?
+                .map_err(corrupt_error)?
                 .unwrap_or(0),
-            step: row.try_get(first + 2).map_err(corrupt)?,
-            message: row.try_get(first + 3).map_err(corrupt)?,
+            step: row.try_get(first + 2).map_err(corrupt_error)?,
+            message: row.try_get(first + 3).map_err(corrupt_error)?,
             at: at.0,
         }),
         None => None,
     };
-    let constraints: Option<Vec<u8>> = row.try_get(first + 5).map_err(corrupt)?;
+    let constraints: Option<Vec<u8>> = row.try_get(first + 5).map_err(corrupt_error)?;
     let constraints = match constraints {
-        Some(json) => serde_json::from_slice(&json).map_err(corrupt)?,
+        Some(json) => serde_json::from_slice(&json).map_err(corrupt_error)?,
         None => Vec::new(),
     };
     let more = More {
-        partials: row.try_get(first + 6).map_err(corrupt)?,
-        artifacts: row.try_get(first + 7).map_err(corrupt)?,
+        partials: row.try_get(first + 6).map_err(corrupt_error)?,
+        artifacts: row.try_get(first + 7).map_err(corrupt_error)?,
     };
     let report = JobReport {
-        attempt: count(attempt),
+        attempt: attempt_from_column(attempt),
         progress,
         constraints,
         ..JobReport::default()
@@ -213,14 +216,14 @@ pub(crate) fn read(
     Ok(Some((report, more)))
 }
 
-fn size(n: Option<i64>) -> Option<u64> {
+fn size_from_column(n: Option<i64>) -> Option<u64> {
     n.and_then(|n| u64::try_from(n).ok())
 }
 
-fn count(n: i32) -> u32 {
+fn attempt_from_column(n: i32) -> u32 {
     u32::try_from(n).unwrap_or(0)
 }
 
-fn corrupt(e: impl std::fmt::Display) -> LedgerError {
+fn corrupt_error(e: impl std::fmt::Display) -> LedgerError {
     LedgerError::Corrupt(e.to_string())
 }

@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::LeaderLedger;
-use crate::error::{Doing, LedgerError};
+use crate::error::{ErrorContext, LedgerError};
 use crate::reports::{Artifact, KEPT_ARTIFACTS, KEPT_PARTIALS, NewReport, Partial, Progress};
 use crate::ts::Ts;
 
@@ -84,18 +84,18 @@ impl LeaderLedger {
         if reports.is_empty() {
             return Ok(0);
         }
-        self.fenced("keeping reports", async |tx| {
+        self.run_fenced("keeping reports", async |tx| {
             sqlx::raw_sql(BY_KEY)
                 .execute(&mut *tx)
                 .await
-                .doing("beginning to keep reports")?;
+                .context("beginning to keep reports")?;
             let mut kept = 0;
             let mut left: Vec<&NewReport> = reports.iter().collect();
             // One statement writes a row once. Two words on one job are rare.
             while !left.is_empty() {
                 let mut seen = HashSet::new();
                 let (now, later) = left.into_iter().partition(|r| seen.insert(&r.job_id));
-                kept += record(tx, self.shard, now).await?;
+                kept += insert_reports(tx, self.shard, now).await?;
                 left = later;
             }
             Ok(kept)
@@ -104,7 +104,7 @@ impl LeaderLedger {
     }
 }
 
-async fn record(
+async fn insert_reports(
     tx: &mut PgConnection,
     shard: Shard,
     mut reports: Vec<&NewReport>,
@@ -112,9 +112,12 @@ async fn record(
     // Sorted by key, or two batches could deadlock.
     reports.sort_unstable_by(|a, b| a.job_id.cmp(&b.job_id));
     let progress = |f: fn(&Progress) -> Option<String>| -> Vec<Option<String>> {
-        let texts = reports
-            .iter()
-            .map(|r| r.progress.as_ref().and_then(f).map(|text| clean(&text)));
+        let texts = reports.iter().map(|r| {
+            r.progress
+                .as_ref()
+                .and_then(f)
+                .map(|text| replace_nul(&text))
+        });
         texts.collect()
     };
     let constraints: Vec<Option<Vec<u8>>> = reports
@@ -122,7 +125,7 @@ async fn record(
         .map(|r| (!r.constraints.is_empty()).then(|| serde_json::to_vec(&r.constraints).ok()))
         .map(Option::flatten)
         .collect();
-    let of =
+    let texts_of =
         |f: fn(&NewReport) -> String| -> Vec<String> { reports.iter().map(|r| f(r)).collect() };
     let dispatches: Vec<Option<Uuid>> =
         reports.iter().map(|r| r.dispatch_id.map(|d| d.0)).collect();
@@ -130,20 +133,20 @@ async fn record(
         .iter()
         .map(|r| r.progress.as_ref().map(|p| p.percent))
         .collect();
-    let moments: Vec<Option<Ts>> = reports
+    let times: Vec<Option<Ts>> = reports
         .iter()
-        .map(|r| Ts::opt(r.progress.as_ref().map(|p| p.at)))
+        .map(|r| Ts::from_option(r.progress.as_ref().map(|p| p.at)))
         .collect();
     let partials: Vec<bool> = reports.iter().map(|r| !r.partials.is_empty()).collect();
     let artifacts: Vec<bool> = reports.iter().map(|r| !r.artifacts.is_empty()).collect();
     let kept: Vec<(String, i32)> = sqlx::query_as(REPORT)
-        .bind(of(|r| r.job_id.to_string()))
+        .bind(texts_of(|r| r.job_id.to_string()))
         .bind(dispatches)
-        .bind(of(|r| r.worker.to_string()))
+        .bind(texts_of(|r| r.worker.to_string()))
         .bind(percents)
         .bind(progress(|p| p.step.clone()))
         .bind(progress(|p| p.message.clone()))
-        .bind(moments)
+        .bind(times)
         .bind(constraints)
         .bind(partials)
         .bind(artifacts)
@@ -151,7 +154,7 @@ async fn record(
         .bind(shard.0 as i16)
         .fetch_all(&mut *tx)
         .await
-        .doing("keeping reports")?;
+        .context("keeping reports")?;
     let attempts: HashMap<&str, i32> = kept.iter().map(|(id, n)| (id.as_str(), *n)).collect();
     let of_run = |r: &&NewReport| attempts.get(r.job_id.as_str()).copied();
     let mut rows = Vec::new();
@@ -175,13 +178,13 @@ async fn record(
     Ok(kept.len())
 }
 
-type Of<'a, T> = (&'a &'a NewReport, i32, &'a T);
+type ReportRow<'a, T> = (&'a &'a NewReport, i32, &'a T);
 
-fn col<T, U>(rows: &[Of<'_, T>], f: impl Fn(&T) -> U) -> Vec<U> {
+fn column<T, U>(rows: &[ReportRow<'_, T>], f: impl Fn(&T) -> U) -> Vec<U> {
     rows.iter().map(|(_, _, item)| f(item)).collect()
 }
 
-fn jobs<T>(rows: &[Of<'_, T>]) -> (Vec<String>, Vec<i32>) {
+fn job_columns<T>(rows: &[ReportRow<'_, T>]) -> (Vec<String>, Vec<i32>) {
     rows.iter()
         .map(|(r, attempt, _)| (r.job_id.to_string(), *attempt))
         .unzip()
@@ -189,60 +192,60 @@ fn jobs<T>(rows: &[Of<'_, T>]) -> (Vec<String>, Vec<i32>) {
 
 async fn insert_partials(
     tx: &mut PgConnection,
-    rows: &[Of<'_, Partial>],
+    rows: &[ReportRow<'_, Partial>],
 ) -> Result<(), LedgerError> {
-    let (ids, attempts) = jobs(rows);
+    let (ids, attempts) = job_columns(rows);
     sqlx::query(PARTIALS)
         .bind(&ids)
         .bind(attempts)
-        .bind(col(rows, |p| p.percent))
-        .bind(col(rows, |p| clean(&p.pointer)))
-        .bind(col(rows, |p| p.size.map(as_i64)))
-        .bind(col(rows, |p| p.content.as_ref().map(|c| c.to_vec())))
-        .bind(col(rows, |p| Ts(p.at)))
+        .bind(column(rows, |p| p.percent))
+        .bind(column(rows, |p| replace_nul(&p.pointer)))
+        .bind(column(rows, |p| p.size.map(saturating_i64)))
+        .bind(column(rows, |p| p.content.as_ref().map(|c| c.to_vec())))
+        .bind(column(rows, |p| Ts(p.at)))
         .execute(&mut *tx)
         .await
-        .doing("keeping partial results")?;
+        .context("keeping partial results")?;
     sqlx::query(PRUNE_PARTIALS)
         .bind(&ids)
         .bind(KEPT_PARTIALS)
         .execute(&mut *tx)
         .await
-        .doing("removing older partial results")?;
+        .context("removing older partial results")?;
     Ok(())
 }
 
 async fn insert_artifacts(
     tx: &mut PgConnection,
-    rows: &[Of<'_, Artifact>],
+    rows: &[ReportRow<'_, Artifact>],
 ) -> Result<(), LedgerError> {
-    let (ids, attempts) = jobs(rows);
+    let (ids, attempts) = job_columns(rows);
     sqlx::query(ARTIFACTS)
         .bind(&ids)
         .bind(attempts)
-        .bind(col(rows, |a| clean(&a.pointer)))
-        .bind(col(rows, |a| clean(&a.name)))
-        .bind(col(rows, |a| clean(&a.media_type)))
-        .bind(col(rows, |a| a.size.map(as_i64)))
-        .bind(col(rows, |a| a.sha256.clone()))
-        .bind(col(rows, |a| Ts(a.at)))
+        .bind(column(rows, |a| replace_nul(&a.pointer)))
+        .bind(column(rows, |a| replace_nul(&a.name)))
+        .bind(column(rows, |a| replace_nul(&a.media_type)))
+        .bind(column(rows, |a| a.size.map(saturating_i64)))
+        .bind(column(rows, |a| a.sha256.clone()))
+        .bind(column(rows, |a| Ts(a.at)))
         .execute(&mut *tx)
         .await
-        .doing("keeping artifacts")?;
+        .context("keeping artifacts")?;
     sqlx::query(PRUNE_ARTIFACTS)
         .bind(&ids)
         .bind(KEPT_ARTIFACTS)
         .execute(&mut *tx)
         .await
-        .doing("removing surplus artifacts")?;
+        .context("removing surplus artifacts")?;
     Ok(())
 }
 
 /// Postgres stores no NUL in text, and a worker's words may hold one.
-fn clean(text: &str) -> String {
+fn replace_nul(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }
 
-fn as_i64(n: u64) -> i64 {
+fn saturating_i64(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }

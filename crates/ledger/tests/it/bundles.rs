@@ -3,7 +3,7 @@
 use airlock_ledger::{Bundle, Commit, KEPT_BUNDLES, NewBundle, RolledBack};
 use airlock_model::{Decision, JobState, Timestamp, Verdict};
 
-use crate::bed::{Bed, allowed, assign, close, hold, id, job_with, tenant, verdict};
+use crate::fixture::{Fixture, allowed, assign, close, hold, id, job_with, tenant, verdict};
 
 fn bundle(name: &str, position: i32, content: &str) -> NewBundle {
     NewBundle {
@@ -28,8 +28,8 @@ fn short(bundles: &[Bundle]) -> Vec<(String, u64, String)> {
 
 #[tokio::test]
 async fn bundles_are_published_listed_and_rolled_back() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let ledger = &bed.ledger;
+    let fixture = Fixture::start().await?;
+    let ledger = &fixture.ledger;
     assert_eq!(ledger.bundles_generation().await?, 0);
     ledger.publish_bundle(&bundle("base", 10, "one")).await?;
     let second = ledger.publish_bundle(&bundle("base", 10, "two")).await?;
@@ -56,7 +56,7 @@ async fn bundles_are_published_listed_and_rolled_back() -> anyhow::Result<()> {
     assert_eq!(ledger.bundles_generation().await?, generation);
 
     let back = ledger
-        .rollback_bundle("base", None, crate::bed::by("root"))
+        .rollback_bundle("base", None, crate::fixture::by("root"))
         .await?;
     assert!(
         matches!(&back, RolledBack::To(b) if b.version == 1 && b.content == "one"),
@@ -64,7 +64,7 @@ async fn bundles_are_published_listed_and_rolled_back() -> anyhow::Result<()> {
     );
     assert!(ledger.bundles_generation().await? > generation);
     let forth = ledger
-        .rollback_bundle("base", Some(2), crate::bed::by("root"))
+        .rollback_bundle("base", Some(2), crate::fixture::by("root"))
         .await?;
     assert!(
         matches!(&forth, RolledBack::To(b) if b.version == 2),
@@ -73,14 +73,14 @@ async fn bundles_are_published_listed_and_rolled_back() -> anyhow::Result<()> {
     let before = ledger.bundles_generation().await?;
     for (name, to) in [("base", Some(9)), ("nope", None)] {
         let none = ledger
-            .rollback_bundle(name, to, crate::bed::by("root"))
+            .rollback_bundle(name, to, crate::fixture::by("root"))
             .await?;
         assert_eq!(none, RolledBack::NotFound);
     }
     assert_eq!(ledger.bundles_generation().await?, before);
     // Before the first version there was none of this name.
     let none = ledger
-        .rollback_bundle("alarm", None, crate::bed::by("root"))
+        .rollback_bundle("alarm", None, crate::fixture::by("root"))
         .await?;
     assert_eq!(none, RolledBack::Withdrawn);
     assert_eq!(
@@ -89,7 +89,8 @@ async fn bundles_are_published_listed_and_rolled_back() -> anyhow::Result<()> {
     );
     assert_eq!(ledger.bundles(Some("base")).await?.len(), 2);
     assert_eq!(
-        bed.number("SELECT count(*) FROM audit_log WHERE kind LIKE 'policy.%'")
+        fixture
+            .number("SELECT count(*) FROM audit_log WHERE kind LIKE 'policy.%'")
             .await?,
         6
     );
@@ -98,21 +99,24 @@ async fn bundles_are_published_listed_and_rolled_back() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn the_last_ten_are_kept_and_the_one_in_force_always() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
+    let fixture = Fixture::start().await?;
     for n in 1..=3 {
-        bed.ledger
+        fixture
+            .ledger
             .publish_bundle(&bundle("b", 0, &format!("v{n}")))
             .await?;
     }
-    bed.ledger
-        .rollback_bundle("b", Some(1), crate::bed::by("root"))
+    fixture
+        .ledger
+        .rollback_bundle("b", Some(1), crate::fixture::by("root"))
         .await?;
     for n in 4..=14 {
-        bed.ledger
+        fixture
+            .ledger
             .publish_bundle(&bundle("b", 0, &format!("v{n}")))
             .await?;
     }
-    let kept = bed.ledger.bundles(Some("b")).await?;
+    let kept = fixture.ledger.bundles(Some("b")).await?;
     assert_eq!(kept.len(), usize::try_from(KEPT_BUNDLES)?);
     assert_eq!((kept[0].version, kept[9].version), (14, 5));
     assert!(kept[0].active && kept[1..].iter().all(|b| !b.active));
@@ -121,30 +125,34 @@ async fn the_last_ten_are_kept_and_the_one_in_force_always() -> anyhow::Result<(
 
 #[tokio::test]
 async fn two_publishers_take_turns() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
+    let fixture = Fixture::start().await?;
     let names: Vec<NewBundle> = (0..8).map(|n| bundle("b", 0, &format!("v{n}"))).collect();
-    let done = futures::future::join_all(names.iter().map(|b| bed.ledger.publish_bundle(b))).await;
+    let done =
+        futures::future::join_all(names.iter().map(|b| fixture.ledger.publish_bundle(b))).await;
     let mut versions = Vec::new();
     for bundle in done {
         versions.push(bundle?.version);
     }
     versions.sort_unstable();
     assert_eq!(versions, [1, 2, 3, 4, 5, 6, 7, 8]);
-    assert_eq!(bed.ledger.active_bundles().await?.len(), 1);
+    assert_eq!(fixture.ledger.active_bundles().await?.len(), 1);
     Ok(())
 }
 
 #[tokio::test]
 async fn past_decisions_say_what_the_policy_said() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    bed.accept(&["allowed", "denied", "undecided", "approved"])
+    let fixture = Fixture::start().await?;
+    fixture
+        .accept(&["allowed", "denied", "undecided", "approved"])
         .await?;
-    let mut writer = bed.lead().await?;
-    writer.commit(&Commit::one(assign("allowed", 1, 1))).await?;
+    let mut writer = fixture.lead().await?;
+    writer
+        .commit(&Commit::single(assign("allowed", 1, 1)))
+        .await?;
     let no = close("denied", JobState::Denied, Some(Decision::Deny));
-    writer.commit(&Commit::one(no)).await?;
+    writer.commit(&Commit::single(no)).await?;
     let hold = hold("approved");
-    writer.commit(&Commit::one(hold)).await?;
+    writer.commit(&Commit::single(hold)).await?;
     let voter = airlock_ledger::Voter {
         key: "bob".to_owned(),
         principal: None,
@@ -159,18 +167,18 @@ async fn past_decisions_say_what_the_policy_said() -> anyhow::Result<()> {
         reason: "",
         constraints: None,
     };
-    bed.ledger.vote(&vote).await?;
+    fixture.ledger.vote(&vote).await?;
     let mut run = assign("approved", 1, 2);
     run.verdict = allowed(Verdict {
         approved: Some(1),
         ..verdict(Decision::Allow)
     });
-    writer.commit(&Commit::one(run)).await?;
+    writer.commit(&Commit::single(run)).await?;
 
     let mut seen = Vec::new();
     let mut after = None;
     loop {
-        let page = bed
+        let page = fixture
             .ledger
             .past_decisions(Some(&tenant("acme")), Timestamp(0), after, 2, 0)
             .await?;
@@ -187,7 +195,7 @@ async fn past_decisions_say_what_the_policy_said() -> anyhow::Result<()> {
     ];
     let expected: Vec<_> = expected.map(|(n, d)| (n.to_owned(), d)).into();
     assert_eq!(seen, expected);
-    let theirs = bed
+    let theirs = fixture
         .ledger
         .past_decisions(Some(&tenant("globex")), Timestamp(0), None, 10, 0)
         .await?;
@@ -198,20 +206,21 @@ async fn past_decisions_say_what_the_policy_said() -> anyhow::Result<()> {
 /// Whoever sees all tenants reads them in one order of time, page by page.
 #[tokio::test]
 async fn past_decisions_of_all_tenants_come_oldest_first() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
+    let fixture = Fixture::start().await?;
     let tenants = ["zeta", "acme", "mid", "acme", "zeta", "acme", "mid"];
-    let mut writer = bed.lead().await?;
+    let mut writer = fixture.lead().await?;
     for (n, of) in (1..).zip(tenants) {
         let name = format!("j{n}");
-        bed.ledger
+        fixture
+            .ledger
             .submit(&[job_with(&name, of, None, |_| {})])
             .await?;
-        writer.commit(&Commit::one(assign(&name, 1, n))).await?;
+        writer.commit(&Commit::single(assign(&name, 1, n))).await?;
     }
     let mut seen = Vec::new();
     let mut after = None;
     loop {
-        let page = bed
+        let page = fixture
             .ledger
             .past_decisions(None, Timestamp(0), after, 2, 0)
             .await?;

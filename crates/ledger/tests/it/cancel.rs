@@ -3,32 +3,36 @@
 use airlock_ledger::{CancelOutcome, CancelRequest, Commit};
 use airlock_model::{Due, JobState};
 
-use crate::bed::{Bed, SHARD, assign, finish, id, job_with, moved, requeue, tenant};
+use crate::fixture::{Fixture, SHARD, assign, finish, id, job_with, moved, requeue, tenant};
 
-pub async fn cancel(bed: &Bed, name: &str, of: Option<&str>) -> anyhow::Result<CancelOutcome> {
+pub async fn cancel(
+    fixture: &Fixture,
+    name: &str,
+    of: Option<&str>,
+) -> anyhow::Result<CancelOutcome> {
     let of = of.map(tenant);
     let request = CancelRequest {
         job_id: &id(name),
         tenant: of.as_ref(),
-        by: crate::bed::by("ann"),
+        by: crate::fixture::by("ann"),
         reason: "no longer\0 needed",
     };
-    Ok(bed.ledger.cancel(request).await?)
+    Ok(fixture.ledger.cancel_job(request).await?)
 }
 
 #[tokio::test]
 async fn an_open_job_is_cancelled_once() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let mut writer = bed.scheduled(&["flying"]).await?;
-    bed.accept(&["waiting"]).await?;
+    let fixture = Fixture::start().await?;
+    let mut writer = fixture.scheduled(&["flying"]).await?;
+    fixture.accept(&["waiting"]).await?;
     for name in ["flying", "waiting"] {
         assert_eq!(
-            cancel(&bed, name, Some("acme")).await?,
+            cancel(&fixture, name, Some("acme")).await?,
             CancelOutcome::Cancelled
         );
-        let again = cancel(&bed, name, Some("acme")).await?;
+        let again = cancel(&fixture, name, Some("acme")).await?;
         assert_eq!(again, CancelOutcome::AlreadyFinal(JobState::Cancelled));
-        let view = bed.job(name).await?;
+        let view = fixture.job(name).await?;
         assert_eq!(view.state, JobState::Cancelled);
         assert_eq!(view.reason_code.as_deref(), Some("cancelled"));
         let reason = view.reason.expect("a reason");
@@ -37,55 +41,58 @@ async fn an_open_job_is_cancelled_once() -> anyhow::Result<()> {
             "{reason}"
         );
     }
-    assert_eq!(bed.number("SELECT count(*) FROM change_log").await?, 2);
+    assert_eq!(fixture.number("SELECT count(*) FROM change_log").await?, 2);
     // Whatever the leader had in mind for them misses.
     for late in [
-        Commit::one(finish("flying", 1, JobState::Succeeded)),
-        Commit::one(requeue("flying", 1, true)),
-        Commit::one(assign("waiting", 1, 9)),
+        Commit::single(finish("flying", 1, JobState::Succeeded)),
+        Commit::single(requeue("flying", 1, true)),
+        Commit::single(assign("waiting", 1, 9)),
     ] {
         assert_eq!(moved(&writer.commit(&late).await?), 0);
     }
-    assert!(bed.ledger.open_jobs(SHARD, None, 10).await?.is_empty());
-    let states = bed.ledger.states(&[id("flying"), id("unknown")]).await?;
+    assert!(fixture.ledger.open_jobs(SHARD, None, 10).await?.is_empty());
+    let states = fixture
+        .ledger
+        .job_states(&[id("flying"), id("unknown")])
+        .await?;
     assert_eq!(states, [(id("flying"), JobState::Cancelled)]);
     Ok(())
 }
 
 #[tokio::test]
 async fn an_ended_job_stays_as_it_ended() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let mut writer = bed.scheduled(&["j1"]).await?;
+    let fixture = Fixture::start().await?;
+    let mut writer = fixture.scheduled(&["j1"]).await?;
     writer
-        .commit(&Commit::one(finish("j1", 1, JobState::Failed)))
+        .commit(&Commit::single(finish("j1", 1, JobState::Failed)))
         .await?;
-    let outcome = cancel(&bed, "j1", None).await?;
+    let outcome = cancel(&fixture, "j1", None).await?;
     assert_eq!(outcome, CancelOutcome::AlreadyFinal(JobState::Failed));
-    assert_eq!(bed.state("j1").await?, JobState::Failed);
-    assert_eq!(bed.number("SELECT count(*) FROM change_log").await?, 1);
+    assert_eq!(fixture.state("j1").await?, JobState::Failed);
+    assert_eq!(fixture.number("SELECT count(*) FROM change_log").await?, 1);
     Ok(())
 }
 
 #[tokio::test]
 async fn another_tenants_job_is_not_there() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    bed.accept(&["j1"]).await?;
+    let fixture = Fixture::start().await?;
+    fixture.accept(&["j1"]).await?;
     assert_eq!(
-        cancel(&bed, "j1", Some("globex")).await?,
+        cancel(&fixture, "j1", Some("globex")).await?,
         CancelOutcome::NotFound
     );
-    assert_eq!(cancel(&bed, "j2", None).await?, CancelOutcome::NotFound);
-    assert_eq!(bed.state("j1").await?, JobState::Pending);
+    assert_eq!(cancel(&fixture, "j2", None).await?, CancelOutcome::NotFound);
+    assert_eq!(fixture.state("j1").await?, JobState::Pending);
     Ok(())
 }
 
 #[tokio::test]
 async fn a_delayed_job_no_longer_comes_due() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
+    let fixture = Fixture::start().await?;
     let late = job_with("late", "acme", None, |s| s.due = Some(Due::After(60_000)));
-    bed.ledger.submit(&[late]).await?;
-    assert!(bed.ledger.next_due(SHARD).await?.0.is_some());
-    cancel(&bed, "late", None).await?;
-    assert_eq!(bed.ledger.next_due(SHARD).await?.0, None);
+    fixture.ledger.submit(&[late]).await?;
+    assert!(fixture.ledger.next_due_time(SHARD).await?.0.is_some());
+    cancel(&fixture, "late", None).await?;
+    assert_eq!(fixture.ledger.next_due_time(SHARD).await?.0, None);
     Ok(())
 }

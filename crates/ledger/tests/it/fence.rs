@@ -7,7 +7,9 @@ use airlock_ledger::{
 use airlock_model::{Decision, Due, Epoch, JobState, Shard, WorkerId};
 use sqlx::Connection;
 
-use crate::bed::{BOUND, Bed, SHARD, assign, finish, hold, id, job_with, moved, t, verdict};
+use crate::fixture::{
+    BOUND, Fixture, SHARD, assign, finish, hold, id, job_with, moved, t, verdict,
+};
 
 fn is_stale<T: std::fmt::Debug>(done: Result<T, LedgerError>) {
     match done {
@@ -18,21 +20,21 @@ fn is_stale<T: std::fmt::Debug>(done: Result<T, LedgerError>) {
 
 #[tokio::test]
 async fn an_older_term_writes_nothing() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let mut old = bed.scheduled(&["j1"]).await?;
+    let fixture = Fixture::start().await?;
+    let mut old = fixture.scheduled(&["j1"]).await?;
     assert_eq!(old.epoch(), Epoch(1));
-    let mut new = bed.lead().await?;
+    let mut new = fixture.lead().await?;
     assert_eq!(new.epoch(), Epoch(2));
-    let end = Commit::one(finish("j1", 1, JobState::Succeeded));
+    let end = Commit::single(finish("j1", 1, JobState::Succeeded));
     is_stale(old.commit(&end).await);
     is_stale(old.commit(&Commit::default()).await);
-    assert_eq!(bed.state("j1").await?, JobState::Scheduled);
+    assert_eq!(fixture.state("j1").await?, JobState::Scheduled);
     assert_eq!(moved(&new.commit(&end).await?), 1);
-    assert_eq!(bed.number("SELECT epoch FROM job_state").await?, 2);
+    assert_eq!(fixture.number("SELECT epoch FROM job_state").await?, 2);
     // A term that has not begun is no better than one that is over.
-    let mut early = bed.ledger.leader_writer(SHARD, Epoch(9)).await?;
+    let mut early = fixture.ledger.leader_writer(SHARD, Epoch(9)).await?;
     is_stale(early.commit(&Commit::default()).await);
-    let mut nobody = bed.ledger.leader_writer(Shard(5), Epoch(1)).await?;
+    let mut nobody = fixture.ledger.leader_writer(Shard(5), Epoch(1)).await?;
     is_stale(nobody.commit(&Commit::default()).await);
     Ok(())
 }
@@ -41,25 +43,29 @@ async fn an_older_term_writes_nothing() -> anyhow::Result<()> {
 /// transaction is whole.
 #[tokio::test]
 async fn raising_the_epoch_waits_for_a_write_under_way() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let mut old = bed.scheduled(&["j1"]).await?.with_row_wait(BOUND).await?;
+    let fixture = Fixture::start().await?;
+    let mut old = fixture
+        .scheduled(&["j1"])
+        .await?
+        .with_row_wait(BOUND)
+        .await?;
     // Whoever holds the job's row keeps the old leader inside its transaction, past
     // the check of its epoch.
-    let mut session = bed.session().await?;
+    let mut session = fixture.session().await?;
     let mut hold = session.begin().await?;
     sqlx::query("SELECT 1 FROM job_state WHERE job_id = 'j1' FOR UPDATE")
         .execute(&mut *hold)
         .await?;
     let writing = tokio::spawn(async move {
         let done = old
-            .commit(&Commit::one(finish("j1", 1, JobState::Succeeded)))
+            .commit(&Commit::single(finish("j1", 1, JobState::Succeeded)))
             .await;
         (old, done)
     });
-    bed.waiters(1).await?;
-    let mut lease = bed.ledger.lease_connection("new").await?;
+    fixture.waiters(1).await?;
+    let mut lease = fixture.ledger.lease_connection("new").await?;
     let raising = tokio::spawn(async move { lease.raise_epoch(SHARD, "new", BOUND).await });
-    bed.waiters(2).await?;
+    fixture.waiters(2).await?;
     assert!(!raising.is_finished());
     hold.commit().await?;
     let (mut old, done) = writing.await?;
@@ -73,28 +79,29 @@ async fn raising_the_epoch_waits_for_a_write_under_way() -> anyhow::Result<()> {
 /// waits for it, and is refused.
 #[tokio::test]
 async fn a_write_that_meets_a_raise_under_way_is_refused() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    bed.accept(&["j1"]).await?;
-    let mut old = bed.lead().await?;
-    let mut session = bed.session().await?;
+    let fixture = Fixture::start().await?;
+    fixture.accept(&["j1"]).await?;
+    let mut old = fixture.lead().await?;
+    let mut session = fixture.session().await?;
     let mut raise = session.begin().await?;
     sqlx::query("UPDATE leadership SET epoch = epoch + 1")
         .execute(&mut *raise)
         .await?;
-    let writing = tokio::spawn(async move { old.commit(&Commit::one(assign("j1", 1, 1))).await });
-    bed.waiters(1).await?;
+    let writing =
+        tokio::spawn(async move { old.commit(&Commit::single(assign("j1", 1, 1))).await });
+    fixture.waiters(1).await?;
     raise.commit().await?;
     is_stale(writing.await?);
-    assert_eq!(bed.state("j1").await?, JobState::Pending);
+    assert_eq!(fixture.state("j1").await?, JobState::Pending);
     Ok(())
 }
 
 #[tokio::test]
 async fn a_writer_recovers_from_a_lost_connection() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let mut writer = bed.scheduled(&["j1"]).await?;
-    bed.postgres.restart().await?;
-    let end = Commit::one(finish("j1", 1, JobState::Succeeded));
+    let fixture = Fixture::start().await?;
+    let mut writer = fixture.scheduled(&["j1"]).await?;
+    fixture.postgres.restart().await?;
+    let end = Commit::single(finish("j1", 1, JobState::Succeeded));
     let error = writer.commit(&end).await.expect_err("its session is gone");
     assert_ne!(error.failure(), Failure::Fatal, "{error}");
     assert!(error.ends_session(), "{error}");
@@ -104,16 +111,16 @@ async fn a_writer_recovers_from_a_lost_connection() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn only_one_holds_the_lock_and_renewals_tell_terms_apart() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let mut a = bed.ledger.lease_connection("a").await?;
-    let mut b = bed.ledger.lease_connection("b").await?;
+    let fixture = Fixture::start().await?;
+    let mut a = fixture.ledger.lease_connection("a").await?;
+    let mut b = fixture.ledger.lease_connection("b").await?;
     assert!(a.try_lock(7, BOUND).await?);
     assert!(!b.try_lock(7, BOUND).await?);
     assert!(b.try_lock(8, BOUND).await?);
-    assert!(bed.ledger.leader(SHARD).await?.is_none());
+    assert!(fixture.ledger.leader(SHARD).await?.is_none());
     let epoch = a.raise_epoch(SHARD, "a", BOUND).await?;
     assert!(a.renew(SHARD, epoch, BOUND).await?);
-    let before = bed.ledger.leader(SHARD).await?.expect("a leader");
+    let before = fixture.ledger.leader(SHARD).await?.expect("a leader");
     assert_eq!((before.leader.as_str(), before.epoch), ("a", epoch));
     let next = b.raise_epoch(SHARD, "b", BOUND).await?;
     assert!(next > epoch);
@@ -121,7 +128,7 @@ async fn only_one_holds_the_lock_and_renewals_tell_terms_apart() -> anyhow::Resu
     assert!(b.renew(SHARD, next, BOUND).await?);
     a.release(BOUND).await;
     airlock_testkit::eventually(BOUND, "the lock to be free", || async {
-        let mut c = bed.ledger.lease_connection("c").await?;
+        let mut c = fixture.ledger.lease_connection("c").await?;
         let free = c.try_lock(7, BOUND).await?;
         Ok(airlock_testkit::Seen::when(free, "held"))
     })
@@ -130,12 +137,12 @@ async fn only_one_holds_the_lock_and_renewals_tell_terms_apart() -> anyhow::Resu
 
 #[tokio::test]
 async fn the_first_settles_the_number_of_shards() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
+    let fixture = Fixture::start().await?;
     // All at once, as replicas start: each learns the same number.
-    let asked = (1..=8).map(|n| bed.ledger.settle_shards(n));
+    let asked = (1..=8).map(|n| fixture.ledger.init_shard_count(n));
     let answers = futures::future::try_join_all(asked).await?;
     assert!(answers.iter().all(|a| *a == answers[0]), "{answers:?}");
-    assert_eq!(bed.ledger.settle_shards(99).await?, answers[0]);
+    assert_eq!(fixture.ledger.init_shard_count(99).await?, answers[0]);
     Ok(())
 }
 
@@ -158,7 +165,7 @@ async fn each_write(
     };
     let report = NewReport {
         job_id: id("running"),
-        dispatch_id: Some(crate::bed::dispatch(1)),
+        dispatch_id: Some(crate::fixture::dispatch(1)),
         worker: WorkerId::new("w1").expect("a worker id"),
         progress: Some(Progress {
             percent: 1,
@@ -179,13 +186,19 @@ async fn each_write(
     vec![
         (
             "claim_due",
-            leader.claim_due(9, 0).await.map(|jobs| jobs.len() as u64),
+            leader
+                .claim_due_jobs(9, 0)
+                .await
+                .map(|jobs| jobs.len() as u64),
         ),
         (
             "forget_due",
-            leader.forget_due(&[id("late")]).await.map(|()| 1),
+            leader.delete_due_times(&[id("late")]).await.map(|()| 1),
         ),
-        ("rejudge", leader.rejudge(held, &deny).await.map(|_| 1)),
+        (
+            "rejudge",
+            leader.apply_reevaluation(held, &deny).await.map(|_| 1),
+        ),
         (
             "expire_approvals",
             leader
@@ -199,12 +212,12 @@ async fn each_write(
             leader.record_reports(&[report]).await.map(|n| n as u64),
         ),
         (
-            "put_letters",
-            leader.put_letters(&[letter]).await.map(|()| 1),
+            "put_dead_letters",
+            leader.insert_dead_letters(&[letter]).await.map(|()| 1),
         ),
         (
             "force_fail",
-            leader.force_fail(&[id("stuck")], "x", "y").await,
+            leader.force_fail_jobs(&[id("stuck")], "x", "y").await,
         ),
         (
             "sweep_payloads",
@@ -215,12 +228,12 @@ async fn each_write(
             "sweep_jobs",
             leader.sweep_jobs(ALL).await.map(|s| s.removed),
         ),
-        ("sweep_letters", leader.sweep_letters(0, 9).await),
-        ("sweep_strays", leader.sweep_strays(0, 9).await),
+        ("sweep_dead_letters", leader.sweep_dead_letters(0, 9).await),
+        ("sweep_strays", leader.sweep_unmatched_results(0, 9).await),
         (
             "sweep_changes",
             leader
-                .sweep_changes(0, 0, LogPosition::default(), 9)
+                .sweep_change_log(0, 0, LogPosition::default(), 9)
                 .await
                 .map(|_| 1),
         ),
@@ -235,7 +248,7 @@ async fn each_write(
         (
             "remember",
             leader
-                .remember(Fact::PolicyFailMode, "open")
+                .write_fact(Fact::PolicyFailMode, "open")
                 .await
                 .map(|()| 1),
         ),
@@ -258,17 +271,18 @@ const CONTENTS: &str = "SELECT concat(
 
 /// Open jobs of every kind: due, past its deadline, held, held too long, running; and what
 /// retention would remove.
-async fn busy() -> anyhow::Result<(Bed, HeldJob)> {
-    let bed = Bed::start().await?;
-    let mut writer = bed
+async fn busy() -> anyhow::Result<(Fixture, HeldJob)> {
+    let fixture = Fixture::start().await?;
+    let mut writer = fixture
         .scheduled(&["running", "ended", "held", "old", "gone", "stuck"])
         .await?;
-    bed.postgres
+    fixture
+        .postgres
         .query(
             "UPDATE job_state SET state = 1, attempt = 0 WHERE job_id IN ('held', 'old', 'gone')",
         )
         .await?;
-    let mut commit = Commit::one(finish("ended", 2, JobState::Succeeded));
+    let mut commit = Commit::single(finish("ended", 2, JobState::Succeeded));
     for name in ["held", "old", "gone"] {
         let mut one = hold(name);
         one.verdict.rule_hash = "hash-1".to_owned();
@@ -276,10 +290,12 @@ async fn busy() -> anyhow::Result<(Bed, HeldJob)> {
     }
     writer.commit(&commit).await?;
     let delayed = |name: &str| job_with(name, "acme", None, |s| s.due = Some(Due::After(60_000)));
-    bed.ledger
+    fixture
+        .ledger
         .submit(&[delayed("due"), delayed("late")])
         .await?;
-    bed.postgres
+    fixture
+        .postgres
         .query(
             "UPDATE job_due SET due_at = now() - interval '1 minute' WHERE job_id = 'due';
              UPDATE job_state SET deadline_at = now() - interval '1 minute' WHERE job_id = 'late';
@@ -293,39 +309,39 @@ async fn busy() -> anyhow::Result<(Bed, HeldJob)> {
                  VALUES ('a', 'd', 'w', 's', 'y')",
         )
         .await?;
-    let held = bed
+    let held = fixture
         .ledger
-        .held_under_other(SHARD, "cfg:2", None, 1)
+        .held_under_other_policy(SHARD, "cfg:2", None, 1)
         .await?
         .pop()
         .ok_or_else(|| anyhow::anyhow!("nothing is held"))?;
-    Ok((bed, held))
+    Ok((fixture, held))
 }
 
 /// A leader that stood still before any of its writes, while jobs of every kind were open,
 /// and was replaced meanwhile: each is refused, and nothing is different.
 #[tokio::test]
 async fn every_kind_of_write_of_an_older_term_is_refused() -> anyhow::Result<()> {
-    let (bed, held) = busy().await?;
-    let leader = bed.current().await?;
-    bed.raise().await?;
-    let before = bed.postgres.query(CONTENTS).await?;
+    let (fixture, held) = busy().await?;
+    let leader = fixture.current().await?;
+    fixture.raise().await?;
+    let before = fixture.postgres.query(CONTENTS).await?;
     for (name, done) in each_write(&leader, &held).await {
         assert!(
             matches!(done, Err(LedgerError::StaleEpoch { .. })),
             "{name}: {done:?}"
         );
     }
-    assert_eq!(bed.postgres.query(CONTENTS).await?, before);
-    tokio::time::timeout(BOUND, leader.replaced()).await?;
+    assert_eq!(fixture.postgres.query(CONTENTS).await?, before);
+    tokio::time::timeout(BOUND, leader.wait_until_replaced()).await?;
     Ok(())
 }
 
 /// The same writes of the term that leads do something, or the test before shows nothing.
 #[tokio::test]
 async fn every_kind_of_write_of_the_term_that_leads_counts() -> anyhow::Result<()> {
-    let (bed, held) = busy().await?;
-    let leader = bed.current().await?;
+    let (fixture, held) = busy().await?;
+    let leader = fixture.current().await?;
     for (name, done) in each_write(&leader, &held).await {
         assert!(done.as_ref().is_ok_and(|n| *n > 0), "{name}: {done:?}");
     }
@@ -336,17 +352,17 @@ async fn every_kind_of_write_of_the_term_that_leads_counts() -> anyhow::Result<(
 /// older answer changes nothing.
 #[tokio::test]
 async fn an_answer_of_an_outdated_policy_changes_nothing() -> anyhow::Result<()> {
-    let (bed, held) = busy().await?;
-    let leader = bed.current().await?;
+    let (fixture, held) = busy().await?;
+    let leader = fixture.current().await?;
     let mut same = verdict(Decision::RequireApproval);
     same.rule_hash.clone_from(&held.rule_hash);
     same.snapshot = "cfg:3".to_owned();
-    let kept = leader.rejudge(&held, &same).await?;
+    let kept = leader.apply_reevaluation(&held, &same).await?;
     assert_eq!(kept, airlock_ledger::Reevaluated::Kept);
     let mut late = verdict(Decision::Deny);
     late.snapshot = "cfg:2".to_owned();
-    let done = leader.rejudge(&held, &late).await?;
-    let state = bed.state(held.job_id.as_str()).await?;
+    let done = leader.apply_reevaluation(&held, &late).await?;
+    let state = fixture.state(held.job_id.as_str()).await?;
     assert_eq!(done, airlock_ledger::Reevaluated::Nothing);
     assert_eq!(state, JobState::ApprovalRequired);
     Ok(())

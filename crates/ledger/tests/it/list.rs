@@ -6,28 +6,32 @@ use airlock_ledger::{Commit, JobFilter, NewJob};
 use airlock_model::job::Compensation;
 use airlock_model::{JobState, Timestamp};
 
-use crate::bed::{Bed, finish, job_with, tenant, topic};
+use crate::fixture::{Fixture, finish, job_with, tenant, topic};
 
-async fn names(bed: &Bed, filter: &JobFilter) -> anyhow::Result<Vec<String>> {
-    let page = bed.ledger.list(filter, None, 100).await?;
+async fn names(fixture: &Fixture, filter: &JobFilter) -> anyhow::Result<Vec<String>> {
+    let page = fixture.ledger.list_jobs(filter, None, 100).await?;
     assert!(page.next.is_none());
     Ok(page.jobs.iter().map(|j| j.job_id.to_string()).collect())
 }
 
 #[tokio::test]
 async fn pages_are_newest_first_and_without_gap_or_repeat() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
+    let fixture = Fixture::start().await?;
     let all: Vec<String> = (0..25).map(|n| format!("j{n:02}")).collect();
     let ids: Vec<&str> = all.iter().map(String::as_str).collect();
-    bed.accept(&ids).await?;
+    fixture.accept(&ids).await?;
     // Equal times: the id must break the tie.
-    bed.postgres
+    fixture
+        .postgres
         .query("UPDATE job_request SET created_at = '2026-01-01' WHERE job_id < 'j15'")
         .await?;
     let mut seen = Vec::new();
     let mut after = None;
     loop {
-        let page = bed.ledger.list(&JobFilter::default(), after, 10).await?;
+        let page = fixture
+            .ledger
+            .list_jobs(&JobFilter::default(), after, 10)
+            .await?;
         seen.extend(page.jobs.iter().map(|j| j.job_id.to_string()));
         assert!(page.jobs.iter().all(|j| j.history.is_empty()));
         after = page.next;
@@ -42,19 +46,22 @@ async fn pages_are_newest_first_and_without_gap_or_repeat() -> anyhow::Result<()
     let older: Vec<String> = (0..15).rev().map(|n| format!("j{n:02}")).collect();
     assert_eq!(seen[10..], older);
     // A page that is exactly full has no next.
-    let page = bed.ledger.list(&JobFilter::default(), None, 25).await?;
+    let page = fixture
+        .ledger
+        .list_jobs(&JobFilter::default(), None, 25)
+        .await?;
     assert!(page.next.is_none());
     Ok(())
 }
 
 #[tokio::test]
 async fn filters_narrow_the_list() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let mut writer = bed.scheduled(&["done"]).await?;
+    let fixture = Fixture::start().await?;
+    let mut writer = fixture.scheduled(&["done"]).await?;
     writer
-        .commit(&Commit::one(finish("done", 1, JobState::Succeeded)))
+        .commit(&Commit::single(finish("done", 1, JobState::Succeeded)))
         .await?;
-    let middle = bed.ledger.ping().await?;
+    let middle = fixture.ledger.ping().await?;
     let undo = Compensation {
         topic: topic("job.undo"),
         // What a text column could not hold must not break the list of others.
@@ -77,49 +84,49 @@ async fn filters_narrow_the_list() -> anyhow::Result<()> {
         }),
     ];
     for job in jobs {
-        bed.ledger.submit(&[job]).await?;
+        fixture.ledger.submit(&[job]).await?;
     }
     let all = JobFilter::default;
     assert_eq!(
-        names(&bed, &all()).await?,
+        names(&fixture, &all()).await?,
         ["theirs", "step", "mail", "done"]
     );
     let filter = JobFilter {
         tenant: Some(tenant("acme")),
         ..all()
     };
-    assert_eq!(names(&bed, &filter).await?, ["step", "mail", "done"]);
+    assert_eq!(names(&fixture, &filter).await?, ["step", "mail", "done"]);
     let filter = JobFilter {
         topic: Some(topic("job.mail")),
         ..all()
     };
-    assert_eq!(names(&bed, &filter).await?, ["mail"]);
+    assert_eq!(names(&fixture, &filter).await?, ["mail"]);
     let filter = JobFilter {
         workflow_id: Some("run-1".to_owned()),
         ..all()
     };
-    assert_eq!(names(&bed, &filter).await?, ["step"]);
+    assert_eq!(names(&fixture, &filter).await?, ["step"]);
     let filter = JobFilter {
         states: vec![JobState::Succeeded, JobState::Failed],
         ..all()
     };
-    assert_eq!(names(&bed, &filter).await?, ["done"]);
+    assert_eq!(names(&fixture, &filter).await?, ["done"]);
     let filter = JobFilter {
         created_after: Some(middle),
         states: vec![JobState::Pending],
         ..all()
     };
-    assert_eq!(names(&bed, &filter).await?, ["theirs", "step", "mail"]);
+    assert_eq!(names(&fixture, &filter).await?, ["theirs", "step", "mail"]);
     let filter = JobFilter {
         created_before: Some(middle),
         ..all()
     };
-    assert_eq!(names(&bed, &filter).await?, ["done"]);
+    assert_eq!(names(&fixture, &filter).await?, ["done"]);
     let future = Some(Timestamp(middle.0 + 3_600_000_000));
     let filter = JobFilter {
         created_after: future,
         ..all()
     };
-    assert!(names(&bed, &filter).await?.is_empty());
+    assert!(names(&fixture, &filter).await?.is_empty());
     Ok(())
 }

@@ -2,12 +2,12 @@
 //! and what two writers at once come to.
 
 mod approvals;
-mod bed;
 mod bundles;
 mod cancel;
 mod changes;
 mod commit;
 mod fence;
+mod fixture;
 mod kernels;
 mod letters;
 mod list;

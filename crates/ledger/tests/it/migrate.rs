@@ -4,50 +4,61 @@ use airlock_ledger::{Failure, Ledger, LedgerConfig, LedgerError};
 use airlock_model::{Epoch, Shard};
 use airlock_testkit::Postgres;
 
-use crate::bed::Bed;
+use crate::fixture::Fixture;
 
 #[tokio::test]
 async fn migrating_again_changes_nothing() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    bed.accept(&["j1"]).await?;
-    let before = bed.number("SELECT count(*) FROM airlock_migration").await?;
-    bed.ledger.migrate().await?;
+    let fixture = Fixture::start().await?;
+    fixture.accept(&["j1"]).await?;
+    let before = fixture
+        .number("SELECT count(*) FROM airlock_migration")
+        .await?;
+    fixture.ledger.migrate().await?;
     assert_eq!(
-        bed.number("SELECT count(*) FROM airlock_migration").await?,
+        fixture
+            .number("SELECT count(*) FROM airlock_migration")
+            .await?,
         before
     );
-    assert_eq!(bed.number("SELECT count(*) FROM job_state").await?, 1);
+    assert_eq!(fixture.number("SELECT count(*) FROM job_state").await?, 1);
     Ok(())
 }
 
 #[tokio::test]
 async fn many_may_migrate_at_once() -> anyhow::Result<()> {
     let postgres = Postgres::start().await?;
-    let ledger = Ledger::connect(&LedgerConfig::at(&postgres.url()), "test").await?;
+    let ledger = Ledger::connect(&LedgerConfig::from_url(&postgres.url()), "test").await?;
     let all = (0..6).map(|_| ledger.migrate());
     futures::future::try_join_all(all).await?;
-    ledger.settle_shards(1).await?;
+    ledger.init_shard_count(1).await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn a_changed_or_newer_past_is_refused() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    bed.postgres
+    let fixture = Fixture::start().await?;
+    fixture
+        .postgres
         .query("INSERT INTO airlock_migration (version, checksum) VALUES (9999, 'x')")
         .await?;
-    let newer = bed.ledger.migrate().await.expect_err("a newer ledger");
+    let newer = fixture.ledger.migrate().await.expect_err("a newer ledger");
     assert!(
         matches!(newer, LedgerError::TooNew { found: 9999, .. }),
         "{newer}"
     );
-    bed.postgres
+    fixture
+        .postgres
         .query("DELETE FROM airlock_migration WHERE version = 9999")
         .await?;
-    bed.postgres
+    fixture
+        .postgres
         .query("UPDATE airlock_migration SET checksum = 'edited' WHERE version = 1")
         .await?;
-    let changed = bed.ledger.migrate().await.expect_err("a changed migration");
+    let changed = fixture
+        .ledger
+        .migrate()
+        .await
+        .expect_err("a changed migration");
     assert!(
         matches!(changed, LedgerError::ChangedMigration { version: 1 }),
         "{changed}"
@@ -58,7 +69,7 @@ async fn a_changed_or_newer_past_is_refused() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn passwords_never_show() -> anyhow::Result<()> {
-    let mut config = LedgerConfig::at("postgres://airlock:hunter2@127.0.0.1:1/airlock");
+    let mut config = LedgerConfig::from_url("postgres://airlock:hunter2@127.0.0.1:1/airlock");
     config.acquire_timeout_ms = 200;
     assert!(!format!("{config:?}").contains("hunter2"));
     assert!(!serde_json::to_string(&config)?.contains("hunter2"));
@@ -71,7 +82,7 @@ async fn passwords_never_show() -> anyhow::Result<()> {
     );
     let postgres = Postgres::start().await?;
     let url = postgres.url().replace("airlock@", "airlock:hunter2@");
-    let ledger = Ledger::connect(&LedgerConfig::at(&url), "test").await?;
+    let ledger = Ledger::connect(&LedgerConfig::from_url(&url), "test").await?;
     let lease = ledger.lease_connection("test").await?;
     let writer = ledger.leader_writer(Shard(0), Epoch(1)).await?;
     let shown = format!("{ledger:?} {lease:?} {writer:?}");
@@ -83,8 +94,8 @@ async fn passwords_never_show() -> anyhow::Result<()> {
 /// only added; not when it was changed under it.
 #[tokio::test]
 async fn a_newer_ledger_that_only_has_more_is_no_obstacle() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let known = bed
+    let fixture = Fixture::start().await?;
+    let known = fixture
         .number("SELECT max(version) FROM airlock_migration")
         .await?;
     let add = |min: i64| {
@@ -94,11 +105,11 @@ async fn a_newer_ledger_that_only_has_more_is_no_obstacle() -> anyhow::Result<()
             known + 10 + min
         )
     };
-    bed.postgres.query(&add(known)).await?;
-    bed.ledger.migrate().await?;
-    bed.accept(&["j"]).await?;
-    bed.postgres.query(&add(known + 1)).await?;
-    let newer = bed.ledger.migrate().await.expect_err("a breaking one");
+    fixture.postgres.query(&add(known)).await?;
+    fixture.ledger.migrate().await?;
+    fixture.accept(&["j"]).await?;
+    fixture.postgres.query(&add(known + 1)).await?;
+    let newer = fixture.ledger.migrate().await.expect_err("a breaking one");
     assert!(matches!(newer, LedgerError::TooNew { .. }), "{newer}");
     Ok(())
 }
@@ -107,16 +118,17 @@ async fn a_newer_ledger_that_only_has_more_is_no_obstacle() -> anyhow::Result<()
 /// up after a while and says why; and one without anything to do waits for nobody.
 #[tokio::test]
 async fn a_migration_waits_for_a_while_and_says_for_whom() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let mut session = bed.session().await?;
+    let fixture = Fixture::start().await?;
+    let mut session = fixture.session().await?;
     sqlx::raw_sql("SELECT pg_advisory_lock(4713424295070755617); BEGIN; LOCK TABLE job_state")
         .execute(&mut session)
         .await?;
-    bed.ledger.migrate().await?;
-    bed.postgres
+    fixture.ledger.migrate().await?;
+    fixture
+        .postgres
         .query("DELETE FROM airlock_migration WHERE version = 6")
         .await?;
-    let error = bed.ledger.migrate().await.expect_err("it is held up");
+    let error = fixture.ledger.migrate().await.expect_err("it is held up");
     assert!(matches!(error, LedgerError::Blocked { .. }), "{error}");
     assert_eq!(error.failure(), Failure::Retryable);
     assert!(error.to_string().contains("another program"), "{error}");

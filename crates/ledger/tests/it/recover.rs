@@ -6,19 +6,19 @@ use std::collections::HashSet;
 use airlock_ledger::{Accepted, Commit, LoadedJob};
 use airlock_model::{Attempt, Due, JobId, JobState, Shard, Timestamp};
 
-use crate::bed::{Bed, SHARD, finish, id, job, job_with, requeue};
+use crate::fixture::{Fixture, SHARD, finish, id, job, job_with, requeue};
 
 #[tokio::test]
 async fn jobs_are_loaded_with_payloads_up_to_a_size() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
+    let fixture = Fixture::start().await?;
     let jobs = [
         job_with("small", "acme", Some(b"1234"), |_| {}),
         job_with("large", "acme", Some(b"12345"), |_| {}),
         job("bare"),
     ];
-    bed.ledger.submit(&jobs).await?;
+    fixture.ledger.submit(&jobs).await?;
     let ids = [id("small"), id("large"), id("bare"), id("unknown")];
-    let mut loaded = bed.ledger.load(&ids, 4).await?;
+    let mut loaded = fixture.ledger.load_jobs(&ids, 4).await?;
     loaded.sort_by(|a, b| a.job_id.cmp(&b.job_id));
     let seen: Vec<_> = loaded
         .iter()
@@ -32,7 +32,7 @@ async fn jobs_are_loaded_with_payloads_up_to_a_size() -> anyhow::Result<()> {
             ("small", Some(&b"1234"[..]), 4)
         ]
     );
-    let whole = bed.ledger.payloads(&ids).await?;
+    let whole = fixture.ledger.payloads(&ids).await?;
     assert_eq!(whole.len(), 2);
     assert!(
         whole
@@ -45,14 +45,14 @@ async fn jobs_are_loaded_with_payloads_up_to_a_size() -> anyhow::Result<()> {
 /// The scheduler judges a job by this before it can read it.
 #[tokio::test]
 async fn a_job_is_accepted_as_was_told_ahead() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
+    let fixture = Fixture::start().await?;
     let new = job_with("a", "acme", Some(b"1234"), |spec| {
         spec.labels.insert("region".to_owned(), "eu".to_owned());
         spec.max_attempts = Some(5);
     });
-    bed.ledger.submit(std::slice::from_ref(&new)).await?;
-    let loaded = bed.ledger.load(&[id("a")], 10).await?;
-    let told = LoadedJob::accepted(Accepted {
+    fixture.ledger.submit(std::slice::from_ref(&new)).await?;
+    let loaded = fixture.ledger.load_jobs(&[id("a")], 10).await?;
+    let told = LoadedJob::from_accepted(Accepted {
         job_id: new.job_id,
         tenant: new.tenant,
         spec: new.spec,
@@ -69,28 +69,28 @@ async fn a_job_is_accepted_as_was_told_ahead() -> anyhow::Result<()> {
 /// Whoever comes first makes it, and everybody gets the same.
 #[tokio::test]
 async fn there_is_one_bus_key() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let (a, b) = tokio::join!(bed.ledger.bus_key(), bed.ledger.bus_key());
+    let fixture = Fixture::start().await?;
+    let (a, b) = tokio::join!(fixture.ledger.bus_key(), fixture.ledger.bus_key());
     let (a, b) = (a?, b?);
     assert_eq!(a, b);
     assert_eq!(a.len(), 64);
-    assert_eq!(bed.ledger.bus_key().await?, a);
+    assert_eq!(fixture.ledger.bus_key().await?, a);
     Ok(())
 }
 
 #[tokio::test]
 async fn take_over_reads_all_open_jobs_of_the_shard_in_pages() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let mut writer = bed.scheduled(&["a", "b", "c", "d", "e"]).await?;
+    let fixture = Fixture::start().await?;
+    let mut writer = fixture.scheduled(&["a", "b", "c", "d", "e"]).await?;
     let mut elsewhere = job("f");
     elsewhere.shard = Shard(1);
-    bed.ledger.submit(&[elsewhere]).await?;
+    fixture.ledger.submit(&[elsewhere]).await?;
     writer
-        .commit(&Commit::one(finish("c", 3, JobState::Failed)))
+        .commit(&Commit::single(finish("c", 3, JobState::Failed)))
         .await?;
     let mut seen: Vec<JobId> = Vec::new();
     loop {
-        let page = bed.ledger.open_jobs(SHARD, seen.last(), 2).await?;
+        let page = fixture.ledger.open_jobs(SHARD, seen.last(), 2).await?;
         if page.is_empty() {
             break;
         }
@@ -108,19 +108,20 @@ async fn take_over_reads_all_open_jobs_of_the_shard_in_pages() -> anyhow::Result
 
 #[tokio::test]
 async fn jobs_come_due_in_order_and_never_early() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
+    let fixture = Fixture::start().await?;
     let after =
         |name: &str, ms: u64| job_with(name, "acme", None, |s| s.due = Some(Due::After(ms)));
-    bed.ledger
+    fixture
+        .ledger
         .submit(&[after("b", 300), after("a", 500), after("later", 600_000)])
         .await?;
     let mut claimed: Vec<(JobId, Timestamp)> = Vec::new();
     while claimed.len() < 2 {
-        let jobs = bed.current().await?.claim_due(1, 1024).await?;
-        let now = bed.ledger.ping().await?;
+        let jobs = fixture.current().await?.claim_due_jobs(1, 1024).await?;
+        let now = fixture.ledger.ping().await?;
         claimed.extend(jobs.into_iter().map(|j| (j.job_id, now)));
         if claimed.len() < 2 {
-            let (next, now) = bed.ledger.next_due(SHARD).await?;
+            let (next, now) = fixture.ledger.next_due_time(SHARD).await?;
             let wait = next.expect("more to come").since(now);
             tokio::time::sleep(wait).await;
         }
@@ -128,18 +129,25 @@ async fn jobs_come_due_in_order_and_never_early() -> anyhow::Result<()> {
     let order: Vec<&str> = claimed.iter().map(|(i, _)| i.as_str()).collect();
     assert_eq!(order, ["b", "a"]);
     for (name, at) in &claimed {
-        let view = bed.job(name.as_str()).await?;
+        let view = fixture.job(name.as_str()).await?;
         assert!(*at >= view.due_at.expect("a due time"), "{name} was early");
         assert_eq!(view.state, JobState::Pending);
     }
-    assert!(bed.current().await?.claim_due(10, 0).await?.is_empty());
-    assert_eq!(bed.number("SELECT count(*) FROM job_due").await?, 1);
+    assert!(
+        fixture
+            .current()
+            .await?
+            .claim_due_jobs(10, 0)
+            .await?
+            .is_empty()
+    );
+    assert_eq!(fixture.number("SELECT count(*) FROM job_due").await?, 1);
     Ok(())
 }
 
 #[tokio::test]
 async fn two_claimers_never_claim_the_same_job() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
+    let fixture = Fixture::start().await?;
     let jobs: Vec<_> = (0..300)
         .map(|n| {
             job_with(&format!("j{n}"), "acme", None, |s| {
@@ -147,15 +155,16 @@ async fn two_claimers_never_claim_the_same_job() -> anyhow::Result<()> {
             })
         })
         .collect();
-    bed.ledger.submit(&jobs).await?;
-    bed.postgres
+    fixture.ledger.submit(&jobs).await?;
+    fixture
+        .postgres
         .query("UPDATE job_due SET due_at = now() - interval '1 minute'")
         .await?;
-    let leader = bed.leader().await?;
+    let leader = fixture.leader().await?;
     let claim = || async {
         let mut mine = Vec::new();
         loop {
-            let some = leader.claim_due(7, 0).await?;
+            let some = leader.claim_due_jobs(7, 0).await?;
             if some.is_empty() {
                 return anyhow::Ok(mine);
             }
@@ -171,40 +180,48 @@ async fn two_claimers_never_claim_the_same_job() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn the_replayer_sees_only_what_nobody_else_waits_for() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let mut writer = bed
+    let fixture = Fixture::start().await?;
+    let mut writer = fixture
         .scheduled(&["flying", "backing-off", "ready-again"])
         .await?;
-    bed.accept(&["old", "young"]).await?;
+    fixture.accept(&["old", "young"]).await?;
     let delayed = job_with("delayed", "acme", None, |s| {
         s.due = Some(Due::After(600_000))
     });
-    bed.ledger.submit(&[delayed]).await?;
-    let now = bed.ledger.ping().await?;
+    fixture.ledger.submit(&[delayed]).await?;
+    let now = fixture.ledger.ping().await?;
     let mut waiting = requeue("backing-off", 2, true);
     waiting.not_before = Some(Timestamp(now.0 + 600_000_000));
     let mut ready = requeue("ready-again", 3, true);
     ready.not_before = Some(now);
-    writer.commit(&Commit::one(waiting)).await?;
-    writer.commit(&Commit::one(ready)).await?;
-    bed.postgres
+    writer.commit(&Commit::single(waiting)).await?;
+    writer.commit(&Commit::single(ready)).await?;
+    fixture
+        .postgres
         .query(
             "UPDATE job_request SET created_at = created_at - interval '1 hour'
              WHERE job_id <> 'young'",
         )
         .await?;
-    let found = bed.ledger.old_pending(SHARD, 60_000, None, 10).await?;
-    assert_eq!(found, ["old", "ready-again"].map(id));
-    let page = bed.ledger.old_pending(SHARD, 60_000, None, 1).await?;
-    assert_eq!(page, [id("old")]);
-    let rest = bed
+    let found = fixture
         .ledger
-        .old_pending(SHARD, 60_000, page.last(), 10)
+        .old_pending_jobs(SHARD, 60_000, None, 10)
+        .await?;
+    assert_eq!(found, ["old", "ready-again"].map(id));
+    let page = fixture
+        .ledger
+        .old_pending_jobs(SHARD, 60_000, None, 1)
+        .await?;
+    assert_eq!(page, [id("old")]);
+    let rest = fixture
+        .ledger
+        .old_pending_jobs(SHARD, 60_000, page.last(), 10)
         .await?;
     assert_eq!(rest, [id("ready-again")]);
     assert!(
-        bed.ledger
-            .old_pending(Shard(1), 0, None, 10)
+        fixture
+            .ledger
+            .old_pending_jobs(Shard(1), 0, None, 10)
             .await?
             .is_empty()
     );

@@ -7,7 +7,7 @@ use airlock_ledger::{
 use airlock_model::{JobState, Shard, WorkerId};
 use bytes::Bytes;
 
-use crate::bed::{BOUND, Bed, assign, dispatch, finish, id, requeue, t, tenant};
+use crate::fixture::{BOUND, Fixture, assign, dispatch, finish, id, requeue, t, tenant};
 
 /// A word from worker `w1` on the run with this dispatch id, empty.
 fn word(name: &str, n: u128) -> NewReport {
@@ -64,8 +64,8 @@ fn refused() -> ConstraintReport {
 
 #[tokio::test]
 async fn a_runs_words_are_put_together() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let mut leader = bed.scheduled(&["a", "plain"]).await?;
+    let fixture = Fixture::start().await?;
+    let mut leader = fixture.scheduled(&["a", "plain"]).await?;
     let mut first = word("a", 1);
     first.progress = progress(40, "resized");
     first.partials = vec![partial(1)];
@@ -74,19 +74,19 @@ async fn a_runs_words_are_put_together() -> anyhow::Result<()> {
     second.constraints = vec![refused()];
     // Two words on one job in one call, and the second again.
     let both = [first, second.clone()];
-    assert_eq!(bed.current().await?.record_reports(&both).await?, 2);
-    assert_eq!(bed.current().await?.record_reports(&[second]).await?, 1);
+    assert_eq!(fixture.current().await?.record_reports(&both).await?, 2);
+    assert_eq!(fixture.current().await?.record_reports(&[second]).await?, 1);
     // What was said just before the end is heard just after it.
     let mut end = finish("a", 1, JobState::Succeeded);
-    end.at = bed.ledger.ping().await?;
-    leader.commit(&Commit::one(end)).await?;
+    end.at = fixture.ledger.ping().await?;
+    leader.commit(&Commit::single(end)).await?;
     // It need not say which run it means, when it is the one that has it.
     let mut late = word("a", 1);
     late.dispatch_id = None;
     late.progress = progress(100, "nul \0 and done");
-    assert_eq!(bed.current().await?.record_reports(&[late]).await?, 1);
+    assert_eq!(fixture.current().await?.record_reports(&[late]).await?, 1);
 
-    let view = bed.job("a").await?;
+    let view = fixture.job("a").await?;
     let report = view.report.expect("a report");
     assert_eq!(report.attempt, 1);
     let last = report.progress.expect("progress");
@@ -99,16 +99,19 @@ async fn a_runs_words_are_put_together() -> anyhow::Result<()> {
     assert_eq!(names, ["a1\u{fffd}", "a2\u{fffd}"], "each once, in order");
     assert_eq!(report.constraints, [refused()]);
     // A job whose worker said nothing has nothing, and nobody else sees any of it.
-    assert_eq!(bed.job("plain").await?.report, None);
-    let other = bed.ledger.job(Some(&tenant("globex")), &id("a")).await?;
+    assert_eq!(fixture.job("plain").await?.report, None);
+    let other = fixture
+        .ledger
+        .job(Some(&tenant("globex")), &id("a"))
+        .await?;
     assert!(other.is_none());
     Ok(())
 }
 
 #[tokio::test]
 async fn only_the_run_a_job_is_in_is_believed() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let mut leader = bed.scheduled(&["a"]).await?;
+    let fixture = Fixture::start().await?;
+    let mut leader = fixture.scheduled(&["a"]).await?;
     let mut stranger = word("a", 1);
     stranger.worker = WorkerId::new("w2")?;
     stranger.progress = progress(99, "mine");
@@ -116,7 +119,7 @@ async fn only_the_run_a_job_is_in_is_believed() -> anyhow::Result<()> {
     guess.progress = progress(99, "mine");
     let mut nobody = word("none", 1);
     nobody.progress = progress(99, "mine");
-    let none = bed
+    let none = fixture
         .current()
         .await?
         .record_reports(&[stranger, guess, nobody])
@@ -126,62 +129,66 @@ async fn only_the_run_a_job_is_in_is_believed() -> anyhow::Result<()> {
     vague.dispatch_id = None;
     vague.worker = WorkerId::new("w2")?;
     vague.progress = progress(99, "mine");
-    assert_eq!(bed.current().await?.record_reports(&[vague]).await?, 0);
+    assert_eq!(fixture.current().await?.record_reports(&[vague]).await?, 0);
     let mut elsewhere = word("a", 1);
     elsewhere.progress = progress(99, "mine");
-    let mut lease = bed.ledger.lease_connection("other").await?;
+    let mut lease = fixture.ledger.lease_connection("other").await?;
     let epoch = lease.raise_epoch(Shard(1), "other", BOUND).await?;
-    let other = bed.ledger.as_leader(Shard(1), epoch);
+    let other = fixture.ledger.as_leader(Shard(1), epoch);
     assert_eq!(other.record_reports(&[elsewhere]).await?, 0);
-    assert_eq!(bed.number("SELECT count(*) FROM job_report").await?, 0);
+    assert_eq!(fixture.number("SELECT count(*) FROM job_report").await?, 0);
 
     let mut first = word("a", 1);
     first.progress = progress(40, "first run");
     first.constraints = vec![refused()];
     first.artifacts = vec![artifact(1)];
-    bed.current()
+    fixture
+        .current()
         .await?
         .record_reports(&[first.clone()])
         .await?;
-    leader.commit(&Commit::one(requeue("a", 1, true))).await?;
+    leader
+        .commit(&Commit::single(requeue("a", 1, true)))
+        .await?;
     assert_eq!(
-        bed.current().await?.record_reports(&[first]).await?,
+        fixture.current().await?.record_reports(&[first]).await?,
         0,
         "a past run"
     );
-    leader.commit(&Commit::one(assign("a", 2, 2))).await?;
+    leader.commit(&Commit::single(assign("a", 2, 2))).await?;
     let mut second = word("a", 2);
     second.artifacts = vec![artifact(2)];
-    bed.current().await?.record_reports(&[second]).await?;
+    fixture.current().await?.record_reports(&[second]).await?;
     // Of the past run only what it left behind is still there, and says so.
-    let report = bed.job("a").await?.report.expect("a report");
+    let report = fixture.job("a").await?.report.expect("a report");
     assert_eq!((report.attempt, report.progress), (2, None));
     assert!(report.constraints.is_empty());
     let of: Vec<u32> = report.artifacts.iter().map(|a| a.attempt).collect();
     assert_eq!(of, [1, 2]);
     // Long after the end nothing is taken any more.
     let end = finish("a", 2, JobState::Succeeded);
-    leader.commit(&Commit::one(end)).await?;
-    bed.postgres
+    leader.commit(&Commit::single(end)).await?;
+    fixture
+        .postgres
         .query("UPDATE job_state SET finished_at = now() - interval '1 minute'")
         .await?;
     let mut late = word("a", 2);
     late.progress = progress(1, "late");
-    assert_eq!(bed.current().await?.record_reports(&[late]).await?, 0);
+    assert_eq!(fixture.current().await?.record_reports(&[late]).await?, 0);
     Ok(())
 }
 
 #[tokio::test]
 async fn a_talkative_run_keeps_a_bounded_number_of_things() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    bed.scheduled(&["a"]).await?;
+    let fixture = Fixture::start().await?;
+    fixture.scheduled(&["a"]).await?;
     for round in 0..3 {
         let mut many = word("a", 1);
         many.partials = (0..12).map(|n| partial(round * 12 + n)).collect();
         many.artifacts = (0..100).map(|n| artifact(round * 100 + n)).collect();
-        bed.current().await?.record_reports(&[many]).await?;
+        fixture.current().await?.record_reports(&[many]).await?;
     }
-    let report = bed.job("a").await?.report.expect("a report");
+    let report = fixture.job("a").await?.report.expect("a report");
     assert_eq!(report.partials.len() as i64, KEPT_PARTIALS);
     assert_eq!(report.partials.last().map(|p| p.at), Some(t(35)));
     assert_eq!(report.artifacts.len() as i64, KEPT_ARTIFACTS);
@@ -191,17 +198,18 @@ async fn a_talkative_run_keeps_a_bounded_number_of_things() -> anyhow::Result<()
 
 #[tokio::test]
 async fn retention_takes_contents_first_and_all_of_it_with_the_job() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let mut leader = bed.scheduled(&["a"]).await?;
+    let fixture = Fixture::start().await?;
+    let mut leader = fixture.scheduled(&["a"]).await?;
     let mut said = word("a", 1);
     said.progress = progress(1, "x");
     said.partials = vec![partial(1)];
     said.artifacts = vec![artifact(1)];
-    bed.current().await?.record_reports(&[said]).await?;
+    fixture.current().await?.record_reports(&[said]).await?;
     leader
-        .commit(&Commit::one(finish("a", 1, JobState::Succeeded)))
+        .commit(&Commit::single(finish("a", 1, JobState::Succeeded)))
         .await?;
-    bed.postgres
+    fixture
+        .postgres
         .query("UPDATE job_state SET finished_at = now() - interval '2 h'")
         .await?;
     let sweep = || Sweep {
@@ -210,14 +218,14 @@ async fn retention_takes_contents_first_and_all_of_it_with_the_job() -> anyhow::
         older_than_ms: 3_600_000,
         limit: 10,
     };
-    bed.current().await?.sweep_payloads(sweep()).await?;
-    let report = bed.job("a").await?.report.expect("a report");
+    fixture.current().await?.sweep_payloads(sweep()).await?;
+    let report = fixture.job("a").await?.report.expect("a report");
     assert_eq!(report.partials[0].content, None);
     assert_eq!(report.partials[0].size, Some(3));
-    bed.current().await?.sweep_jobs(sweep()).await?;
+    fixture.current().await?.sweep_jobs(sweep()).await?;
     for table in ["job_report", "job_partial", "job_artifact"] {
         let sql = format!("SELECT count(*) FROM {table}");
-        assert_eq!(bed.number(&sql).await?, 0, "{table}");
+        assert_eq!(fixture.number(&sql).await?, 0, "{table}");
     }
     Ok(())
 }

@@ -5,24 +5,27 @@ use airlock_ledger::{
 };
 use airlock_model::{Epoch, JobState, Released, Timestamp};
 
-use crate::bed::{Bed, SHARD, finish, requeue};
+use crate::fixture::{Fixture, SHARD, finish, requeue};
 
 const HOUR: u64 = 3_600_000;
 
 /// `old` and `young` have ended, `open` has not; each but the last with a past run.
-async fn ended(bed: &Bed) -> anyhow::Result<Epoch> {
-    let mut leader = bed.scheduled(&["old", "open", "young"]).await?;
+async fn ended(fixture: &Fixture) -> anyhow::Result<Epoch> {
+    let mut leader = fixture.scheduled(&["old", "open", "young"]).await?;
     for (name, n) in [("old", 1), ("young", 3)] {
-        leader.commit(&Commit::one(requeue(name, n, true))).await?;
-        let next = crate::bed::assign(name, 2, n + 10);
-        leader.commit(&Commit::one(next)).await?;
+        leader
+            .commit(&Commit::single(requeue(name, n, true)))
+            .await?;
+        let next = crate::fixture::assign(name, 2, n + 10);
+        leader.commit(&Commit::single(next)).await?;
         let mut end = finish(name, n + 10, JobState::Succeeded);
         end.result = Some(Released::without_output_policy(bytes::Bytes::from_static(
             b"{}",
         )));
-        leader.commit(&Commit::one(end)).await?;
+        leader.commit(&Commit::single(end)).await?;
     }
-    bed.postgres
+    fixture
+        .postgres
         .query(
             "UPDATE job_state SET finished_at = now() - interval '2 h' WHERE job_id = 'old';
              UPDATE job_state SET finished_at = now() WHERE job_id = 'young';
@@ -45,9 +48,9 @@ fn all(limit: u32) -> Sweep<'static> {
 
 #[tokio::test]
 async fn only_what_ended_long_ago_is_removed_and_all_of_it() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    ended(&bed).await?;
-    let first = bed.current().await?.sweep_jobs(all(2)).await?;
+    let fixture = Fixture::start().await?;
+    ended(&fixture).await?;
+    let first = fixture.current().await?.sweep_jobs(all(2)).await?;
     let expected = Swept {
         examined: 2,
         removed: 1,
@@ -58,7 +61,7 @@ async fn only_what_ended_long_ago_is_removed_and_all_of_it() -> anyhow::Result<(
         after: "open",
         ..all(2)
     };
-    let rest = bed.current().await?.sweep_jobs(rest).await?;
+    let rest = fixture.current().await?.sweep_jobs(rest).await?;
     assert_eq!((rest.examined, rest.removed), (1, 0));
     for table in [
         "job_request",
@@ -67,9 +70,9 @@ async fn only_what_ended_long_ago_is_removed_and_all_of_it() -> anyhow::Result<(
         "job_stray_result",
     ] {
         let sql = format!("SELECT count(*) FROM {table} WHERE job_id = 'old'");
-        assert_eq!(bed.number(&sql).await?, 0, "{table}");
+        assert_eq!(fixture.number(&sql).await?, 0, "{table}");
         let sql = format!("SELECT count(*) FROM {table} WHERE job_id = 'young'");
-        assert_eq!(bed.number(&sql).await?, 1, "{table}");
+        assert_eq!(fixture.number(&sql).await?, 1, "{table}");
     }
     // Bounded above: what is not in the stretch is not looked at.
     let none = Sweep {
@@ -77,83 +80,124 @@ async fn only_what_ended_long_ago_is_removed_and_all_of_it() -> anyhow::Result<(
         ..all(9)
     };
     assert_eq!(
-        bed.current().await?.sweep_jobs(none).await?,
+        fixture.current().await?.sweep_jobs(none).await?,
         Swept::default()
     );
-    assert_eq!(bed.state("open").await?, JobState::Scheduled);
+    assert_eq!(fixture.state("open").await?, JobState::Scheduled);
     Ok(())
 }
 
 #[tokio::test]
 async fn payloads_and_histories_may_go_before_their_jobs() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    ended(&bed).await?;
+    let fixture = Fixture::start().await?;
+    ended(&fixture).await?;
     assert_eq!(
-        bed.current().await?.sweep_payloads(all(9)).await?.removed,
+        fixture
+            .current()
+            .await?
+            .sweep_payloads(all(9))
+            .await?
+            .removed,
         1
     );
     assert_eq!(
-        bed.current().await?.sweep_payloads(all(9)).await?.removed,
+        fixture
+            .current()
+            .await?
+            .sweep_payloads(all(9))
+            .await?
+            .removed,
         0
     );
-    assert_eq!(bed.current().await?.sweep_history(all(9)).await?.removed, 1);
-    let old = bed.job("old").await?;
+    assert_eq!(
+        fixture
+            .current()
+            .await?
+            .sweep_history(all(9))
+            .await?
+            .removed,
+        1
+    );
+    let old = fixture.job("old").await?;
     assert!(old.payload.is_none() && old.result.is_none());
     assert_eq!(old.state, JobState::Succeeded);
-    let young = bed.job("young").await?;
+    let young = fixture.job("young").await?;
     assert!(young.payload.is_some() && young.result.is_some());
-    assert!(bed.job("open").await?.payload.is_some());
-    let runs = bed.number("SELECT count(*) FROM job_attempt").await?;
+    assert!(fixture.job("open").await?.payload.is_some());
+    let runs = fixture.number("SELECT count(*) FROM job_attempt").await?;
     assert_eq!(runs, 1);
     Ok(())
 }
 
 #[tokio::test]
 async fn letters_and_strays_go_by_their_own_age() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
+    let fixture = Fixture::start().await?;
     let letter = NewDeadLetter {
         reason_code: "x".to_owned(),
         ..NewDeadLetter::default()
     };
-    bed.current().await?.put_letters(&vec![letter; 5]).await?;
-    bed.postgres
+    fixture
+        .current()
+        .await?
+        .insert_dead_letters(&vec![letter; 5])
+        .await?;
+    fixture
+        .postgres
         .query("UPDATE dead_letter SET created_at = now() - interval '2 h' WHERE id <= 3")
         .await?;
-    assert_eq!(bed.current().await?.sweep_letters(HOUR, 2).await?, 2);
-    assert_eq!(bed.current().await?.sweep_letters(HOUR, 2).await?, 1);
-    assert_eq!(bed.current().await?.sweep_letters(HOUR, 2).await?, 0);
-    assert_eq!(bed.number("SELECT count(*) FROM dead_letter").await?, 2);
-    bed.postgres
+    assert_eq!(
+        fixture.current().await?.sweep_dead_letters(HOUR, 2).await?,
+        2
+    );
+    assert_eq!(
+        fixture.current().await?.sweep_dead_letters(HOUR, 2).await?,
+        1
+    );
+    assert_eq!(
+        fixture.current().await?.sweep_dead_letters(HOUR, 2).await?,
+        0
+    );
+    assert_eq!(fixture.number("SELECT count(*) FROM dead_letter").await?, 2);
+    fixture.postgres
         .query(
             "INSERT INTO job_stray_result (job_id, dispatch_id, worker_id, status, why, received_at)
              VALUES ('a', 'd', 'w', 's', 'y', now() - interval '2 h'), ('b', 'd', 'w', 's', 'y', now())",
         )
         .await?;
-    assert_eq!(bed.current().await?.sweep_strays(HOUR, 9).await?, 1);
+    assert_eq!(
+        fixture
+            .current()
+            .await?
+            .sweep_unmatched_results(HOUR, 9)
+            .await?,
+        1
+    );
     Ok(())
 }
 
 #[tokio::test]
 async fn the_change_log_is_trimmed_behind_its_cursor_only() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let epoch = ended(&bed).await?;
-    let leader = bed.ledger.as_leader(SHARD, epoch);
-    bed.postgres
+    let fixture = Fixture::start().await?;
+    let epoch = ended(&fixture).await?;
+    let leader = fixture.ledger.as_leader(SHARD, epoch);
+    fixture
+        .postgres
         .query("UPDATE change_log SET at = now() - interval '2 h'")
         .await?;
     let start = LogPosition::default();
-    let trim = async |after| leader.sweep_changes(HOUR, 24 * HOUR, after, 10).await;
+    let trim = async |after| leader.sweep_change_log(HOUR, 24 * HOUR, after, 10).await;
     // Nothing was told yet.
     assert_eq!(trim(start).await?, (0, start));
-    let changes = Change::read(&bed.ledger, SHARD, start, 10).await?;
+    let changes = Change::read_after(&fixture.ledger, SHARD, start, 10).await?;
     assert_eq!(changes.len(), 2);
     let told = changes[0].0;
     leader.leader_tail(EVENTS).advance(told).await?;
     assert_eq!(trim(start).await?, (1, told));
-    assert_eq!(bed.number("SELECT count(*) FROM change_log").await?, 1);
+    assert_eq!(fixture.number("SELECT count(*) FROM change_log").await?, 1);
     let last = changes[1].0;
     leader.leader_tail(EVENTS).advance(last).await?;
-    bed.postgres
+    fixture
+        .postgres
         .query("UPDATE change_log SET at = now()")
         .await?;
     assert_eq!(trim(told).await?, (0, told), "it is young");
@@ -162,22 +206,26 @@ async fn the_change_log_is_trimmed_behind_its_cursor_only() -> anyhow::Result<()
 
 #[tokio::test]
 async fn a_job_that_is_tried_again_after_its_removal_is_a_new_one() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let mut job = crate::bed::keyed("old", "k", b"1");
-    bed.ledger.submit(std::slice::from_ref(&job)).await?;
-    let mut leader = bed.lead().await?;
-    let commit = Commit::one(crate::bed::assign("old", 1, 1));
+    let fixture = Fixture::start().await?;
+    let mut job = crate::fixture::keyed("old", "k", b"1");
+    fixture.ledger.submit(std::slice::from_ref(&job)).await?;
+    let mut leader = fixture.lead().await?;
+    let commit = Commit::single(crate::fixture::assign("old", 1, 1));
     leader.commit(&commit).await?;
     leader
-        .commit(&Commit::one(finish("old", 1, JobState::Succeeded)))
+        .commit(&Commit::single(finish("old", 1, JobState::Succeeded)))
         .await?;
-    bed.postgres
+    fixture
+        .postgres
         .query("UPDATE job_state SET finished_at = now() - interval '2 h'")
         .await?;
-    assert_eq!(bed.current().await?.sweep_jobs(all(9)).await?.removed, 1);
-    job.job_id = crate::bed::id("new");
-    bed.ledger.submit(&[job]).await?;
-    assert_eq!(bed.state("new").await?, JobState::Pending);
+    assert_eq!(
+        fixture.current().await?.sweep_jobs(all(9)).await?.removed,
+        1
+    );
+    job.job_id = crate::fixture::id("new");
+    fixture.ledger.submit(&[job]).await?;
+    assert_eq!(fixture.state("new").await?, JobState::Pending);
     assert!(id_floor(Timestamp::from_millis(1)) < id_floor(Timestamp::from_millis(70_000)));
     Ok(())
 }

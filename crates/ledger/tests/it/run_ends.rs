@@ -3,23 +3,23 @@
 use airlock_ledger::Commit;
 use airlock_model::{JobState, RunEnd};
 
-use crate::bed::{Bed, assign, dispatch, finish, id, requeue};
 use crate::cancel::cancel;
+use crate::fixture::{Fixture, assign, dispatch, finish, id, requeue};
 
-async fn last_end(bed: &Bed, job: &str) -> anyhow::Result<Option<RunEnd>> {
-    Ok(bed.ledger.load(&[id(job)], 0).await?[0].run_end)
+async fn last_end(fixture: &Fixture, job: &str) -> anyhow::Result<Option<RunEnd>> {
+    Ok(fixture.ledger.load_jobs(&[id(job)], 0).await?[0].run_end)
 }
 
 #[tokio::test]
 async fn a_fatal_end_is_known_under_the_worker_s_own_code() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let mut writer = bed.scheduled(&["j"]).await?;
-    assert_eq!(last_end(&bed, "j").await?, None);
+    let fixture = Fixture::start().await?;
+    let mut writer = fixture.scheduled(&["j"]).await?;
+    assert_eq!(last_end(&fixture, "j").await?, None);
     let mut fatal = finish("j", 1, JobState::Failed);
     fatal.end = RunEnd::FailedFatal;
     fatal.reason_code = "no_money".to_owned();
-    writer.commit(&Commit::one(fatal)).await?;
-    let job = &bed.ledger.load(&[id("j")], 0).await?[0];
+    writer.commit(&Commit::single(fatal)).await?;
+    let job = &fixture.ledger.load_jobs(&[id("j")], 0).await?[0];
     assert_eq!(
         (job.state, job.run_end, job.reason_code.as_deref()),
         (
@@ -35,23 +35,26 @@ async fn a_fatal_end_is_known_under_the_worker_s_own_code() -> anyhow::Result<()
 /// run is under way, and after one that never began.
 #[tokio::test]
 async fn a_lost_run_is_remembered_until_the_next_has_ended() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let mut writer = bed.scheduled(&["j"]).await?;
+    let fixture = Fixture::start().await?;
+    let mut writer = fixture.scheduled(&["j"]).await?;
     let mut lost = requeue("j", 1, true);
     lost.end = RunEnd::RunLost;
-    writer.commit(&Commit::one(lost)).await?;
-    assert_eq!(last_end(&bed, "j").await?, Some(RunEnd::RunLost));
-    writer.commit(&Commit::one(assign("j", 2, 2))).await?;
-    assert_eq!(last_end(&bed, "j").await?, Some(RunEnd::RunLost));
+    writer.commit(&Commit::single(lost)).await?;
+    assert_eq!(last_end(&fixture, "j").await?, Some(RunEnd::RunLost));
+    writer.commit(&Commit::single(assign("j", 2, 2))).await?;
+    assert_eq!(last_end(&fixture, "j").await?, Some(RunEnd::RunLost));
     let never = requeue("j", 2, false);
     assert!(!never.end.may_have_begun());
-    writer.commit(&Commit::one(never)).await?;
-    assert_eq!(last_end(&bed, "j").await?, Some(RunEnd::RunLost));
-    writer.commit(&Commit::one(assign("j", 2, 3))).await?;
+    writer.commit(&Commit::single(never)).await?;
+    assert_eq!(last_end(&fixture, "j").await?, Some(RunEnd::RunLost));
+    writer.commit(&Commit::single(assign("j", 2, 3))).await?;
     let mut failed = requeue("j", 3, true);
     failed.end = RunEnd::FailedRetryable;
-    writer.commit(&Commit::one(failed)).await?;
-    assert_eq!(last_end(&bed, "j").await?, Some(RunEnd::FailedRetryable));
+    writer.commit(&Commit::single(failed)).await?;
+    assert_eq!(
+        last_end(&fixture, "j").await?,
+        Some(RunEnd::FailedRetryable)
+    );
     for (n, end) in [
         (1, RunEnd::RunLost),
         (2, RunEnd::DispatchFailed),
@@ -59,40 +62,42 @@ async fn a_lost_run_is_remembered_until_the_next_has_ended() -> anyhow::Result<(
     ] {
         let run = dispatch(n).0;
         let sql = format!("SELECT run_end FROM job_attempt WHERE dispatch_id = '{run}'");
-        assert_eq!(bed.number(&sql).await?, i64::from(end.code()), "{end}");
+        assert_eq!(fixture.number(&sql).await?, i64::from(end.code()), "{end}");
     }
     Ok(())
 }
 
 #[tokio::test]
 async fn a_cancel_ends_the_run_under_way_and_no_other() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let mut writer = bed.scheduled(&["flies", "waits"]).await?;
+    let fixture = Fixture::start().await?;
+    let mut writer = fixture.scheduled(&["flies", "waits"]).await?;
     writer
-        .commit(&Commit::one(requeue("waits", 2, true)))
+        .commit(&Commit::single(requeue("waits", 2, true)))
         .await?;
     for job in ["flies", "waits"] {
-        cancel(&bed, job, None).await?;
+        cancel(&fixture, job, None).await?;
     }
-    assert_eq!(last_end(&bed, "flies").await?, Some(RunEnd::Cancelled));
-    assert_eq!(last_end(&bed, "waits").await?, Some(RunEnd::WorkerLost));
+    assert_eq!(last_end(&fixture, "flies").await?, Some(RunEnd::Cancelled));
+    assert_eq!(last_end(&fixture, "waits").await?, Some(RunEnd::WorkerLost));
     Ok(())
 }
 
 /// As a version wrote it that kept the code alone.
 #[tokio::test]
 async fn the_end_of_a_run_is_read_from_its_code_where_only_that_was_kept() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let mut writer = bed.scheduled(&["j"]).await?;
-    writer.commit(&Commit::one(requeue("j", 1, true))).await?;
+    let fixture = Fixture::start().await?;
+    let mut writer = fixture.scheduled(&["j"]).await?;
+    writer
+        .commit(&Commit::single(requeue("j", 1, true)))
+        .await?;
     for (code, end) in [
         ("lost", Some(RunEnd::RunLost)),
         ("worker_lost", Some(RunEnd::WorkerLost)),
         ("approved", None),
     ] {
         let old = format!("UPDATE job_state SET run_end = NULL, reason_code = '{code}'");
-        bed.postgres.query(&old).await?;
-        assert_eq!(last_end(&bed, "j").await?, end, "{code}");
+        fixture.postgres.query(&old).await?;
+        assert_eq!(last_end(&fixture, "j").await?, end, "{code}");
     }
     Ok(())
 }

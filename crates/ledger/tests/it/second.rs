@@ -2,16 +2,16 @@
 
 use airlock_ledger::{
     Commit, DeadLetterDetail, DeadLetterFilter, LeaderWriter, NewDeadLetter, NewJob, Retried,
-    retry_key,
+    retry_idempotency_key,
 };
 use airlock_model::hash::job_hash;
 use airlock_model::job::RetryPlan;
 use airlock_model::{JobState, TenantId, Timestamp};
 
-use crate::bed::{Bed, by, close, finish, id, job_with, tenant, topic};
+use crate::fixture::{Fixture, by, close, finish, id, job_with, tenant, topic};
 
 /// Jobs that failed, each with its letter, as the leader leaves them.
-async fn failed(bed: &Bed, jobs: &[(&str, &str)]) -> anyhow::Result<Vec<DeadLetterDetail>> {
+async fn failed(fixture: &Fixture, jobs: &[(&str, &str)]) -> anyhow::Result<Vec<DeadLetterDetail>> {
     let new: Vec<NewJob> = jobs
         .iter()
         .map(|(name, of)| {
@@ -21,8 +21,8 @@ async fn failed(bed: &Bed, jobs: &[(&str, &str)]) -> anyhow::Result<Vec<DeadLett
             })
         })
         .collect();
-    bed.ledger.submit(&new).await?;
-    let mut leader = bed.lead().await?;
+    fixture.ledger.submit(&new).await?;
+    let mut leader = fixture.lead().await?;
     for (name, of) in jobs {
         let mut end = close(name, JobState::Denied, None);
         end.dead_letter = Some(NewDeadLetter {
@@ -34,10 +34,11 @@ async fn failed(bed: &Bed, jobs: &[(&str, &str)]) -> anyhow::Result<Vec<DeadLett
             last_state: Some("PENDING".to_owned()),
             ..NewDeadLetter::default()
         });
-        leader.commit(&Commit::one(end)).await?;
+        leader.commit(&Commit::single(end)).await?;
     }
-    bed.ledger
-        .whole_letters(&DeadLetterFilter::default(), 0, 100)
+    fixture
+        .ledger
+        .dead_letter_details(&DeadLetterFilter::default(), 0, 100)
         .await
         .map_err(Into::into)
 }
@@ -51,7 +52,7 @@ fn again(letter: &DeadLetterDetail, name: &str) -> (i64, NewJob) {
         tenant: of.clone(),
         spec,
         payload: letter.payload.clone(),
-        idempotency_key: Some(retry_key(letter.letter.id)),
+        idempotency_key: Some(retry_idempotency_key(letter.letter.id)),
         ..job_with(name, of.as_str(), None, |_| {})
     };
     (letter.letter.id, job)
@@ -59,8 +60,8 @@ fn again(letter: &DeadLetterDetail, name: &str) -> (i64, NewJob) {
 
 #[tokio::test]
 async fn a_letter_holds_the_whole_request_and_becomes_one_job() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let letters = failed(&bed, &[("a", "acme")]).await?;
+    let fixture = Fixture::start().await?;
+    let letters = failed(&fixture, &[("a", "acme")]).await?;
     assert_eq!(letters.len(), 1);
     let letter = &letters[0];
     assert_eq!(letter.payload.as_deref(), Some(&b"{\"n\": 1e400}"[..]));
@@ -72,8 +73,8 @@ async fn a_letter_holds_the_whole_request_and_becomes_one_job() -> anyhow::Resul
     let (one, two) = (again(letter, "a2"), again(letter, "a3"));
     let (one, two) = ([one], [two]);
     let (first, second) = tokio::join!(
-        bed.ledger.retry_letters(&one, by("me")),
-        bed.ledger.retry_letters(&two, by("you"))
+        fixture.ledger.retry_dead_letters(&one, by("me")),
+        fixture.ledger.retry_dead_letters(&two, by("you"))
     );
     let done = [first?.remove(0), second?.remove(0)];
     let new = match &done {
@@ -90,26 +91,29 @@ async fn a_letter_holds_the_whole_request_and_becomes_one_job() -> anyhow::Resul
         }
         other => panic!("{other:?}"),
     };
-    let third = bed
+    let third = fixture
         .ledger
-        .retry_letters(&[again(letter, "a4")], by("me"))
+        .retry_dead_letters(&[again(letter, "a4")], by("me"))
         .await?;
     let already = Retried::Already {
         job_id: new.clone(),
         waits: false,
     };
     assert_eq!(third, [already]);
-    assert_eq!(bed.number("SELECT count(*) FROM job_request").await?, 2);
+    assert_eq!(fixture.number("SELECT count(*) FROM job_request").await?, 2);
 
-    let job = bed.job(new.as_str()).await?;
+    let job = fixture.job(new.as_str()).await?;
     assert_eq!(job.state, JobState::Pending);
     assert_eq!(Some(&job.spec), letter.spec.as_ref());
     assert_eq!(job.payload, letter.payload);
-    assert_eq!(job.idempotency_key, Some(retry_key(letter.letter.id)));
-    let after = bed.ledger.letter(None, letter.letter.id).await?;
+    assert_eq!(
+        job.idempotency_key,
+        Some(retry_idempotency_key(letter.letter.id))
+    );
+    let after = fixture.ledger.dead_letter(None, letter.letter.id).await?;
     let after = after.expect("the letter");
     assert_eq!(after.letter.retried_as.as_deref(), Some(new.as_str()));
-    let links = bed
+    let links = fixture
         .number("SELECT count(*) FROM job_retry WHERE retry_of = 'a'")
         .await?;
     assert_eq!(links, 1);
@@ -118,53 +122,62 @@ async fn a_letter_holds_the_whole_request_and_becomes_one_job() -> anyhow::Resul
 
 #[tokio::test]
 async fn a_letter_outlives_its_job() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let letters = failed(&bed, &[("a", "acme")]).await?;
-    bed.postgres
+    let fixture = Fixture::start().await?;
+    let letters = failed(&fixture, &[("a", "acme")]).await?;
+    fixture
+        .postgres
         .query("DELETE FROM job_state; DELETE FROM job_request")
         .await?;
-    let whole = bed.ledger.letter(None, letters[0].letter.id).await?;
-    let done = bed
+    let whole = fixture
         .ledger
-        .retry_letters(&[again(&whole.expect("the letter"), "b")], by("me"))
+        .dead_letter(None, letters[0].letter.id)
+        .await?;
+    let done = fixture
+        .ledger
+        .retry_dead_letters(&[again(&whole.expect("the letter"), "b")], by("me"))
         .await?;
     let as_b = Retried::As {
         job_id: id("b"),
         waits: false,
     };
     assert_eq!(done, [as_b]);
-    assert_eq!(bed.state("b").await?, JobState::Pending);
+    assert_eq!(fixture.state("b").await?, JobState::Pending);
     Ok(())
 }
 
 #[tokio::test]
 async fn what_is_gone_or_whose_key_is_taken_is_told() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let letters = failed(&bed, &[("a", "acme"), ("b", "acme")]).await?;
+    let fixture = Fixture::start().await?;
+    let letters = failed(&fixture, &[("a", "acme"), ("b", "acme")]).await?;
     let (gone, taken) = (&letters[0], &letters[1]);
-    bed.ledger
-        .delete_letter(None, gone.letter.id, by("me"))
+    fixture
+        .ledger
+        .delete_dead_letter(None, gone.letter.id, by("me"))
         .await?;
     let mut other = job_with("x", "acme", None, |_| {});
-    other.idempotency_key = Some(retry_key(taken.letter.id));
-    bed.ledger.submit(&[other]).await?;
+    other.idempotency_key = Some(retry_idempotency_key(taken.letter.id));
+    fixture.ledger.submit(&[other]).await?;
     let both = [again(gone, "a2"), again(taken, "b2")];
-    let done = bed.ledger.retry_letters(&both, by("me")).await?;
+    let done = fixture.ledger.retry_dead_letters(&both, by("me")).await?;
     assert_eq!(done, [Retried::Gone, Retried::Conflict]);
-    assert!(bed.ledger.job(None, &id("b2")).await?.is_none());
+    assert!(fixture.ledger.job(None, &id("b2")).await?.is_none());
     Ok(())
 }
 
 #[tokio::test]
 async fn tenants_and_filters_bound_what_is_seen_and_removed() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let letters = failed(&bed, &[("a", "acme"), ("b", "globex"), ("c", "acme")]).await?;
+    let fixture = Fixture::start().await?;
+    let letters = failed(&fixture, &[("a", "acme"), ("b", "globex"), ("c", "acme")]).await?;
     let unreadable = NewDeadLetter {
         reason_code: "bad_message".to_owned(),
         ..NewDeadLetter::default()
     };
-    bed.current().await?.put_letters(&[unreadable]).await?;
-    let count = async |filter: DeadLetterFilter| bed.ledger.count_letters(&filter).await;
+    fixture
+        .current()
+        .await?
+        .insert_dead_letters(&[unreadable])
+        .await?;
+    let count = async |filter: DeadLetterFilter| fixture.ledger.count_dead_letters(&filter).await;
     let acme = || DeadLetterFilter {
         tenant: Some(tenant("acme")),
         ..DeadLetterFilter::default()
@@ -194,10 +207,17 @@ async fn tenants_and_filters_bound_what_is_seen_and_removed() -> anyhow::Result<
 
     let theirs = letters[1].letter.id;
     let acme_id = tenant("acme");
-    assert!(bed.ledger.letter(Some(&acme_id), theirs).await?.is_none());
     assert!(
-        !bed.ledger
-            .delete_letter(Some(&acme_id), theirs, by("me"))
+        fixture
+            .ledger
+            .dead_letter(Some(&acme_id), theirs)
+            .await?
+            .is_none()
+    );
+    assert!(
+        !fixture
+            .ledger
+            .delete_dead_letter(Some(&acme_id), theirs, by("me"))
             .await?
     );
     // Never past the newest letter that whoever asks has seen.
@@ -206,34 +226,51 @@ async fn tenants_and_filters_bound_what_is_seen_and_removed() -> anyhow::Result<
         up_to: Some(upto),
         ..acme()
     };
-    assert_eq!(bed.ledger.count_letters(&old).await?, 1);
-    assert_eq!(bed.ledger.delete_letters(&old, 10, by("me")).await?, 1);
-    assert_eq!(bed.ledger.delete_letters(&acme(), 10, by("me")).await?, 1);
+    assert_eq!(fixture.ledger.count_dead_letters(&old).await?, 1);
+    assert_eq!(
+        fixture
+            .ledger
+            .delete_dead_letters(&old, 10, by("me"))
+            .await?,
+        1
+    );
+    assert_eq!(
+        fixture
+            .ledger
+            .delete_dead_letters(&acme(), 10, by("me"))
+            .await?,
+        1
+    );
     assert_eq!(count(DeadLetterFilter::default()).await?, 2);
-    assert!(bed.ledger.delete_letter(None, theirs, by("me")).await?);
+    assert!(
+        fixture
+            .ledger
+            .delete_dead_letter(None, theirs, by("me"))
+            .await?
+    );
     Ok(())
 }
 
 /// Submits a job and gives it up, with its letter.
-async fn give_up(bed: &Bed, leader: &mut LeaderWriter, job: NewJob) -> anyhow::Result<()> {
+async fn give_up(fixture: &Fixture, leader: &mut LeaderWriter, job: NewJob) -> anyhow::Result<()> {
     let name = job.job_id.to_string();
-    bed.ledger.submit(&[job]).await?;
+    fixture.ledger.submit(&[job]).await?;
     leader
-        .commit(&Commit::one(crate::bed::assign(&name, 1, 1)))
+        .commit(&Commit::single(crate::fixture::assign(&name, 1, 1)))
         .await?;
     let mut end = finish(&name, 1, JobState::Failed);
     end.dead_letter = Some(NewDeadLetter {
         attempts: 6,
-        ..crate::bed::letter(&name, "attempts_exhausted")
+        ..crate::fixture::letter(&name, "attempts_exhausted")
     });
-    leader.commit(&Commit::one(end)).await?;
+    leader.commit(&Commit::single(end)).await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn a_failed_task_is_in_the_documents_view() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let mut leader = bed.lead().await?;
+    let fixture = Fixture::start().await?;
+    let mut leader = fixture.lead().await?;
     // Whatever topic tasks are given to, it is the retry plan that makes them tasks.
     let task = job_with("t", "default", Some(b"{\"user_id\": 42}"), |spec| {
         spec.topic = topic("job.chores");
@@ -259,9 +296,9 @@ async fn a_failed_task_is_in_the_documents_view() -> anyhow::Result<()> {
         spec.labels.insert("a".to_owned(), "b\0".to_owned());
     });
     for job in [task, plain, words, nul] {
-        give_up(&bed, &mut leader, job).await?;
+        give_up(&fixture, &mut leader, job).await?;
     }
-    let rows = bed
+    let rows = fixture
         .postgres
         .query("SELECT task_id, tenant, convert_from(payload, 'UTF8'), attempts::text FROM failed_tasks ORDER BY id")
         .await?;
@@ -281,9 +318,9 @@ async fn a_failed_task_is_in_the_documents_view() -> anyhow::Result<()> {
 /// it is asked again.
 #[tokio::test]
 async fn a_second_chance_before_its_time_waits() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let letters = failed(&bed, &[("a", "acme")]).await?;
-    let now = bed.ledger.ping().await?;
+    let fixture = Fixture::start().await?;
+    let letters = failed(&fixture, &[("a", "acme")]).await?;
+    let now = fixture.ledger.ping().await?;
     let (letter, mut job) = again(&letters[0], "a2");
     job.spec.due = Some(airlock_model::Due::At(airlock_model::Timestamp(
         now.0 + 3_600_000_000,
@@ -299,8 +336,11 @@ async fn a_second_chance_before_its_time_waits() -> anyhow::Result<()> {
             waits: true,
         },
     ] {
-        assert_eq!(bed.ledger.retry_letters(&job, by("me")).await?, [expected]);
+        assert_eq!(
+            fixture.ledger.retry_dead_letters(&job, by("me")).await?,
+            [expected]
+        );
     }
-    assert_eq!(bed.number("SELECT count(*) FROM job_due").await?, 1);
+    assert_eq!(fixture.number("SELECT count(*) FROM job_due").await?, 1);
     Ok(())
 }

@@ -3,7 +3,7 @@
 use airlock_ledger::{DeadLetterFilter, NewJob, StaleAfter};
 use airlock_model::{Due, JobId, JobState};
 
-use crate::bed::{Bed, SHARD, id, job_with};
+use crate::fixture::{Fixture, SHARD, id, job_with};
 
 const AFTER: StaleAfter = StaleAfter {
     dispatch_ms: 300_000,
@@ -16,26 +16,28 @@ fn with_deadline(name: &str, ms: i64) -> NewJob {
     })
 }
 
-async fn stale(bed: &Bed) -> anyhow::Result<Vec<JobId>> {
-    Ok(bed.ledger.stale(SHARD, AFTER, None, 200).await?)
+async fn stale(fixture: &Fixture) -> anyhow::Result<Vec<JobId>> {
+    Ok(fixture.ledger.stale_jobs(SHARD, AFTER, None, 200).await?)
 }
 
 #[tokio::test]
 async fn deadlines_and_silent_runs_are_found_and_nothing_else() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    bed.scheduled(&["dispatched", "fresh", "running", "young"])
+    let fixture = Fixture::start().await?;
+    fixture
+        .scheduled(&["dispatched", "fresh", "running", "young"])
         .await?;
     let mut later = with_deadline("delayed", 1);
     later.spec.due = Some(Due::After(3_600_000));
-    bed.ledger
+    fixture
+        .ledger
         .submit(&[
             with_deadline("late", 1),
             with_deadline("intime", 3_600_000),
             later,
         ])
         .await?;
-    bed.accept(&["waiting"]).await?;
-    bed.postgres
+    fixture.accept(&["waiting"]).await?;
+    fixture.postgres
         .query(
             "UPDATE job_state SET state = 3, dispatched_at = now() - interval '301 s' WHERE job_id = 'dispatched';
              UPDATE job_state SET state = 3, dispatched_at = now() - interval '200 s' WHERE job_id = 'fresh';
@@ -44,66 +46,83 @@ async fn deadlines_and_silent_runs_are_found_and_nothing_else() -> anyhow::Resul
              SELECT pg_sleep(0.01)",
         )
         .await?;
-    let found: Vec<String> = stale(&bed).await?.iter().map(ToString::to_string).collect();
+    let found: Vec<String> = stale(&fixture)
+        .await?
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     assert_eq!(found, ["delayed", "dispatched", "late", "running"]);
     // In pages, in the order of the ids.
-    let page = bed
+    let page = fixture
         .ledger
-        .stale(SHARD, AFTER, Some(&id("delayed")), 2)
+        .stale_jobs(SHARD, AFTER, Some(&id("delayed")), 2)
         .await?;
     assert_eq!(page, [id("dispatched"), id("late")]);
-    let other = bed
+    let other = fixture
         .ledger
-        .stale(airlock_model::Shard(1), AFTER, None, 200)
+        .stale_jobs(airlock_model::Shard(1), AFTER, None, 200)
         .await?;
     assert_eq!(other, []);
 
     // A job past its deadline waits for no due time; others keep theirs.
     let mut other = job_with("other", "acme", None, |_| {});
     other.spec.due = Some(Due::After(3_600_000));
-    bed.ledger.submit(&[other]).await?;
-    bed.current()
+    fixture.ledger.submit(&[other]).await?;
+    fixture
+        .current()
         .await?
-        .forget_due(&[id("delayed"), id("other")])
+        .delete_due_times(&[id("delayed"), id("other")])
         .await?;
-    let left = bed.postgres.query("SELECT job_id FROM job_due").await?;
+    let left = fixture.postgres.query("SELECT job_id FROM job_due").await?;
     assert_eq!(left, [[Some("other".to_owned())]]);
     Ok(())
 }
 
 #[tokio::test]
 async fn a_row_that_cannot_be_read_stops_nobody_and_is_ended_with_a_letter() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    bed.accept(&["a", "b", "c"]).await?;
-    bed.postgres
+    let fixture = Fixture::start().await?;
+    fixture.accept(&["a", "b", "c"]).await?;
+    fixture
+        .postgres
         .query("UPDATE job_request SET spec = 'nonsense' WHERE job_id = 'b'")
         .await?;
     let all = [id("a"), id("b"), id("c")];
-    let loaded = bed.ledger.load(&all, 0).await?;
+    let loaded = fixture.ledger.load_jobs(&all, 0).await?;
     assert_eq!(loaded.len(), 2);
     // A page is as long as its rows, read or not: what follows is not forgotten.
-    let (page, next) = bed.ledger.open_page(SHARD, None, 2).await?;
+    let (page, next) = fixture.ledger.open_jobs_page(SHARD, None, 2).await?;
     assert_eq!((page.len(), next), (1, Some(id("b"))));
-    let (page, next) = bed.ledger.open_page(SHARD, Some(&id("b")), 2).await?;
+    let (page, next) = fixture
+        .ledger
+        .open_jobs_page(SHARD, Some(&id("b")), 2)
+        .await?;
     assert_eq!((page.len(), next), (1, None));
 
-    let leader = bed.leader().await?;
-    let fail = async || leader.force_fail(&[id("b")], "unreadable", "it\0s").await;
+    let leader = fixture.leader().await?;
+    let fail = async || {
+        leader
+            .force_fail_jobs(&[id("b")], "unreadable", "it\0s")
+            .await
+    };
     assert_eq!(fail().await?, 1);
     assert_eq!(fail().await?, 0, "once");
-    let state = bed
+    let state = fixture
         .number("SELECT state FROM job_state WHERE job_id = 'b'")
         .await?;
     assert_eq!(state, i64::from(JobState::Failed.code()));
-    let letters = bed
+    let letters = fixture
         .ledger
-        .letters(&DeadLetterFilter::default(), None, 9)
+        .dead_letters(&DeadLetterFilter::default(), None, 9)
         .await?;
     assert_eq!(letters.len(), 1);
     assert_eq!(letters[0].last_state.as_deref(), Some("PENDING"));
     assert_eq!(letters[0].tenant.as_deref(), Some("acme"));
-    let whole = bed.ledger.letter(None, letters[0].id).await?.expect("it");
+    let whole = fixture
+        .ledger
+        .dead_letter(None, letters[0].id)
+        .await?
+        .expect("it");
     assert!(whole.spec.is_none(), "nothing that could be tried again");
-    assert_eq!(bed.number("SELECT count(*) FROM change_log").await?, 1);
+    assert_eq!(fixture.number("SELECT count(*) FROM change_log").await?, 1);
     Ok(())
 }

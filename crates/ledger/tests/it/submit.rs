@@ -4,24 +4,24 @@ use airlock_ledger::{SubmitConflict, Submitted};
 use airlock_model::job::Budget;
 use airlock_model::{Due, JobState, Timestamp};
 
-use crate::bed::{Bed, SHARD, id, job, job_with, keyed, tenant};
+use crate::fixture::{Fixture, SHARD, id, job, job_with, keyed, tenant};
 
 #[tokio::test]
 async fn a_job_is_accepted_and_stored_as_it_came() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
+    let fixture = Fixture::start().await?;
     let payload: &[u8] = b"{\"a\":\"\\u0000\"}\0\xff\xfe";
     let new = job_with("j1", "acme", Some(payload), |s| {
         s.labels.insert("team".to_owned(), "red".to_owned());
         s.max_attempts = Some(7);
         s.workflow_id = Some("run-1".to_owned());
     });
-    let before = bed.ledger.ping().await?;
-    let done = bed.ledger.submit(std::slice::from_ref(&new)).await?;
+    let before = fixture.ledger.ping().await?;
+    let done = fixture.ledger.submit(std::slice::from_ref(&new)).await?;
     let [Submitted::Accepted { at, waits: false }] = done[..] else {
         panic!("{done:?}");
     };
-    assert!(at >= before && at <= bed.ledger.ping().await?);
-    let view = bed.job("j1").await?;
+    assert!(at >= before && at <= fixture.ledger.ping().await?);
+    let view = fixture.job("j1").await?;
     assert_eq!((view.state, view.attempt), (JobState::Pending, 0));
     assert_eq!(view.payload.as_deref(), Some(payload));
     assert_eq!((view.spec, view.tenant), (new.spec, tenant("acme")));
@@ -29,16 +29,16 @@ async fn a_job_is_accepted_and_stored_as_it_came() -> anyhow::Result<()> {
         (view.created_at, view.trace_id.as_str()),
         (at, "trace-of-j1")
     );
-    assert_eq!(bed.number("SELECT count(*) FROM job_due").await?, 0);
-    assert!(bed.ledger.submit(&[]).await?.is_empty());
+    assert_eq!(fixture.number("SELECT count(*) FROM job_due").await?, 0);
+    assert!(fixture.ledger.submit(&[]).await?.is_empty());
     Ok(())
 }
 
 #[tokio::test]
 async fn a_key_stands_for_one_request() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    bed.ledger.submit(&[keyed("j1", "k", b"one")]).await?;
-    let again = bed.ledger.submit(&[keyed("j2", "k", b"one")]).await?;
+    let fixture = Fixture::start().await?;
+    fixture.ledger.submit(&[keyed("j1", "k", b"one")]).await?;
+    let again = fixture.ledger.submit(&[keyed("j2", "k", b"one")]).await?;
     let existing = Submitted::Existing {
         job_id: id("j1"),
         state: JobState::Pending,
@@ -46,7 +46,7 @@ async fn a_key_stands_for_one_request() -> anyhow::Result<()> {
         waits: false,
     };
     assert_eq!(again, [existing]);
-    let other = bed.ledger.submit(&[keyed("j3", "k", b"two")]).await?;
+    let other = fixture.ledger.submit(&[keyed("j3", "k", b"two")]).await?;
     let conflict = Submitted::Conflict {
         job_id: Some(id("j1")),
         by: SubmitConflict::IdempotencyKey,
@@ -55,16 +55,16 @@ async fn a_key_stands_for_one_request() -> anyhow::Result<()> {
     // Another tenant's equal key is another key.
     let mut theirs = job_with("j4", "globex", Some(b"two"), |_| {});
     theirs.idempotency_key = Some("k".to_owned());
-    let done = bed.ledger.submit(&[theirs]).await?;
+    let done = fixture.ledger.submit(&[theirs]).await?;
     assert!(matches!(done[..], [Submitted::Accepted { .. }]), "{done:?}");
-    assert_eq!(bed.number("SELECT count(*) FROM job_request").await?, 2);
-    assert_eq!(bed.number("SELECT count(*) FROM job_state").await?, 2);
+    assert_eq!(fixture.number("SELECT count(*) FROM job_request").await?, 2);
+    assert_eq!(fixture.number("SELECT count(*) FROM job_state").await?, 2);
     Ok(())
 }
 
 #[tokio::test]
 async fn one_batch_may_hold_the_same_key_or_id_twice() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
+    let fixture = Fixture::start().await?;
     let batch = [
         keyed("b-key", "k", b"one"),
         keyed("a-key", "k", b"one"),
@@ -73,7 +73,7 @@ async fn one_batch_may_hold_the_same_key_or_id_twice() -> anyhow::Result<()> {
         job_with("twice", "acme", Some(b"second"), |_| {}),
         job("plain"),
     ];
-    let done = bed.ledger.submit(&batch).await?;
+    let done = fixture.ledger.submit(&batch).await?;
     // Of two with one key, one is accepted and the other finds it.
     let winner = done[..2]
         .iter()
@@ -96,29 +96,33 @@ async fn one_batch_may_hold_the_same_key_or_id_twice() -> anyhow::Result<()> {
         }
     );
     assert!(matches!(done[5], Submitted::Accepted { .. }), "{done:?}");
-    let stored = bed.job("twice").await?.payload;
+    let stored = fixture.job("twice").await?.payload;
     assert_eq!(stored.as_deref(), Some(&b"first"[..]));
-    assert_eq!(bed.number("SELECT count(*) FROM job_state").await?, 3);
+    assert_eq!(fixture.number("SELECT count(*) FROM job_state").await?, 3);
     Ok(())
 }
 
 #[tokio::test]
 async fn an_id_is_used_once_and_tells_other_tenants_nothing() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    bed.accept(&["j1"]).await?;
-    let same = bed.ledger.submit(&[job("j1")]).await?;
+    let fixture = Fixture::start().await?;
+    fixture.accept(&["j1"]).await?;
+    let same = fixture.ledger.submit(&[job("j1")]).await?;
     assert!(matches!(&same[..], [Submitted::Existing { job_id, .. }] if *job_id == id("j1")));
     let changed = job_with("j1", "acme", Some(b"x"), |_| {});
     let theirs = job_with("j1", "globex", None, |_| {});
     for (other, job_id) in [(changed, Some(id("j1"))), (theirs, None)] {
-        let done = bed.ledger.submit(&[other]).await?;
+        let done = fixture.ledger.submit(&[other]).await?;
         let by = SubmitConflict::Id;
         assert_eq!(done, [Submitted::Conflict { job_id, by }]);
     }
-    let theirs = bed.ledger.job(Some(&tenant("globex")), &id("j1")).await?;
+    let theirs = fixture
+        .ledger
+        .job(Some(&tenant("globex")), &id("j1"))
+        .await?;
     assert!(theirs.is_none());
     assert!(
-        bed.ledger
+        fixture
+            .ledger
             .job(Some(&tenant("acme")), &id("j1"))
             .await?
             .is_some()
@@ -128,7 +132,7 @@ async fn an_id_is_used_once_and_tells_other_tenants_nothing() -> anyhow::Result<
 
 #[tokio::test]
 async fn two_batches_at_once_accept_each_job_once() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
+    let fixture = Fixture::start().await?;
     let forward: Vec<_> = (0..200)
         .map(|n| keyed(&format!("f{n:03}"), &format!("k{n}"), b"x"))
         .collect();
@@ -137,7 +141,10 @@ async fn two_batches_at_once_accept_each_job_once() -> anyhow::Result<()> {
         .map(|n| keyed(&format!("g{n:03}"), &format!("k{n}"), b"x"))
         .rev()
         .collect();
-    let (a, b) = tokio::join!(bed.ledger.submit(&forward), bed.ledger.submit(&backward));
+    let (a, b) = tokio::join!(
+        fixture.ledger.submit(&forward),
+        fixture.ledger.submit(&backward)
+    );
     let (a, b) = (a?, b?);
     let accepted = |done: &[Submitted]| {
         done.iter()
@@ -145,14 +152,14 @@ async fn two_batches_at_once_accept_each_job_once() -> anyhow::Result<()> {
             .count()
     };
     assert_eq!(accepted(&a) + accepted(&b), 200);
-    assert_eq!(bed.number("SELECT count(*) FROM job_state").await?, 200);
+    assert_eq!(fixture.number("SELECT count(*) FROM job_state").await?, 200);
     Ok(())
 }
 
 #[tokio::test]
 async fn only_a_future_due_time_makes_a_job_wait() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let now = bed.ledger.ping().await?;
+    let fixture = Fixture::start().await?;
+    let now = fixture.ledger.ping().await?;
     let hour = Timestamp(now.0 + 3_600_000_000);
     let at = |due: Due| move |s: &mut airlock_model::JobSpec| s.due = Some(due);
     let jobs = [
@@ -179,25 +186,25 @@ async fn only_a_future_due_time_makes_a_job_wait() -> anyhow::Result<()> {
             });
         }),
     ];
-    for done in bed.ledger.submit(&jobs).await? {
+    for done in fixture.ledger.submit(&jobs).await? {
         assert!(matches!(done, Submitted::Accepted { .. }), "{done:?}");
     }
-    let rows = bed
+    let rows = fixture
         .postgres
         .query("SELECT job_id FROM job_due ORDER BY due_at")
         .await?;
     let waiting: Vec<&str> = rows.iter().filter_map(|r| r[0].as_deref()).collect();
     assert_eq!(waiting, ["minute", "hour", "for-ever"]);
-    assert_eq!(bed.job("hour").await?.due_at, Some(hour));
-    let minute = bed.job("minute").await?;
+    assert_eq!(fixture.job("hour").await?.due_at, Some(hour));
+    let minute = fixture.job("minute").await?;
     let wait = minute.due_at.expect("a due time").since(minute.created_at);
     assert!((59_900..=60_000).contains(&wait.as_millis()), "{wait:?}");
-    let deadline = bed.job("deadline").await?;
+    let deadline = fixture.job("deadline").await?;
     assert_eq!(
         deadline.deadline_at,
         Some(Timestamp(deadline.created_at.0 + 5_000_000))
     );
-    let (next, _) = bed.ledger.next_due(SHARD).await?;
+    let (next, _) = fixture.ledger.next_due_time(SHARD).await?;
     assert_eq!(next, minute.due_at);
     Ok(())
 }
@@ -207,7 +214,7 @@ async fn only_a_future_due_time_makes_a_job_wait() -> anyhow::Result<()> {
 #[tokio::test]
 async fn every_delayed_job_has_a_due_row_or_is_to_be_woken() -> anyhow::Result<()> {
     const BATCH: usize = 1_000;
-    let bed = Bed::start().await?;
+    let fixture = Fixture::start().await?;
     let payload = vec![b'x'; 2_000];
     let mut waits = std::collections::BTreeMap::new();
     for batch in 0..10 {
@@ -220,7 +227,7 @@ async fn every_delayed_job_has_a_due_row_or_is_to_be_woken() -> anyhow::Result<(
                 })
             })
             .collect();
-        for (job, done) in jobs.iter().zip(bed.ledger.submit(&jobs).await?) {
+        for (job, done) in jobs.iter().zip(fixture.ledger.submit(&jobs).await?) {
             let Submitted::Accepted { waits: told, .. } = done else {
                 panic!("{done:?}");
             };
@@ -229,7 +236,7 @@ async fn every_delayed_job_has_a_due_row_or_is_to_be_woken() -> anyhow::Result<(
     }
     // Due times around the database's own, as clients whose clocks differ name them.
     for round in 0..20 {
-        let now = bed.ledger.ping().await?;
+        let now = fixture.ledger.ping().await?;
         let jobs: Vec<_> = (-50..50)
             .map(|n| {
                 let at = Timestamp(now.0 + n * 200);
@@ -237,14 +244,14 @@ async fn every_delayed_job_has_a_due_row_or_is_to_be_woken() -> anyhow::Result<(
                 job_with(&name, "acme", None, |s| s.due = Some(Due::At(at)))
             })
             .collect();
-        for (job, done) in jobs.iter().zip(bed.ledger.submit(&jobs).await?) {
+        for (job, done) in jobs.iter().zip(fixture.ledger.submit(&jobs).await?) {
             let Submitted::Accepted { waits: told, .. } = done else {
                 panic!("{done:?}");
             };
             waits.insert(job.job_id.to_string(), told);
         }
         // A repeat of what was accepted, as after a lost answer, says the same.
-        for (job, done) in jobs.iter().zip(bed.ledger.submit(&jobs).await?) {
+        for (job, done) in jobs.iter().zip(fixture.ledger.submit(&jobs).await?) {
             let Submitted::Existing { waits: told, .. } = done else {
                 panic!("{done:?}");
             };
@@ -256,7 +263,7 @@ async fn every_delayed_job_has_a_due_row_or_is_to_be_woken() -> anyhow::Result<(
             );
         }
     }
-    let rows = bed.postgres.query("SELECT job_id FROM job_due").await?;
+    let rows = fixture.postgres.query("SELECT job_id FROM job_due").await?;
     let stored: std::collections::BTreeSet<&str> =
         rows.iter().filter_map(|r| r[0].as_deref()).collect();
     let told: std::collections::BTreeSet<&str> = waits

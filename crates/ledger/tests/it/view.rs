@@ -3,7 +3,7 @@
 use airlock_ledger::{CancelRequest, Commit, JobView};
 use airlock_model::{Decision, JobEvent, JobState};
 
-use crate::bed::{Bed, assign, close, finish, hold, id, record_times, requeue, t};
+use crate::fixture::{Fixture, assign, close, finish, hold, id, record_times, requeue, t};
 
 /// Each state follows from the one before by some event of the table.
 fn replays(view: &JobView) {
@@ -13,40 +13,42 @@ fn replays(view: &JobView) {
     for pair in states.windows(2) {
         let legal = JobEvent::ALL
             .into_iter()
-            .any(|on| pair[0].after(on) == Some(pair[1]));
+            .any(|on| pair[0].after_event(on) == Some(pair[1]));
         assert!(legal, "{} → {} in {states:?}", pair[0], pair[1]);
     }
 }
 
 #[tokio::test]
 async fn a_job_with_three_runs_tells_all_of_them() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
-    let mut writer = bed.scheduled(&["j1"]).await?;
-    replays(&bed.job("j1").await?);
+    let fixture = Fixture::start().await?;
+    let mut writer = fixture.scheduled(&["j1"]).await?;
+    replays(&fixture.job("j1").await?);
     // The first run is lost while it runs; of it only the start was heard.
     writer
-        .commit(&Commit::one(record_times("j1", 1, None, Some(12))))
+        .commit(&Commit::single(record_times("j1", 1, None, Some(12))))
         .await?;
-    replays(&bed.job("j1").await?);
-    writer.commit(&Commit::one(requeue("j1", 1, true))).await?;
-    replays(&bed.job("j1").await?);
+    replays(&fixture.job("j1").await?);
+    writer
+        .commit(&Commit::single(requeue("j1", 1, true)))
+        .await?;
+    replays(&fixture.job("j1").await?);
     // The second never got on the wire.
     let mut second = assign("j1", 2, 2);
     second.at = t(50);
-    writer.commit(&Commit::one(second)).await?;
+    writer.commit(&Commit::single(second)).await?;
     let mut never = requeue("j1", 2, false);
     never.at = t(51);
-    writer.commit(&Commit::one(never)).await?;
+    writer.commit(&Commit::single(never)).await?;
     // The third succeeds before any of its marks was flushed.
     let mut third = assign("j1", 2, 3);
     third.at = t(60);
-    writer.commit(&Commit::one(third)).await?;
+    writer.commit(&Commit::single(third)).await?;
     let mut end = finish("j1", 3, JobState::Succeeded);
     end.dispatched_at = None;
     end.running_at = Some(t(62));
     end.at = t(70);
-    writer.commit(&Commit::one(end)).await?;
-    let view = bed.job("j1").await?;
+    writer.commit(&Commit::single(end)).await?;
+    let view = fixture.job("j1").await?;
     replays(&view);
     use JobState::{Dispatched, Pending, Running, Scheduled, Succeeded};
     let told: Vec<(JobState, u32)> = view.history.iter().map(|h| (h.state, h.attempt)).collect();
@@ -77,7 +79,7 @@ async fn a_job_with_three_runs_tells_all_of_them() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn every_end_replays() -> anyhow::Result<()> {
-    let bed = Bed::start().await?;
+    let fixture = Fixture::start().await?;
     let ends = [
         ("s", JobState::Succeeded),
         ("f", JobState::Failed),
@@ -85,7 +87,7 @@ async fn every_end_replays() -> anyhow::Result<()> {
         ("q", JobState::OutputQuarantined),
     ];
     let names: Vec<&str> = ends.iter().map(|(n, _)| *n).chain(["c"]).collect();
-    let mut writer = bed.scheduled(&names).await?;
+    let mut writer = fixture.scheduled(&names).await?;
     let waiting = [
         "denied",
         "given-up",
@@ -94,7 +96,7 @@ async fn every_end_replays() -> anyhow::Result<()> {
         "held-expired",
         "plain",
     ];
-    bed.accept(&waiting).await?;
+    fixture.accept(&waiting).await?;
     let ends = (1..).zip(ends);
     let mut commit = Commit::from_iter(ends.map(|(n, (name, to))| finish(name, n, to)));
     commit.push(close("denied", JobState::Denied, Some(Decision::Deny)));
@@ -104,18 +106,22 @@ async fn every_end_replays() -> anyhow::Result<()> {
     commit.push(hold("held-expired"));
     writer.commit(&commit).await?;
     writer
-        .commit(&Commit::one(close("held-expired", JobState::Timeout, None)))
+        .commit(&Commit::single(close(
+            "held-expired",
+            JobState::Timeout,
+            None,
+        )))
         .await?;
     let job_id = id("c");
     let cancel = CancelRequest {
         job_id: &job_id,
         tenant: None,
-        by: crate::bed::by("ops"),
+        by: crate::fixture::by("ops"),
         reason: "",
     };
-    bed.ledger.cancel(cancel).await?;
+    fixture.ledger.cancel_job(cancel).await?;
     for name in names.into_iter().chain(waiting) {
-        replays(&bed.job(name).await?);
+        replays(&fixture.job(name).await?);
     }
     Ok(())
 }

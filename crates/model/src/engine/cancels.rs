@@ -68,7 +68,7 @@ impl Engine {
 
     /// A job ended by another hand, perhaps while another process led: its run is
     /// cancelled unless that was done, or its result was taken.
-    pub(super) fn ended_run(
+    pub(super) fn cancel_ended_run(
         &mut self,
         step: &mut Step<'_>,
         job: JobId,

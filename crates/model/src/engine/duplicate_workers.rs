@@ -37,7 +37,7 @@ pub(super) struct DuplicateProcess {
 pub(super) struct DuplicateProcesses(BTreeMap<WorkerId, BTreeMap<Incarnation, DuplicateProcess>>);
 
 impl DuplicateProcesses {
-    fn of(&self, id: &WorkerId) -> impl Iterator<Item = (&Incarnation, &DuplicateProcess)> {
+    fn of_worker(&self, id: &WorkerId) -> impl Iterator<Item = (&Incarnation, &DuplicateProcess)> {
         self.0.get(id).into_iter().flatten()
     }
 
@@ -60,7 +60,7 @@ impl DuplicateProcesses {
     }
 
     fn any_alive(&self, id: &WorkerId) -> bool {
-        self.of(id).any(|(_, o)| o.signs > 0)
+        self.of_worker(id).any(|(_, o)| o.signs > 0)
     }
 
     fn insert(&mut self, id: &WorkerId, incarnation: Incarnation, other: DuplicateProcess) {
@@ -84,7 +84,7 @@ impl DuplicateProcesses {
     }
 
     /// Nobody could answer while the bus was away.
-    pub fn bus_up(&mut self, now: ListenTime) {
+    pub fn restart_silence(&mut self, now: ListenTime) {
         for other in self.0.values_mut().flat_map(BTreeMap::values_mut) {
             other.heard = now;
             other.lost_at = other.lost_at.map(|_| now + ANSWER_WITHIN);
@@ -189,7 +189,7 @@ impl Engine {
     }
 
     /// A heartbeat of another process than the one registered under the id, if any is.
-    pub(super) fn duplicate_heartbeat(
+    pub(super) fn handle_duplicate_heartbeat(
         &mut self,
         step: &mut Step<'_>,
         heartbeat: &Heartbeat,

@@ -156,7 +156,7 @@ impl Engine {
     }
 
     /// Puts a worker into the registry, with the runs that are counted for it.
-    pub(super) fn register(&mut self, mut worker: Worker) {
+    pub(super) fn insert_worker(&mut self, mut worker: Worker) {
         let (held, crash_suspect) = self.count_at_worker(&worker.id, &worker.incarnation);
         worker.in_flight = held;
         worker.health.crash_suspect = crash_suspect;

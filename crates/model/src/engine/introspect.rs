@@ -75,17 +75,17 @@ impl Engine {
             _ if !self.listening.is_on() => "the message bus cannot be reached".to_owned(),
             WaitReason::PoolInactive => format!(
                 "every pool of topic {topic} is inactive (no_pool_mapping){}",
-                narrowed(&job.spec)
+                narrowing_text(&job.spec)
             ),
             WaitReason::NoPoolMapping => format!(
                 "no pool is configured for topic {topic} (no_pool_mapping){}",
-                narrowed(&job.spec)
+                narrowing_text(&job.spec)
             ),
             WaitReason::NoWorkers | WaitReason::PoolDraining => format!(
                 "no worker {} can take a job of topic {topic} (no_workers){}{}",
-                in_pools(pools),
-                self.draining(pools),
-                narrowed(&job.spec)
+                in_pools_text(pools),
+                self.draining_text(pools),
+                narrowing_text(&job.spec)
             ),
             WaitReason::TenantLimit => match self.reached_rule_limit(tenant, verdict) {
                 Some(n) => format!(
@@ -106,12 +106,12 @@ impl Engine {
             | WaitReason::Throttled
             | WaitReason::Backoff => format!(
                 "every worker {} that can take it is full or overloaded (pool_overloaded)",
-                in_pools(pools)
+                in_pools_text(pools)
             ),
         }
     }
 
-    fn draining(&self, pools: &[PoolName]) -> String {
+    fn draining_text(&self, pools: &[PoolName]) -> String {
         let draining: Vec<&str> = pools
             .iter()
             .filter(|p| {
@@ -132,7 +132,7 @@ impl Engine {
         let mut lanes: BTreeMap<(&Arc<str>, &TenantId), Lane> = BTreeMap::new();
         for (pool, tenant, waiting, first, class) in self.ready.flows() {
             let since = self.jobs.get(first).map_or(self.now, |job| job.since);
-            let reason = self.ready.reason(class, tenant);
+            let reason = self.ready.wait_reason(class, tenant);
             let lane = lanes.entry((pool, tenant)).or_insert_with(|| Lane {
                 pool: pool.to_string(),
                 tenant: tenant.clone(),
@@ -150,7 +150,7 @@ impl Engine {
     }
 }
 
-fn in_pools(pools: &[PoolName]) -> String {
+fn in_pools_text(pools: &[PoolName]) -> String {
     let names: Vec<&str> = pools.iter().map(PoolName::as_str).collect();
     match names.as_slice() {
         [] => "anywhere".to_owned(),
@@ -160,7 +160,7 @@ fn in_pools(pools: &[PoolName]) -> String {
 }
 
 /// What the job asks for that not every worker has.
-fn narrowed(spec: &crate::job::JobSpec) -> String {
+fn narrowing_text(spec: &crate::job::JobSpec) -> String {
     let placement = spec.placement();
     let requires = placement.requires.iter().map(|r| format!("requires {r}"));
     let labels = placement

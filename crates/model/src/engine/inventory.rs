@@ -9,7 +9,7 @@ use crate::ids::{DispatchId, Incarnation, WorkerId};
 use crate::run_end::RunEnd;
 
 impl Engine {
-    pub(super) fn inventory(
+    pub(super) fn handle_inventory(
         &mut self,
         step: &mut Step<'_>,
         worker: &WorkerId,
@@ -42,8 +42,8 @@ impl Engine {
             if a.recovered && !a.accepted && a.sdk {
                 // The leader before us may have died before it was on the wire; the
                 // worker drops it if it has seen it.
-                self.arm(Some(step.now + self.settings.accept_within), &id);
-                self.republish(step, &id);
+                self.arm_timer(Some(step.now + self.settings.accept_within), &id);
+                self.republish_dispatch(step, &id);
             } else {
                 let (end, reason) = if a.accepted {
                     (RunEnd::RunLost, "its worker no longer has it")
@@ -87,7 +87,7 @@ impl Engine {
             let worker = a.worker.clone();
             let registered = self.workers.get(&worker).map(|w| &w.incarnation);
             if registered == Some(&a.incarnation) {
-                self.worker_missed_accept(&worker);
+                self.note_missed_accept(&worker);
             }
         }
     }

@@ -8,7 +8,7 @@ use super::{Effect, Engine, RunId, Step};
 use crate::constraints::Constraints;
 use crate::ids::{Attempt, DispatchId, Incarnation, JobId, TenantId, WorkerId};
 use crate::job::{Decision, JobSpec, Verdict};
-use crate::routing::{Addressing, WaitReason, pools_of};
+use crate::routing::{Addressing, WaitReason, eligible_pools};
 use crate::state::JobState;
 use crate::time::{ListenTime, Timestamp};
 
@@ -89,7 +89,7 @@ pub struct RunLiveness {
 }
 
 impl Assignment {
-    pub fn run(&self) -> RunId {
+    pub fn run_id(&self) -> RunId {
         RunId {
             worker: self.worker.clone(),
             dispatch: self.dispatch,
@@ -204,9 +204,14 @@ impl Engine {
     /// The kernel has decided about a job that was PENDING at the time of the request. One that is
     /// in flight or waiting by now (its submission came twice) is left as it is; one that
     /// was held has been approved.
-    pub(super) fn decided(&mut self, step: &mut Step<'_>, mut queued: QueuedJob, verdict: Verdict) {
-        self.note_snapshot(&verdict);
-        if !self.bring_up_to_date(&mut queued) {
+    pub(super) fn handle_verdict(
+        &mut self,
+        step: &mut Step<'_>,
+        mut queued: QueuedJob,
+        verdict: Verdict,
+    ) {
+        self.note_policy_snapshot(&verdict);
+        if !self.refresh_queued_job(&mut queued) {
             return;
         }
         let id = queued.id.clone();
@@ -225,7 +230,7 @@ impl Engine {
         match verdict.decision {
             Decision::Allow | Decision::AllowWithConstraints | Decision::FailOpen => {
                 if let Some(until) = queued.not_before.filter(|at| *at > step.now) {
-                    self.sleep(step.now, (*queued).clone(), until, WaitReason::Backoff);
+                    self.sleep_job(step.now, (*queued).clone(), until, WaitReason::Backoff);
                     return;
                 }
                 self.make_ready(step, queued, verdict);
@@ -234,12 +239,12 @@ impl Engine {
             Decision::Throttle => {
                 self.capacity_changed = true;
                 let until = step.now + self.settings.throttle_delay;
-                self.sleep(step.now, (*queued).clone(), until, WaitReason::Throttled);
+                self.sleep_job(step.now, (*queued).clone(), until, WaitReason::Throttled);
             }
             Decision::RequireApproval => {
                 self.capacity_changed = true;
                 self.set_phase(step.now, queued.clone(), Phase::Held);
-                self.arm(None, &id);
+                self.arm_timer(None, &id);
                 step.effects.push(Effect::Hold {
                     job: queued,
                     verdict,
@@ -261,7 +266,7 @@ impl Engine {
     }
 
     /// Every verdict names the snapshot it was made with: that confirms the snapshot.
-    fn note_snapshot(&mut self, verdict: &Verdict) {
+    fn note_policy_snapshot(&mut self, verdict: &Verdict) {
         let last = self.confirmed.as_ref().map(|(_, at)| *at);
         if verdict.decision != Decision::FailOpen
             && last.is_none_or(|at| at <= verdict.confirmed_at)
@@ -273,7 +278,7 @@ impl Engine {
     /// An answer about a job carries the job as it was when the question was put. What we
     /// did to it since then counts: its attempts never fall back, nor its backoff away.
     /// False when the job is past waiting for an answer.
-    fn bring_up_to_date(&self, queued: &mut QueuedJob) -> bool {
+    fn refresh_queued_job(&self, queued: &mut QueuedJob) -> bool {
         let Some(job) = self.jobs.get(&queued.id) else {
             return true;
         };
@@ -343,7 +348,8 @@ impl Engine {
         let (Phase::Waiting { verdict, retry_at }, None) = (&mut job.phase, job.place) else {
             return;
         };
-        let at = round_up(step.now + self.settings.backoff.delay(job.rounds, step.random()));
+        let at =
+            round_up_to_grid(step.now + self.settings.backoff.delay(job.rounds, step.random()));
         *retry_at = at;
         let limit = verdict
             .constraints
@@ -351,7 +357,7 @@ impl Engine {
             .and_then(|c| c.max_concurrent_jobs());
         let (routing, spec) = (&self.rules.routing, &job.queued.spec);
         let pools = || {
-            pools_of(routing, spec, true)
+            eligible_pools(routing, spec, true)
                 .map(|(p, _)| p.clone())
                 .collect()
         };
@@ -364,21 +370,21 @@ impl Engine {
             saved_turn: job.saved_turn.take(),
         });
         job.place = Some(place);
-        self.arm(Some(at), id);
+        self.arm_timer(Some(at), id);
     }
 
     /// Not now: the kernel decides again at `until`. A job that waits with a verdict keeps waiting.
-    pub(super) fn sleep(
+    pub(super) fn sleep_job(
         &mut self,
         now: Timestamp,
         queued: QueuedJob,
         until: Timestamp,
         reason: WaitReason,
     ) {
-        self.sleep_with_detail(now, queued, until, reason, None);
+        self.sleep_job_with_detail(now, queued, until, reason, None);
     }
 
-    pub(super) fn sleep_with_detail(
+    pub(super) fn sleep_job_with_detail(
         &mut self,
         now: Timestamp,
         mut queued: QueuedJob,
@@ -387,7 +393,7 @@ impl Engine {
         detail: Option<Arc<str>>,
     ) {
         let id = queued.id.clone();
-        if !self.bring_up_to_date(&mut queued) {
+        if !self.refresh_queued_job(&mut queued) {
             return;
         }
         let phase = Phase::Sleeping {
@@ -396,15 +402,15 @@ impl Engine {
             detail,
         };
         self.set_phase(now, Arc::new(queued), phase);
-        self.arm(Some(until), &id);
+        self.arm_timer(Some(until), &id);
     }
 
     /// The ledger's state replaces ours. Nothing but a request to the kernel comes of it
     /// in the same moment, not even from a deadline that has passed: on take-over nothing
     /// can be committed yet.
-    pub(super) fn recover(&mut self, step: &mut Step<'_>, job: RecoveredJob) {
+    pub(super) fn recover_job(&mut self, step: &mut Step<'_>, job: RecoveredJob) {
         let id = job.queued.id.clone();
-        self.forget(&id);
+        self.remove_job(&id);
         let queued = Arc::new(job.queued);
         let heard = self.listening.now();
         let soonest = step.now + Duration::from_millis(1);
@@ -413,7 +419,7 @@ impl Engine {
                 let until = queued.not_before.filter(|at| *at > step.now);
                 let expired = queued.deadline_at.is_some_and(|at| at <= step.now);
                 if let Some(until) = until.filter(|_| !expired) {
-                    self.sleep(step.now, (*queued).clone(), until, WaitReason::Backoff);
+                    self.sleep_job(step.now, (*queued).clone(), until, WaitReason::Backoff);
                 } else {
                     self.set_phase(step.now, queued.clone(), Phase::Checking);
                     step.effects.push(Effect::Recheck(queued));
@@ -424,7 +430,7 @@ impl Engine {
             }
             (JobState::ApprovalRequired, _) => {
                 self.set_phase(step.now, queued, Phase::Held);
-                self.arm_after(soonest, None, &id);
+                self.arm_timer_after(soonest, None, &id);
             }
             (JobState::Scheduled | JobState::Dispatched | JobState::Running, Some(assignment)) => {
                 let mut assignment = assignment;
@@ -434,14 +440,15 @@ impl Engine {
                 assignment.offer(step.now, heard, self.settings.accept_within);
                 assignment.liveness.last_heartbeat = heard - job.silent_for;
                 let began = assignment.began_at();
-                assignment.liveness.began = began.map(|at| self.listening.moment(step.now, at));
+                assignment.liveness.began =
+                    began.map(|at| self.listening.listen_time_at(step.now, at));
                 let accept_by = assignment.accept_by;
                 let crash_suspect = queued.lost && assignment.is_last_attempt();
                 self.take_slot(&queued.tenant, &id, &assignment, crash_suspect);
                 let mut job = Job::new(step.now, queued, Phase::Assigned(assignment));
                 job.crash_suspect = crash_suspect;
                 self.jobs.insert(id.clone(), job);
-                self.arm_after(soonest, Some(accept_by), &id);
+                self.arm_timer_after(soonest, Some(accept_by), &id);
             }
             // In flight without saying where cannot be written; final ones are done.
             (JobState::Scheduled | JobState::Dispatched | JobState::Running, None)
@@ -458,30 +465,30 @@ impl Engine {
     }
 
     /// The job is not ours any more, and a worker that may have it gets a cancel.
-    pub(super) fn gone(&mut self, step: &mut Step<'_>, id: &JobId) {
-        if let Some(job) = self.forget(id)
+    pub(super) fn handle_job_gone(&mut self, step: &mut Step<'_>, id: &JobId) {
+        if let Some(job) = self.remove_job(id)
             && let Phase::Assigned(assignment) = job.phase
             && (assignment.recovered || assignment.accepted || assignment.dispatched_at.is_some())
         {
             let reason = "the ledger does not have the job".to_owned();
-            self.cancel_at_worker(step, id.clone(), assignment.run(), reason);
+            self.cancel_at_worker(step, id.clone(), assignment.run_id(), reason);
         }
     }
 
     /// Someone else ended the job: a cancel, most often. Its worker gets a cancel.
-    pub(super) fn ended(&mut self, step: &mut Step<'_>, id: &JobId, state: JobState) {
-        if let Some(job) = self.forget(id)
+    pub(super) fn handle_job_ended(&mut self, step: &mut Step<'_>, id: &JobId, state: JobState) {
+        if let Some(job) = self.remove_job(id)
             && let Phase::Assigned(assignment) = job.phase
         {
             let reason = format!("the job is {state}");
-            self.cancel_at_worker(step, id.clone(), assignment.run(), reason);
+            self.cancel_at_worker(step, id.clone(), assignment.run_id(), reason);
         }
     }
 }
 
 /// Tries of waiting jobs fall on a grid, so that a hundred thousand of them do not wake
 /// the leader a hundred thousand times. Later, never earlier.
-pub(super) fn round_up(at: Timestamp) -> Timestamp {
+pub(super) fn round_up_to_grid(at: Timestamp) -> Timestamp {
     const STEP: i64 = 50_000;
     let over = at.0.rem_euclid(STEP);
     if over == 0 {

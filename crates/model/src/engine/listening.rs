@@ -74,12 +74,12 @@ impl Listening {
     }
 
     /// When it will be `at` in the ledger's time, at the earliest.
-    pub fn timer(&self, now: Timestamp, at: ListenTime) -> Timestamp {
+    pub fn earliest_ledger_time(&self, now: Timestamp, at: ListenTime) -> Timestamp {
         now + at.since(self.time)
     }
 
     /// What was at `then` in the ledger's time, on this clock.
-    pub fn moment(&self, now: Timestamp, then: Timestamp) -> ListenTime {
+    pub fn listen_time_at(&self, now: Timestamp, then: Timestamp) -> ListenTime {
         self.time - now.since(then)
     }
 }

@@ -174,28 +174,28 @@ impl Engine {
         self.listening.advance(uptime, self.settings.max_gap);
         self.behind = false;
         for input in inputs {
-            self.apply(&mut step, input);
+            self.apply_input(&mut step, input);
         }
         self.run_timers(&mut step);
         self.place_ready(&mut step);
         step.effects
     }
 
-    fn apply(&mut self, step: &mut Step<'_>, input: Input) {
+    fn apply_input(&mut self, step: &mut Step<'_>, input: Input) {
         match input {
-            Input::Decided { job, verdict } => self.decided(step, *job, verdict),
+            Input::Decided { job, verdict } => self.handle_verdict(step, *job, verdict),
             Input::Undecided {
                 job,
                 delay,
                 reason,
                 detail,
-            } => self.sleep_with_detail(step.now, *job, step.now + delay, reason, Some(detail)),
-            Input::Recovered(job) => self.recover(step, *job),
-            Input::Ended { job, state } => self.ended(step, &job, state),
-            Input::EndedRun { job, run, state } => self.ended_run(step, job, run, state),
-            Input::Gone(job) => self.gone(step, &job),
+            } => self.sleep_job_with_detail(step.now, *job, step.now + delay, reason, Some(detail)),
+            Input::Recovered(job) => self.recover_job(step, *job),
+            Input::Ended { job, state } => self.handle_job_ended(step, &job, state),
+            Input::EndedRun { job, run, state } => self.cancel_ended_run(step, job, run, state),
+            Input::Gone(job) => self.handle_job_gone(step, &job),
             Input::Register(worker) => self.register_worker(step, *worker),
-            Input::Heartbeat(heartbeat) => self.heartbeat(step, &heartbeat),
+            Input::Heartbeat(heartbeat) => self.handle_heartbeat(step, &heartbeat),
             Input::Deregister {
                 worker,
                 incarnation,
@@ -207,18 +207,18 @@ impl Engine {
                 incarnation,
                 running,
                 finished,
-            } => self.inventory(step, &worker, &incarnation, &running, &finished),
-            Input::Published { job, run, at } => self.published(step, job, run, at),
+            } => self.handle_inventory(step, &worker, &incarnation, &running, &finished),
+            Input::Published { job, run, at } => self.handle_published(step, job, run, at),
             Input::PublishFailed { job, run, sure } => {
-                self.publish_failed(step, job, run, sure);
+                self.handle_publish_failed(step, job, run, sure);
             }
             Input::Started {
                 job,
                 dispatch,
                 worker,
                 at,
-            } => self.started(step.now, &job, &dispatch, &worker, at),
-            Input::Result(report) => self.result(step, report),
+            } => self.handle_started(step.now, &job, &dispatch, &worker, at),
+            Input::Result(report) => self.handle_result(step, report),
             Input::PolicyConfirmed { snapshot } => {
                 if self.confirmed.as_ref().is_none_or(|(s, _)| *s != snapshot) {
                     self.capacity_changed = true;
@@ -227,16 +227,16 @@ impl Engine {
                 self.confirmed = Some((snapshot, step.now));
             }
             Input::BusDown => self.listening.end(),
-            Input::BusUp => self.bus_up(),
-            Input::Rules(rules) => self.reconfigure(step, rules),
+            Input::BusUp => self.handle_bus_up(),
+            Input::Rules(rules) => self.replace_rules(step, rules),
         }
     }
 
     /// Workers can be heard (again).
-    fn bus_up(&mut self) {
+    fn handle_bus_up(&mut self) {
         if self.listening.begin() {
             self.capacity_changed = true;
-            self.duplicates.bus_up(self.listening.now());
+            self.duplicates.restart_silence(self.listening.now());
         }
     }
 
@@ -290,7 +290,7 @@ impl Engine {
     }
 
     /// New rules: every waiting job is queued anew by them, in the order of its turn.
-    fn reconfigure(&mut self, step: &mut Step<'_>, rules: Arc<Rules>) {
+    fn replace_rules(&mut self, step: &mut Step<'_>, rules: Arc<Rules>) {
         if *self.rules == *rules {
             return;
         }
@@ -322,7 +322,7 @@ impl Engine {
     }
 
     /// Takes a job off the books and frees its slot.
-    fn forget(&mut self, id: &JobId) -> Option<Job> {
+    fn remove_job(&mut self, id: &JobId) -> Option<Job> {
         let job = self.jobs.remove(id)?;
         if let Some(place) = job.place {
             self.ready.remove(&job.queued, place);

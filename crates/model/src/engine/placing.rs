@@ -38,7 +38,7 @@ impl Engine {
             self.capacity_changed = false;
             self.ready.unblock_all();
         }
-        self.place_fresh(step);
+        self.place_new_jobs(step);
         // Nothing could be put on the wire while the bus is away.
         if self.ready.len() == 0 || !self.listening.is_on() {
             return;
@@ -48,7 +48,7 @@ impl Engine {
         let mut open = 0usize;
         for w in self.workers.values() {
             rechecks = rechecks.saturating_add(w.slots().saturating_sub(w.in_flight));
-            open += usize::from(w.is_open());
+            open += usize::from(w.can_take_job());
         }
         let mut blocked = 0;
         while open > 0 && blocked < MAX_BLOCKED {
@@ -57,7 +57,7 @@ impl Engine {
             };
             match self.place_next(step, class, rechecks > 0) {
                 Placed::Assigned(worker) => {
-                    if self.workers.get(&worker).is_none_or(|w| !w.is_open()) {
+                    if self.workers.get(&worker).is_none_or(|w| !w.can_take_job()) {
                         open -= 1;
                     }
                 }
@@ -83,7 +83,7 @@ impl Engine {
         let (Phase::Waiting { verdict, .. }, Some(place)) = (&job.phase, job.place) else {
             return Placed::Stop;
         };
-        if self.at_limit(&tenant, verdict) {
+        if self.is_at_limit(&tenant, verdict) {
             self.ready.park(class, &tenant);
             return Placed::Blocked;
         }
@@ -94,9 +94,9 @@ impl Engine {
                 return Placed::Blocked;
             }
         };
-        if let Some(verdict) = self.allowed(verdict, step.now) {
+        if let Some(verdict) = self.current_allowed_verdict(verdict, step.now) {
             self.ready.serve(&job.queued, place);
-            self.assign(step, &id, &worker, verdict);
+            self.assign_job(step, &id, &worker, verdict);
             Placed::Assigned(worker)
         } else if may_recheck {
             let queued = job.queued.clone();
@@ -104,7 +104,7 @@ impl Engine {
             if let Some(job) = self.jobs.get_mut(&id) {
                 job.saved_turn = saved_turn;
             }
-            self.recheck(step, &id);
+            self.request_recheck(step, &id);
             Placed::Rechecked
         } else {
             // As soon as an answer has come.
@@ -115,23 +115,23 @@ impl Engine {
     /// The worker that a job is given to, or why there is none.
     fn pick_worker(&self, job: &Job) -> Result<&Worker, WaitReason> {
         let (routing, workers) = (&self.rules.routing, self.workers.values());
-        crate::routing::pick(routing, &job.queued.spec, job.crash_suspect, workers)
+        crate::routing::pick_worker(routing, &job.queued.spec, job.crash_suspect, workers)
     }
 
     /// Jobs of this round go straight to workers when nobody waits and there is room for
     /// all of them, so that no order has to be made; otherwise they queue.
-    fn place_fresh(&mut self, step: &mut Step<'_>) {
+    fn place_new_jobs(&mut self, step: &mut Step<'_>) {
         if self.fresh.is_empty() {
             return;
         }
         let fresh = std::mem::take(&mut self.fresh);
-        let open = self.workers.values().filter(|w| w.is_open());
+        let open = self.workers.values().filter(|w| w.can_take_job());
         let room: usize = open
             .map(|w| w.slots().saturating_sub(w.in_flight) as usize)
             .sum();
         let direct = self.ready.len() == 0 && self.listening.is_on() && room >= fresh.len();
         for id in &fresh {
-            if !(direct && self.place_now(step, id)) {
+            if !(direct && self.try_place(step, id)) {
                 self.enqueue(step, id);
             }
         }
@@ -140,30 +140,30 @@ impl Engine {
         self.fresh.clear();
     }
 
-    fn place_now(&mut self, step: &mut Step<'_>, id: &JobId) -> bool {
+    fn try_place(&mut self, step: &mut Step<'_>, id: &JobId) -> bool {
         let Some(job) = self.jobs.get(id) else {
             return true;
         };
         let (Phase::Waiting { verdict, .. }, None) = (&job.phase, job.place) else {
             return true;
         };
-        if self.at_limit(&job.queued.tenant, verdict) {
+        if self.is_at_limit(&job.queued.tenant, verdict) {
             return false;
         }
-        let Some(verdict) = self.allowed(verdict, step.now) else {
+        let Some(verdict) = self.current_allowed_verdict(verdict, step.now) else {
             return false;
         };
         let Ok(worker) = self.pick_worker(job) else {
             return false;
         };
         let worker = worker.id.clone();
-        self.assign(step, id, &worker, verdict);
+        self.assign_job(step, id, &worker, verdict);
         true
     }
 
     /// Whether the tenant has as many jobs in flight as it may: by configuration, by the
     /// policy, or by the rule that allowed this one.
-    fn at_limit(&self, tenant: &TenantId, verdict: &Verdict) -> bool {
+    fn is_at_limit(&self, tenant: &TenantId, verdict: &Verdict) -> bool {
         let limit = self.tenant_limit(tenant, verdict);
         limit.is_some_and(|n| self.in_flight.of_tenant(tenant) >= n)
             || self.reached_rule_limit(tenant, verdict).is_some()
@@ -194,11 +194,11 @@ impl Engine {
             return None;
         };
         let class = job.place?.class;
-        let found = self.ready.reason(class, &job.queued.tenant);
+        let found = self.ready.wait_reason(class, &job.queued.tenant);
         if let Some(reason) = found.filter(|_| !self.capacity_changed) {
             return Some(reason);
         }
-        if self.at_limit(&job.queued.tenant, verdict) {
+        if self.is_at_limit(&job.queued.tenant, verdict) {
             return Some(WaitReason::TenantLimit);
         }
         match self.pick_worker(job) {
@@ -237,9 +237,11 @@ impl Engine {
     }
 
     /// The verdict as a proof, while it may still be acted on.
-    fn allowed(&self, verdict: &Verdict, now: Timestamp) -> Option<Allowed> {
+    fn current_allowed_verdict(&self, verdict: &Verdict, now: Timestamp) -> Option<Allowed> {
         let current = self.is_verdict_current(verdict, now);
-        current.then(|| Allowed::of(verdict.clone()).ok()).flatten()
+        current
+            .then(|| Allowed::from_verdict(verdict.clone()).ok())
+            .flatten()
     }
 
     /// Whether the policy that gave a verdict is still the active one, as far as is known.
@@ -264,7 +266,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn recheck(&mut self, step: &mut Step<'_>, id: &JobId) {
+    pub(super) fn request_recheck(&mut self, step: &mut Step<'_>, id: &JobId) {
         if let Some(job) = self.jobs.get_mut(id) {
             job.phase = Phase::Checking;
             job.place = None;
@@ -272,7 +274,7 @@ impl Engine {
         }
     }
 
-    fn assign(&mut self, step: &mut Step<'_>, id: &JobId, worker: &WorkerId, verdict: Allowed) {
+    fn assign_job(&mut self, step: &mut Step<'_>, id: &JobId, worker: &WorkerId, verdict: Allowed) {
         let (Some(job), Some(w)) = (self.jobs.get(id), self.workers.get(worker)) else {
             return;
         };
@@ -324,6 +326,6 @@ impl Engine {
             assignment,
             verdict,
         });
-        self.arm(Some(accept_by), id);
+        self.arm_timer(Some(accept_by), id);
     }
 }

@@ -28,7 +28,7 @@ const COST: u64 = 720_720;
 const IDLE_CLASSES: usize = 64;
 
 /// Of ten turns, CRITICAL has six, INTERACTIVE three, BATCH one.
-const fn share(p: Priority) -> u64 {
+const fn priority_weight(p: Priority) -> u64 {
     match p {
         Priority::Critical => 6,
         Priority::Interactive => 3,
@@ -126,7 +126,7 @@ pub(super) struct Ready {
 
 impl Ready {
     pub fn push(&mut self, entry: Entry<'_>) -> Place {
-        let class = self.class_of(&entry);
+        let class = self.find_or_create_class(&entry);
         self.last += 1;
         let ticket = self.last;
         let flow: Flow = (entry.job.tenant.clone(), entry.job.spec.priority);
@@ -141,7 +141,7 @@ impl Ready {
         let turn = match entry.saved_turn.filter(|saved| saved.group == c.group) {
             Some(saved) => saved.turn,
             None => {
-                let weight = u64::from(entry.weight.max(1)) * share(flow.1);
+                let weight = u64::from(entry.weight.max(1)) * priority_weight(flow.1);
                 let tag = clock.max(*last).saturating_add((COST / weight).max(1));
                 Turn { tag, ticket }
             }
@@ -159,7 +159,7 @@ impl Ready {
                 c.heads.remove(&(first, flow.0.clone(), flow.1));
             }
             c.heads.insert((turn, flow.0, flow.1));
-            self.offer(class);
+            self.update_offer(class);
         }
         Place { class, turn }
     }
@@ -182,7 +182,7 @@ impl Ready {
             if let Some(next) = next {
                 c.heads.insert((next, flow.0.clone(), flow.1));
             }
-            self.offer(place.class);
+            self.update_offer(place.class);
         }
         if let Some(group) = self.groups.get_mut(&group_key)
             && let Some((_, waiting)) = group.flows.get_mut(&flow)
@@ -192,7 +192,7 @@ impl Ready {
                 group.flows.remove(&flow);
             }
         }
-        self.retire(place.class);
+        self.retire_empty_class(place.class);
         Some(SavedTurn {
             group: group_key,
             turn: place.turn,
@@ -209,7 +209,7 @@ impl Ready {
         self.remove(job, place)
     }
 
-    fn class_of(&mut self, entry: &Entry<'_>) -> ClassId {
+    fn find_or_create_class(&mut self, entry: &Entry<'_>) -> ClassId {
         let key = class_key(entry);
         if let Some(class) = self.by_key.get(&key) {
             return *class;
@@ -233,7 +233,7 @@ impl Ready {
     }
 
     /// Puts a class where its first turn belongs, or takes it from offer.
-    fn offer(&mut self, class: ClassId) {
+    fn update_offer(&mut self, class: ClassId) {
         let Some(c) = self.classes.get_mut(&class) else {
             return;
         };
@@ -255,7 +255,7 @@ impl Ready {
     }
 
     /// A class without jobs is soon forgotten.
-    fn retire(&mut self, class: ClassId) {
+    fn retire_empty_class(&mut self, class: ClassId) {
         if self.classes.get(&class).is_some_and(|c| c.len == 0) {
             self.unblock(class);
             self.unpark_class(class);
@@ -297,7 +297,7 @@ impl Ready {
         if let Some(c) = self.classes.get_mut(&class) {
             c.blocked = Some(reason);
             self.blocked.insert(class);
-            self.offer(class);
+            self.update_offer(class);
         }
     }
 
@@ -306,7 +306,7 @@ impl Ready {
             && let Some(c) = self.classes.get_mut(&class)
         {
             c.blocked = None;
-            self.offer(class);
+            self.update_offer(class);
         }
     }
 
@@ -323,7 +323,7 @@ impl Ready {
             c.parked.insert(tenant.clone());
             c.heads.retain(|(_, t, _)| t != tenant);
             self.parked.entry(tenant.clone()).or_default().insert(class);
-            self.offer(class);
+            self.update_offer(class);
         }
     }
 
@@ -339,7 +339,7 @@ impl Ready {
                         c.heads.insert((*first, t.clone(), *priority));
                     }
                 }
-                self.offer(class);
+                self.update_offer(class);
             }
         }
     }
@@ -367,7 +367,7 @@ impl Ready {
 
     /// Why this tenant's jobs of a class wait; `None` when nobody has tried since
     /// something changed.
-    pub fn reason(&self, class: ClassId, tenant: &TenantId) -> Option<WaitReason> {
+    pub fn wait_reason(&self, class: ClassId, tenant: &TenantId) -> Option<WaitReason> {
         let c = self.classes.get(&class)?;
         if c.parked.contains(tenant) {
             return Some(WaitReason::TenantLimit);
@@ -408,13 +408,13 @@ impl Ready {
     }
 
     #[cfg(test)]
-    pub fn classes(&self) -> usize {
+    pub fn class_count(&self) -> usize {
         self.classes.len()
     }
 
     /// Whether all the books agree; for tests.
     #[cfg(test)]
-    pub fn check(&self) {
+    pub fn check_invariants(&self) {
         let mut len = 0;
         for (id, c) in &self.classes {
             let jobs: usize = c.flows.values().map(BTreeMap::len).sum();

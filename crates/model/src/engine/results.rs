@@ -10,25 +10,33 @@ use crate::run_end::RunEnd;
 use crate::time::Timestamp;
 
 impl Engine {
-    pub(super) fn published(&mut self, step: &mut Step<'_>, id: JobId, run: RunId, at: Timestamp) {
+    pub(super) fn handle_published(
+        &mut self,
+        step: &mut Step<'_>,
+        id: JobId,
+        run: RunId,
+        at: Timestamp,
+    ) {
         let flush_at = step.now + self.settings.flush_after;
         match self.jobs.get_mut(&id).and_then(Job::assignment_mut) {
             Some(a) if a.dispatch == run.dispatch => {
                 if a.dispatched_at.is_none() {
                     // What began was on the wire before, whatever the worker's clock says.
                     a.dispatched_at = Some(a.started_at.unwrap_or(at).min(at));
-                    let began = a.began_at().map(|at| self.listening.moment(step.now, at));
+                    let began = a
+                        .began_at()
+                        .map(|at| self.listening.listen_time_at(step.now, at));
                     a.liveness.began = a.liveness.began.or(began);
                     self.unflushed_times.push_back((flush_at, id, run.dispatch));
                 }
             }
-            Some(_) | None => self.cancel_again(step, id, run),
+            Some(_) | None => self.resend_cancel(step, id, run),
         }
     }
 
     /// A run went out after it had ended for us: the cancel that was sent then may have
     /// come before it. One whose result was taken needs none.
-    fn cancel_again(&mut self, step: &mut Step<'_>, job: JobId, run: RunId) {
+    fn resend_cancel(&mut self, step: &mut Step<'_>, job: JobId, run: RunId) {
         if !self.taken.set.contains(&run.dispatch) {
             let reason = "the run had ended before it went out".to_owned();
             self.cancel_at_worker(step, job, run, reason);
@@ -40,7 +48,7 @@ impl Engine {
     /// twice, so it is only watched.
     ///
     /// What surely never left goes back to waiting, and counts as a try to place it.
-    pub(super) fn publish_failed(
+    pub(super) fn handle_publish_failed(
         &mut self,
         step: &mut Step<'_>,
         id: JobId,
@@ -53,7 +61,7 @@ impl Engine {
         let run = self.jobs.get_mut(&id).and_then(Job::assignment_mut);
         let Some(run) = run.filter(|a| a.dispatch == given.dispatch) else {
             if !sure {
-                self.cancel_again(step, id, given);
+                self.resend_cancel(step, id, given);
             }
             return;
         };
@@ -71,11 +79,11 @@ impl Engine {
             rearm = true;
         }
         if rearm {
-            self.arm(Some(again), &id);
+            self.arm_timer(Some(again), &id);
         }
     }
 
-    pub(super) fn started(
+    pub(super) fn handle_started(
         &mut self,
         now: Timestamp,
         id: &JobId,
@@ -89,8 +97,8 @@ impl Engine {
         };
         // A worker of the agent protocol may speak of a job without saying which run it
         // means. It is a sign of life then, from whom the job was given to.
-        let named = is_dispatch(a, dispatch);
-        if !is_from(a, worker) || !(named || (dispatch.is_empty() && may_omit_dispatch(a))) {
+        let named = matches_dispatch(a, dispatch);
+        if !is_from_worker(a, worker) || !(named || (dispatch.is_empty() && may_omit_dispatch(a))) {
             return;
         }
         a.liveness.last_heartbeat = self.listening.now();
@@ -100,33 +108,33 @@ impl Engine {
         if first {
             let at = clamp_to_run(a, at, now);
             a.started_at = Some(at);
-            a.liveness.began = Some(self.listening.moment(now, at));
+            a.liveness.began = Some(self.listening.listen_time_at(now, at));
             let dispatch = a.dispatch;
             self.unflushed_times
                 .push_back((flush_at, id.clone(), dispatch));
         }
-        self.worker_accepted(worker);
+        self.reset_missed_accepts(worker);
         if first {
             // It may take no longer than it may, from now on.
             self.arm_run_limit(id);
         }
     }
 
-    pub(super) fn result(&mut self, step: &mut Step<'_>, report: ResultReport) {
+    pub(super) fn handle_result(&mut self, step: &mut Step<'_>, report: ResultReport) {
         let job = self.jobs.get_mut(&report.job);
         let queued = job.as_ref().map(|job| job.queued.clone());
         let (queued, a) = match (queued, job.and_then(Job::assignment_mut)) {
             (Some(queued), Some(a))
-                if is_from(a, &report.worker) && is_dispatch(a, &report.dispatch) =>
+                if is_from_worker(a, &report.worker) && matches_dispatch(a, &report.dispatch) =>
             {
                 (queued, a)
             }
             _ => {
-                self.unmatched(step, report);
+                self.record_unmatched_result(step, report);
                 return;
             }
         };
-        step.effects.push(receipt(&report));
+        step.effects.push(receipt_effect(&report));
         // A result implies that it was dispatched and ran.
         a.accepted = true;
         if report.outcome != Outcome::NotStarted && a.started_at.is_none() {
@@ -142,7 +150,7 @@ impl Engine {
         } else {
             report.error_message.clone()
         };
-        self.worker_accepted(&report.worker);
+        self.reset_missed_accepts(&report.worker);
         let end = RunEnd::from(report.outcome);
         if end == RunEnd::NotStarted {
             // It would hand the next one back as well, until it says otherwise.
@@ -153,13 +161,13 @@ impl Engine {
             self.retry_or_fail(step, &report.job, end, reason);
             return;
         }
-        let again = self.retry_on(&queued).follows(end);
+        let again = self.retry_on(&queued).allows_retry_after(end);
         if again && !assignment.is_last_attempt() {
             self.retry_or_fail(step, &report.job, end, detail);
             return;
         }
-        let (code, reason) = final_report(&report, &assignment, again, detail);
-        self.forget(&report.job);
+        let (code, reason) = final_code_and_reason(&report, &assignment, again, detail);
+        self.remove_job(&report.job);
         step.effects.push(Effect::Finish {
             job: queued,
             assignment,
@@ -174,10 +182,10 @@ impl Engine {
 
     /// A result of a run that is not held. Its worker keeps it until the ledger has shown
     /// that it is no run under way: we may be the ones who are wrong.
-    fn unmatched(&self, step: &mut Step<'_>, report: ResultReport) {
+    fn record_unmatched_result(&self, step: &mut Step<'_>, report: ResultReport) {
         let dispatch: Option<DispatchId> = report.dispatch.parse().ok();
         if dispatch.is_some_and(|d| self.taken.set.contains(&d)) {
-            step.effects.push(receipt(&report));
+            step.effects.push(receipt_effect(&report));
         } else if dispatch.is_some() && !report.looked_up {
             step.effects.push(Effect::LookUp(report));
         } else {
@@ -189,7 +197,7 @@ impl Engine {
                 ),
                 None => "the job is not in flight".to_owned(),
             };
-            step.effects.push(receipt(&report));
+            step.effects.push(receipt_effect(&report));
             step.effects.push(Effect::UnmatchedResult { report, why });
         }
     }
@@ -202,7 +210,7 @@ impl Engine {
         end: RunEnd,
         reason: String,
     ) {
-        let Some(mut job) = self.forget(id) else {
+        let Some(mut job) = self.remove_job(id) else {
             return;
         };
         let Phase::Assigned(assignment) = job.phase.clone() else {
@@ -210,7 +218,7 @@ impl Engine {
         };
         let counted = end == RunEnd::DispatchFailed;
         job.tries = if counted { job.tries + 1 } else { job.tries };
-        if let Some(reason) = self.why_final(&job, &assignment, end, &reason) {
+        if let Some(reason) = self.final_reason(&job, &assignment, end, &reason) {
             step.effects.push(Effect::Finish {
                 job: job.queued,
                 assignment,
@@ -224,7 +232,7 @@ impl Engine {
             return;
         }
         let not_before = self
-            .delay_after(step, &job, &assignment, end)
+            .retry_delay(step, &job, &assignment, end)
             .map(|d| step.now + d);
         let ran = end.may_have_begun();
         let mut queued = (*job.queued).clone();
@@ -245,7 +253,7 @@ impl Engine {
                     true => WaitReason::DispatchFailed,
                     false => WaitReason::Backoff,
                 };
-                self.sleep(step.now, queued, until, reason);
+                self.sleep_job(step.now, queued, until, reason);
             }
             None => {
                 let queued = std::sync::Arc::new(queued);
@@ -259,10 +267,10 @@ impl Engine {
     }
 
     /// Why no other run follows one that ended like this; `None` if one does.
-    fn why_final(&self, job: &Job, a: &Assignment, end: RunEnd, reason: &str) -> Option<String> {
+    fn final_reason(&self, job: &Job, a: &Assignment, end: RunEnd, reason: &str) -> Option<String> {
         if end.may_have_begun() && a.is_last_attempt() {
             Some(format!("attempt {} was the last: {reason}", a.attempt))
-        } else if !self.retry_on(&job.queued).follows(end) {
+        } else if !self.retry_on(&job.queued).allows_retry_after(end) {
             Some(reason.to_owned())
         } else if job.tries >= self.settings.max_scheduling_retries {
             Some(format!("{} tries to place it: {reason}", job.tries))
@@ -272,7 +280,7 @@ impl Engine {
     }
 
     /// How long the next run waits after one that ended like this.
-    fn delay_after(
+    fn retry_delay(
         &self,
         step: &mut Step<'_>,
         job: &Job,
@@ -319,7 +327,7 @@ impl Engine {
 }
 
 /// The code and the reason of a run's end that ends its job, as its worker reports it.
-fn final_report(
+fn final_code_and_reason(
     report: &ResultReport,
     a: &Assignment,
     again: bool,
@@ -343,7 +351,7 @@ fn final_report(
 }
 
 /// The worker may forget the result: it is taken, a repeat, or known to change nothing.
-fn receipt(report: &ResultReport) -> Effect {
+fn receipt_effect(report: &ResultReport) -> Effect {
     Effect::Receipt {
         worker: report.worker.clone(),
         dispatch: report.dispatch.clone(),
@@ -351,14 +359,14 @@ fn receipt(report: &ResultReport) -> Effect {
 }
 
 /// A job that goes to no registered worker may be reported on by whoever has it.
-fn is_from(a: &Assignment, worker: &WorkerId) -> bool {
+fn is_from_worker(a: &Assignment, worker: &WorkerId) -> bool {
     match a.addressing {
         Addressing::Direct | Addressing::Shared => a.worker == *worker,
         Addressing::Unregistered => true,
     }
 }
 
-fn is_dispatch(a: &Assignment, text: &str) -> bool {
+fn matches_dispatch(a: &Assignment, text: &str) -> bool {
     text.parse::<DispatchId>().is_ok_and(|d| d == a.dispatch)
 }
 

@@ -193,7 +193,9 @@ fn ms(n: u64) -> Duration {
 }
 
 fn rules() -> Arc<Rules> {
-    Arc::new(Rules::routing(PoolRouting::single(pool("default"))))
+    Arc::new(Rules::with_routing(PoolRouting::single_pool(pool(
+        "default",
+    ))))
 }
 
 fn pool(name: &str) -> PoolName {

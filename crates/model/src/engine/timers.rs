@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use super::jobs::round_up;
+use super::jobs::round_up_to_grid;
 use super::workers::ANSWER_GRACE;
 use super::{Assignment, Effect, Engine, Phase, Step};
 use crate::ids::JobId;
@@ -31,12 +31,17 @@ impl Engine {
     /// Sees to it that this job is checked by `at`, or by its deadline if that comes
     /// first. A job has one timer that counts, so that one that is put off again and
     /// again does not leave a timer for each time.
-    pub(super) fn arm(&mut self, at: Option<Timestamp>, id: &JobId) {
-        self.arm_after(Timestamp(i64::MIN), at, id);
+    pub(super) fn arm_timer(&mut self, at: Option<Timestamp>, id: &JobId) {
+        self.arm_timer_after(Timestamp(i64::MIN), at, id);
     }
 
     /// The same, but not before `soonest`.
-    pub(super) fn arm_after(&mut self, soonest: Timestamp, at: Option<Timestamp>, id: &JobId) {
+    pub(super) fn arm_timer_after(
+        &mut self,
+        soonest: Timestamp,
+        at: Option<Timestamp>,
+        id: &JobId,
+    ) {
         let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
@@ -62,7 +67,7 @@ impl Engine {
                 && job.armed == Some(at)
             {
                 job.armed = None;
-                self.timer_fired(step, &id);
+                self.handle_timer(step, &id);
                 run += 1;
                 if run >= TIMERS_AT_ONCE {
                     self.behind = true;
@@ -77,29 +82,29 @@ impl Engine {
             self.timers
                 .retain(|Reverse((at, id))| jobs.get(id).is_some_and(|j| j.armed == Some(*at)));
         }
-        self.flush_times(step);
+        self.flush_run_times(step);
     }
 
     /// A timer of this job fired; which one is seen from where the job stands. Timers
     /// of a phase long past find nothing to do.
-    fn timer_fired(&mut self, step: &mut Step<'_>, id: &JobId) {
+    fn handle_timer(&mut self, step: &mut Step<'_>, id: &JobId) {
         let Some(job) = self.jobs.get(id) else { return };
         if job.queued.deadline_at.is_some_and(|at| at <= step.now) {
             let reason = "its deadline passed".to_owned();
-            self.expire(step, id, RunEnd::DeadlineExceeded, reason);
+            self.expire_run(step, id, RunEnd::DeadlineExceeded, reason);
             return;
         }
         match &job.phase {
             // The deadline is checked when the answer comes.
             Phase::Checking => {}
-            Phase::Held => self.arm(None, id),
+            Phase::Held => self.arm_timer(None, id),
             Phase::Sleeping { until, .. } => match *until {
-                until if until <= step.now => self.recheck(step, id),
-                until => self.arm(Some(until), id),
+                until if until <= step.now => self.request_recheck(step, id),
+                until => self.arm_timer(Some(until), id),
             },
             Phase::Waiting { retry_at, .. } => match *retry_at {
-                retry_at if retry_at <= step.now => self.scheduled_try(step, id),
-                retry_at => self.arm(Some(retry_at), id),
+                retry_at if retry_at <= step.now => self.retry_placement(step, id),
+                retry_at => self.arm_timer(Some(retry_at), id),
             },
             Phase::Assigned(_) => self.check_run(step, id),
         }
@@ -107,7 +112,7 @@ impl Engine {
 
     /// The next try on the backoff schedule. Tries that end for a reason that does not
     /// cure itself are counted, and the last one gives up.
-    fn scheduled_try(&mut self, step: &mut Step<'_>, id: &JobId) {
+    fn retry_placement(&mut self, step: &mut Step<'_>, id: &JobId) {
         // What blocked it may be gone in this very moment; then the try is still open.
         // Without the bus nobody shows itself, which is nobody's fault.
         let reason = match self.listening.is_on() {
@@ -132,18 +137,20 @@ impl Engine {
         };
         let first = job.since + floor;
         if job.rounds == 0 && first > step.now {
-            *retry_at = round_up(first);
+            *retry_at = round_up_to_grid(first);
             let at = *retry_at;
-            self.arm(Some(at), id);
+            self.arm_timer(Some(at), id);
             return;
         }
-        if let Some(reason) = reason.filter(|r| r.counts(settings.count_all_tries)) {
+        if let Some(reason) =
+            reason.filter(|r| r.counts_towards_giving_up(settings.count_all_tries))
+        {
             job.tries += 1;
             let tries = job.tries;
             if tries >= settings.max_scheduling_retries {
                 let code = reason.code();
                 let reason = format!("{tries} tries to place it ended with {code}");
-                self.forget(id);
+                self.remove_job(id);
                 step.effects.push(Effect::Close {
                     job: queued,
                     to: JobState::Failed,
@@ -156,9 +163,9 @@ impl Engine {
         }
         job.rounds = job.rounds.saturating_add(1);
         let delay = settings.backoff.delay(job.rounds, step.random()).max(floor);
-        *retry_at = round_up(step.now + delay);
+        *retry_at = round_up_to_grid(step.now + delay);
         let at = *retry_at;
-        self.arm(Some(at), id);
+        self.arm_timer(Some(at), id);
         self.ready.unblock(place.class);
         self.ready.unpark(&queued.tenant);
     }
@@ -166,8 +173,8 @@ impl Engine {
     /// Sees to it that a run that has begun is checked when it may take no longer.
     pub(super) fn arm_run_limit(&mut self, id: &JobId) {
         let run = self.jobs.get(id).and_then(|j| j.assignment());
-        if let Some(at) = run.and_then(ends_by) {
-            self.arm(Some(self.listening.timer(self.now, at)), id);
+        if let Some(at) = run.and_then(run_deadline) {
+            self.arm_timer(Some(self.listening.earliest_ledger_time(self.now, at)), id);
         }
     }
 
@@ -187,7 +194,7 @@ impl Engine {
         if self.listening.is_on() && heard.since(a.liveness.last_heartbeat) >= limit {
             let reason = format!("no sign of life for {} s", limit.as_secs());
             if visibility.is_some() {
-                self.give_up(step, id, RunEnd::VisibilityTimeout, reason);
+                self.give_up_run(step, id, RunEnd::VisibilityTimeout, reason);
                 return;
             }
             let end = if a.accepted {
@@ -195,18 +202,18 @@ impl Engine {
             } else {
                 RunEnd::DispatchTimeout
             };
-            self.timed_out(step, id, end, reason);
+            self.time_out_run(step, id, end, reason);
             return;
         }
         let mut again = a.liveness.last_heartbeat + limit;
         let unaccepted = !a.accepted && a.sdk;
-        if let Some(end) = ends_by(a) {
+        if let Some(end) = run_deadline(a) {
             // A result may still be on its way from before the bus was lost.
             let end = end.max(self.listening.grace_end(RUN_GRACE));
             if self.listening.is_on() && end <= heard {
                 let run = a.limits.run_limit.unwrap_or_default();
                 let reason = format!("it ran for longer than {} s", run.as_secs_f64());
-                self.timed_out(step, id, RunEnd::TimedOut, reason);
+                self.time_out_run(step, id, RunEnd::TimedOut, reason);
                 return;
             }
             again = again.min(end);
@@ -222,8 +229,8 @@ impl Engine {
             true => step.now + Duration::from_millis(1),
             false => step.now + BUS_DOWN_RECHECK,
         };
-        let again = self.listening.timer(step.now, again);
-        self.arm(Some(again.max(soonest)), id);
+        let again = self.listening.earliest_ledger_time(step.now, again);
+        self.arm_timer(Some(again.max(soonest)), id);
     }
 
     /// How long a run may show no sign of life.
@@ -253,7 +260,7 @@ impl Engine {
         let worker = a.worker.clone();
         if a.recovered && self.workers.contains_key(&worker) && a.dispatched_at.is_none() {
             // Its publish failed: the same dispatch goes out again.
-            self.republish(step, id);
+            self.republish_dispatch(step, id);
             return Some(heard + self.settings.accept_within);
         }
         let unheard = self.settings.accept_within + ANSWER_GRACE + self.settings.worker_ttl;
@@ -261,7 +268,7 @@ impl Engine {
             // The worker is there, but neither accepted the run nor answers what it has: it
             // is as good as gone, for this run.
             let reason = "its worker does not hear".to_owned();
-            self.worker_missed_accept(&worker);
+            self.note_missed_accept(&worker);
             self.retry_or_fail(step, id, RunEnd::WorkerLost, reason);
             return None;
         }
@@ -274,7 +281,7 @@ impl Engine {
     }
 
     /// The same dispatch goes out again; a worker of our SDK drops it if it has it.
-    pub(super) fn republish(&mut self, step: &mut Step<'_>, id: &JobId) {
+    pub(super) fn republish_dispatch(&mut self, step: &mut Step<'_>, id: &JobId) {
         let heard = self.listening.now();
         let Some(job) = self.jobs.get_mut(id) else {
             return;
@@ -291,31 +298,33 @@ impl Engine {
     }
 
     /// The end, or another run where the topic says so; the worker gets a cancel in any case.
-    fn timed_out(&mut self, step: &mut Step<'_>, id: &JobId, end: RunEnd, reason: String) {
+    fn time_out_run(&mut self, step: &mut Step<'_>, id: &JobId, end: RunEnd, reason: String) {
         let again = self.jobs.get(id).is_some_and(|job| {
             let left = job.assignment().is_some_and(|a| !a.is_last_attempt());
-            left && self.retry_on(&job.queued).follows(end)
+            left && self.retry_on(&job.queued).allows_retry_after(end)
         });
         if again {
-            self.give_up(step, id, RunEnd::TimedOut, reason);
+            self.give_up_run(step, id, RunEnd::TimedOut, reason);
         } else {
-            self.expire(step, id, end, reason);
+            self.expire_run(step, id, end, reason);
         }
     }
 
     /// This run is over for us, whatever the worker says.
-    fn give_up(&mut self, step: &mut Step<'_>, id: &JobId, end: RunEnd, reason: String) {
+    fn give_up_run(&mut self, step: &mut Step<'_>, id: &JobId, end: RunEnd, reason: String) {
         if let Some(a) = self.jobs.get(id).and_then(|j| j.assignment()) {
-            self.cancel_at_worker(step, id.clone(), a.run(), reason.clone());
+            self.cancel_at_worker(step, id.clone(), a.run_id(), reason.clone());
         }
         self.retry_or_fail(step, id, end, reason);
     }
 
-    fn expire(&mut self, step: &mut Step<'_>, id: &JobId, end: RunEnd, reason: String) {
-        let Some(job) = self.forget(id) else { return };
+    fn expire_run(&mut self, step: &mut Step<'_>, id: &JobId, end: RunEnd, reason: String) {
+        let Some(job) = self.remove_job(id) else {
+            return;
+        };
         match job.phase {
             Phase::Assigned(assignment) => {
-                self.cancel_at_worker(step, id.clone(), assignment.run(), reason.clone());
+                self.cancel_at_worker(step, id.clone(), assignment.run_id(), reason.clone());
                 step.effects.push(Effect::Finish {
                     job: job.queued,
                     assignment,
@@ -339,7 +348,7 @@ impl Engine {
         }
     }
 
-    fn flush_times(&mut self, step: &mut Step<'_>) {
+    fn flush_run_times(&mut self, step: &mut Step<'_>) {
         while let Some((at, _, _)) = self.unflushed_times.front() {
             if *at > step.now {
                 break;
@@ -360,6 +369,6 @@ impl Engine {
 }
 
 /// When a run that has begun must have ended.
-fn ends_by(a: &Assignment) -> Option<ListenTime> {
+fn run_deadline(a: &Assignment) -> Option<ListenTime> {
     Some(a.liveness.began? + a.limits.run_limit? + RUN_GRACE)
 }

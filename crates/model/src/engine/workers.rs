@@ -51,23 +51,23 @@ impl Engine {
                 }
             }
         }
-        self.note_arrival(&worker);
-        self.register(worker);
+        self.note_returned_worker(&worker);
+        self.insert_worker(worker);
     }
 
-    pub(super) fn heartbeat(&mut self, step: &mut Step<'_>, heartbeat: &Heartbeat) {
+    pub(super) fn handle_heartbeat(&mut self, step: &mut Step<'_>, heartbeat: &Heartbeat) {
         self.resend_cancels(step, &heartbeat.active);
         let registered = self.workers.get(&heartbeat.worker).map(|w| &w.incarnation);
         if let Some(incarnation) = &heartbeat.incarnation
             && registered != Some(incarnation)
         {
-            self.duplicate_heartbeat(step, heartbeat, incarnation);
+            self.handle_duplicate_heartbeat(step, heartbeat, incarnation);
             return;
         }
         if registered.is_none() {
             // A worker that knows only CAP introduces itself once in its life, perhaps
             // to an earlier leader: its heartbeat must do.
-            self.register_worker(step, worker_of_heartbeat(step.now, heartbeat));
+            self.register_worker(step, worker_from_heartbeat(step.now, heartbeat));
         }
         let Some(w) = self.workers.get_mut(&heartbeat.worker) else {
             return;
@@ -108,7 +108,7 @@ impl Engine {
         let Some(w) = self.workers.get_mut(&heartbeat.worker) else {
             return;
         };
-        let was_open = w.is_open();
+        let was_open = w.can_take_job();
         w.last_seen = heard;
         w.cpu_load = heartbeat.cpu_load;
         w.gpu_utilization = heartbeat.gpu_utilization;
@@ -132,7 +132,7 @@ impl Engine {
         };
         w.reported_active = heartbeat.active_jobs.saturating_sub(ours);
         w.health.idle_at = (heartbeat.active_jobs == 0).then_some(heard);
-        if !was_open && w.is_open() {
+        if !was_open && w.can_take_job() {
             self.capacity_changed = true;
         }
     }
@@ -168,12 +168,12 @@ impl Engine {
             }
         }
         if any {
-            self.worker_accepted(worker);
+            self.reset_missed_accepts(worker);
         }
     }
 
     /// It took what it was given.
-    pub(super) fn worker_accepted(&mut self, worker: &WorkerId) {
+    pub(super) fn reset_missed_accepts(&mut self, worker: &WorkerId) {
         if let Some(w) = self.workers.get_mut(worker) {
             w.health.missed_accepts = 0;
             if w.health.unresponsive_until.take().is_some() {
@@ -184,7 +184,7 @@ impl Engine {
 
     /// It did not take what it was given in time, though it is there. Several in a row
     /// mean that it sends but does not receive; it is tried again with one later.
-    pub(super) fn worker_missed_accept(&mut self, worker: &WorkerId) {
+    pub(super) fn note_missed_accept(&mut self, worker: &WorkerId) {
         let after = self.settings.unresponsive_after;
         let until = self.listening.now() + self.settings.worker_ttl;
         if let Some(w) = self.workers.get_mut(worker) {
@@ -208,7 +208,7 @@ impl Engine {
         }
         let registered = self.workers.get(worker);
         if registered.is_some_and(|w| incarnation.is_none_or(|i| *i == w.incarnation)) {
-            self.depart(worker, WorkerChangeKind::Left);
+            self.remove_worker(worker, WorkerChangeKind::Left);
             self.promote_duplicate(step, worker);
         } else if registered.is_some() && incarnation.is_none() {
             return;
@@ -243,7 +243,7 @@ impl Engine {
     }
 
     /// Takes a worker off the registry, and notes it for the log.
-    fn depart(&mut self, id: &WorkerId, change: WorkerChangeKind) {
+    fn remove_worker(&mut self, id: &WorkerId, change: WorkerChangeKind) {
         if let Some(w) = self.workers.remove(id) {
             self.departed.insert(id.clone(), MAX_DEPARTED);
             self.changes.push(WorkerChange {
@@ -257,7 +257,7 @@ impl Engine {
 
     /// Notes for the log that a worker is new here, or a new process. Those that never
     /// report come and go with the configuration.
-    fn note_arrival(&mut self, worker: &Worker) {
+    fn note_returned_worker(&mut self, worker: &Worker) {
         let registered = self.workers.get(&worker.id).map(|w| &w.incarnation);
         if worker.addressing == Addressing::Unregistered || registered == Some(&worker.incarnation)
         {
@@ -293,7 +293,7 @@ impl Engine {
             .map(|w| (w.id.clone(), w.incarnation.clone()))
             .collect();
         for (id, incarnation) in silent {
-            self.depart(&id, WorkerChangeKind::Lost("no heartbeat"));
+            self.remove_worker(&id, WorkerChangeKind::Lost("no heartbeat"));
             let held = self.jobs_at_worker(&id, |a| a.incarnation == incarnation);
             self.requeue_lost(step, held, &id, "its worker fell silent");
             self.promote_duplicate(step, &id);
@@ -325,7 +325,7 @@ impl Engine {
     }
 }
 
-fn worker_of_heartbeat(now: Timestamp, heartbeat: &Heartbeat) -> Worker {
+fn worker_from_heartbeat(now: Timestamp, heartbeat: &Heartbeat) -> Worker {
     Worker {
         id: heartbeat.worker.clone(),
         incarnation: match heartbeat.addressing {

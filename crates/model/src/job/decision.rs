@@ -108,7 +108,7 @@ pub struct Allowed(Verdict);
 
 impl Allowed {
     /// The proof, or the verdict back when it does not allow.
-    pub fn of(verdict: Verdict) -> Result<Self, Box<Verdict>> {
+    pub fn from_verdict(verdict: Verdict) -> Result<Self, Box<Verdict>> {
         if verdict.decision.allows() {
             Ok(Self(verdict))
         } else {
@@ -147,7 +147,7 @@ mod tests {
                 decision: d,
                 ..Verdict::default()
             };
-            assert!(Allowed::of(verdict).is_err(), "{d:?} is no proof");
+            assert!(Allowed::from_verdict(verdict).is_err(), "{d:?} is no proof");
         }
         for d in [
             Decision::Allow,
@@ -158,7 +158,7 @@ mod tests {
                 decision: d,
                 ..Verdict::default()
             };
-            assert_eq!(Allowed::of(verdict).map(|a| a.decision), Ok(d));
+            assert_eq!(Allowed::from_verdict(verdict).map(|a| a.decision), Ok(d));
         }
     }
 }

@@ -50,7 +50,7 @@ impl<'a> Placement<'a> {
 
     /// What a worker must have beside what the job requires.
     pub fn selectors(self) -> impl Iterator<Item = Selector<'a>> {
-        self.labels.iter().filter_map(|(k, v)| selector(k, v))
+        self.labels.iter().filter_map(|(k, v)| parse_selector(k, v))
     }
 
     /// The labels that decide where the job may go, in the order of their names.
@@ -59,7 +59,9 @@ impl<'a> Placement<'a> {
             .iter()
             .map(|(key, value)| (key.as_str(), value.as_str()))
             .filter(|(key, value)| {
-                *key == PREFERRED_POOL || *key == PREFERRED_WORKER || selector(key, value).is_some()
+                *key == PREFERRED_POOL
+                    || *key == PREFERRED_WORKER
+                    || parse_selector(key, value).is_some()
             })
     }
 
@@ -69,7 +71,7 @@ impl<'a> Placement<'a> {
     }
 }
 
-fn selector<'a>(key: &'a str, value: &'a str) -> Option<Selector<'a>> {
+fn parse_selector<'a>(key: &'a str, value: &'a str) -> Option<Selector<'a>> {
     if let Some(name) = key.strip_prefix("placement.") {
         Some(Selector::Label(name, value))
     } else if let Some(name) = key.strip_prefix("node.") {

@@ -7,25 +7,28 @@ use std::collections::BTreeMap;
 
 use serde_saphyr::{Location, Spanned};
 
-use super::text::{check_len, check_text, clip, globs, word, words};
-use crate::clause::{Clause, LabelLists, Words};
+use super::text::{
+    check_list_len, check_text_len, compile_folded, compile_folded_list, compile_globs,
+    truncate_key,
+};
+use crate::clause::{Clause, FoldedTexts, LabelLists};
 use crate::document::{Labels, List, MatchDoc, McpDoc};
-use crate::mcp::{McpLists, Pair};
+use crate::mcp::{AllowDenyLists, McpLists};
 use crate::problem::{Problem, Problems, limits};
 use crate::when::When;
-use crate::words::fold;
+use airlock_model::text::fold_name;
 use airlock_settings::hint::suggest;
 
 /// A condition made of words.
-type OfWords = fn(Words) -> Clause;
+type ListClause = fn(FoldedTexts) -> Clause;
 
 /// A condition made of labels with lists.
-type OfLists = fn(LabelLists) -> Clause;
+type LabelListClause = fn(LabelLists) -> Clause;
 
 /// What an actor can be.
 const ACTOR_TYPES: [&str; 2] = ["human", "service"];
 
-pub(super) fn compile(
+pub(super) fn compile_match(
     text: &str,
     path: &str,
     matches: &Spanned<MatchDoc>,
@@ -56,10 +59,10 @@ pub(super) fn compile(
         clauses.push(Clause::NoRiskTags);
     }
     if let Some(list) = topics {
-        let topics = globs(&format!("{path}.topics"), list, problems);
+        let topics = compile_globs(&format!("{path}.topics"), list, problems);
         clauses.push(Clause::Topics(topics));
     }
-    let lists: [(&str, &Option<List>, OfWords); 7] = [
+    let lists: [(&str, &Option<List>, ListClause); 7] = [
         ("tenants", tenants, Clause::Tenants),
         ("capabilities", capabilities, Clause::Capabilities),
         ("pack_ids", pack_ids, Clause::PackIds),
@@ -70,7 +73,11 @@ pub(super) fn compile(
     ];
     for (name, list, clause) in lists {
         if let Some(list) = list {
-            clauses.push(clause(words(&format!("{path}.{name}"), list, problems)));
+            clauses.push(clause(compile_folded_list(
+                &format!("{path}.{name}"),
+                list,
+                problems,
+            )));
         }
     }
     if let Some(list) = actor_types {
@@ -90,7 +97,7 @@ pub(super) fn compile(
     if clauses.is_empty() && when.is_none() {
         problems.push(
             Problem::at(matches.referenced, path, "the match has no condition")
-                .hint("write topics: [\"*\"] for a rule about every job"),
+                .with_hint("write topics: [\"*\"] for a rule about every job"),
         );
     }
     clauses.into()
@@ -105,14 +112,14 @@ fn compile_labels(
 ) {
     if let Some(labels) = &matches.labels {
         let field = format!("{path}.labels");
-        clauses.push(Clause::Labels(each_label(
+        clauses.push(Clause::Labels(compile_each_label(
             &field,
             labels,
             problems,
-            |f, v, p| (v.referenced, word(f, v, p)),
+            |f, v, p| (v.referenced, compile_folded(f, v, p)),
         )));
     }
-    let lists: [(&str, &Option<Labels<List>>, OfLists); 3] = [
+    let lists: [(&str, &Option<Labels<List>>, LabelListClause); 3] = [
         ("label_in", &matches.label_in, Clause::LabelIn),
         ("label_not_in", &matches.label_not_in, Clause::LabelNotIn),
         (
@@ -124,18 +131,18 @@ fn compile_labels(
     for (name, labels, clause) in lists {
         if let Some(labels) = labels {
             let field = format!("{path}.{name}");
-            let lists = each_label(&field, labels, problems, |f, v, p| {
-                (v.referenced, words(f, v, p))
+            let lists = compile_each_label(&field, labels, problems, |f, v, p| {
+                (v.referenced, compile_folded_list(f, v, p))
             });
             clauses.push(clause(lists));
         }
     }
     if let Some(labels) = &matches.label_allowlist {
-        warn_of_allowlist(&format!("{path}.label_allowlist"), labels, problems);
+        warn_label_allowlist(&format!("{path}.label_allowlist"), labels, problems);
     }
     if let Some(labels) = &matches.label_threshold {
         let field = format!("{path}.label_threshold");
-        clauses.push(Clause::LabelThreshold(each_label(
+        clauses.push(Clause::LabelThreshold(compile_each_label(
             &field,
             labels,
             problems,
@@ -158,11 +165,12 @@ fn check_no_risk_tags(path: &str, flag: &Spanned<bool>, tags: bool, problems: &m
     if !flag.value {
         problems.push(
             Problem::at(flag.referenced, field, "false says nothing")
-                .hint("leave it out, or list the risk_tags that are meant"),
+                .with_hint("leave it out, or list the risk_tags that are meant"),
         );
     } else if tags {
         let message = "with risk_tags beside it the rule can never match";
-        problems.push(Problem::at(flag.referenced, field, message).hint("keep one of the two"));
+        problems
+            .push(Problem::at(flag.referenced, field, message).with_hint("keep one of the two"));
     }
 }
 
@@ -173,33 +181,34 @@ fn check_actor_types(field: &str, list: &List, problems: &mut Problems) {
             let message = format!("there is no actor type {word:?}");
             problems.push(
                 Problem::at(given.referenced, format!("{field}[{i}]"), message)
-                    .hint(suggest(&word, &ACTOR_TYPES)),
+                    .with_hint(suggest(&word, &ACTOR_TYPES)),
             );
         }
     }
 }
 
 /// Compiles the value of each label with `value`, which also tells its place.
-fn each_label<D, T>(
+fn compile_each_label<D, T>(
     field: &str,
     labels: &Labels<D>,
     problems: &mut Problems,
     value: impl Fn(&str, &D, &mut Problems) -> (Location, T),
 ) -> Box<[(Box<str>, T)]> {
-    check_len(field, labels.value.len(), labels.referenced, problems);
+    check_list_len(field, labels.value.len(), labels.referenced, problems);
     let mut seen = BTreeMap::new();
     labels
         .value
         .iter()
         .take(limits::LIST)
         .map(|(name, given)| {
-            let field = format!("{field}.{}", clip(name));
+            let field = format!("{field}.{}", truncate_key(name));
             let (place, value) = value(&field, given, problems);
-            let folded = fold(name);
-            check_text(&folded, limits::WORD_BYTES, place, &field, problems);
+            let folded = fold_name(name);
+            check_text_len(&folded, limits::WORD_BYTES, place, &field, problems);
             if let Some(other) = seen.insert(folded.clone(), name) {
                 let message = format!("{name:?} and {other:?} are the same label");
-                problems.push(Problem::at(place, field, message).hint("make one entry of them"));
+                problems
+                    .push(Problem::at(place, field, message).with_hint("make one entry of them"));
             }
             (folded.into(), value)
         })
@@ -207,10 +216,10 @@ fn each_label<D, T>(
 }
 
 /// Its name says the opposite of what it does, so whoever writes it is told.
-fn warn_of_allowlist(field: &str, labels: &Labels<List>, problems: &mut Problems) {
+fn warn_label_allowlist(field: &str, labels: &Labels<List>, problems: &mut Problems) {
     let message = "label_allowlist matches a job whose label has a value that is NOT on the list, as it does in Cordum; a job without the label is not meant";
     let hint = "label_not_in says so by its name and means jobs without the label too; label_in is the opposite";
-    let warning = Problem::at(labels.referenced, field, message).hint(hint);
+    let warning = Problem::at(labels.referenced, field, message).with_hint(hint);
     let file = problems.file.clone();
     problems.warn(warning.in_file(&file));
 }
@@ -228,30 +237,32 @@ pub(super) fn compile_mcp(path: &str, mcp: &Spanned<McpDoc>, problems: &mut Prob
     } = &mcp.value;
     let mut one = |name: &str, list: &Option<List>| {
         list.as_ref()
-            .map(|l| words(&format!("{path}.{name}"), l, problems))
+            .map(|l| compile_folded_list(&format!("{path}.{name}"), l, problems))
     };
     let pairs = [
-        Pair {
+        AllowDenyLists {
             allow: one("allow_servers", allow_servers),
             deny: one("deny_servers", deny_servers),
         },
-        Pair {
+        AllowDenyLists {
             allow: one("allow_tools", allow_tools),
             deny: one("deny_tools", deny_tools),
         },
-        Pair {
+        AllowDenyLists {
             allow: one("allow_resources", allow_resources),
             deny: one("deny_resources", deny_resources),
         },
-        Pair {
+        AllowDenyLists {
             allow: one("allow_actions", allow_actions),
             deny: one("deny_actions", deny_actions),
         },
     ];
-    if pairs.iter().all(|p| *p == Pair::default()) {
-        problems.push(Problem::at(mcp.referenced, path, "there is no list").hint(
-            "as in allow_servers: [github]; servers, tools, resources and actions have lists",
-        ));
+    if pairs.iter().all(|p| *p == AllowDenyLists::default()) {
+        problems.push(
+            Problem::at(mcp.referenced, path, "there is no list").with_hint(
+                "as in allow_servers: [github]; servers, tools, resources and actions have lists",
+            ),
+        );
     }
     McpLists(pairs)
 }
@@ -268,7 +279,7 @@ fn compile_when(
             let mut problem = Problem::at(when.referenced, field, error.message);
             problem.hint = error.hint;
             if let Some(offset) = error.offset
-                && let Some((line, column)) = place_of(text, when, offset)
+                && let Some((line, column)) = locate_in_file(text, when, offset)
             {
                 (problem.line, problem.column) = (line, column);
             }
@@ -280,7 +291,7 @@ fn compile_when(
 
 /// Where a byte of an expression stands in the file. The expression may be quoted or
 /// a block of lines, so its line is looked for from where the value begins.
-fn place_of(text: &str, when: &Spanned<String>, offset: usize) -> Option<(u64, u64)> {
+fn locate_in_file(text: &str, when: &Spanned<String>, offset: usize) -> Option<(u64, u64)> {
     let before = when.value.get(..offset)?;
     let start = before.rfind('\n').map_or(0, |at| at + 1);
     let line = when.value.get(start..)?.lines().next()?.trim_end();

@@ -4,12 +4,12 @@
 //! it for "any" or for "none", and in a policy the difference is who may do what.
 
 mod content;
-mod counts;
-mod heads;
 mod matches;
-mod reach;
+mod reachability;
+mod rules;
 mod tenants;
 mod text;
+mod velocity;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,40 +29,43 @@ use crate::problem::{LoadError, Problem, Problems, limits};
 use crate::rule::{Head, Rule};
 use crate::tenants::Tenants;
 use airlock_model::reads::{Field, Reads};
-use text::check_text;
+use text::check_text_len;
 
 /// One file: its text and what was read from it.
-pub(crate) struct Part<'a> {
+pub(crate) struct ParsedFile<'a> {
     pub(crate) source: Source<'a>,
     pub(crate) document: Document,
 }
 
 /// The ids seen so far, and where.
-type Seen<'a> = HashMap<&'a str, (&'a str, u64)>;
+type SeenIds<'a> = HashMap<&'a str, (&'a str, u64)>;
 
 /// Compiles what can be compiled and notes the rest. The policy is worth something
 /// only when no problem was noted, which the caller sees to.
-pub(crate) fn compile(parts: &[Part<'_>], problems: &mut Problems) -> Result<Policy, LoadError> {
+pub(crate) fn compile_policy(
+    parts: &[ParsedFile<'_>],
+    problems: &mut Problems,
+) -> Result<Policy, LoadError> {
     let mut rules = Vec::new();
     let mut content = Vec::new();
     let mut tenants = Tenants::default();
-    let mut seen = Seen::new();
+    let mut seen = SeenIds::new();
     for part in parts {
         part.source.name.clone_into(&mut problems.file);
-        check_top(part, problems);
-        tenants::compile(part, &mut tenants, problems);
+        check_top_level_fields(part, problems);
+        tenants::compile_tenants(part, &mut tenants, problems);
         compile_rules(part, &mut rules, &mut seen, problems);
-        content::compile(part, &mut content, &mut seen, problems);
+        content::compile_content_rules(part, &mut content, &mut seen, problems);
     }
-    check_counts(&rules, &content, problems);
-    let scalars = Scalars::of(parts);
-    let snapshot = snapshot(parts, &scalars)?;
+    check_rule_counts(&rules, &content, problems);
+    let scalars = PolicyDefaults::from_files(parts);
+    let snapshot = hash_snapshot(parts, &scalars)?;
     if problems.is_clean() {
-        reach::warn(&rules, &scalars, problems);
-        counts::warn(&rules, problems);
+        reachability::warn_unreachable_or_catch_all(&rules, &scalars, problems);
+        velocity::warn_shared_counts(&rules, problems);
     }
-    let base_reads = base_reads(&tenants, &content);
-    let all_reads = spread_reads(&mut rules, &base_reads);
+    let base_reads = collect_base_reads(&tenants, &content);
+    let all_reads = accumulate_rule_reads(&mut rules, &base_reads);
     let default_reason = format!(
         "{} by default: no rule matches",
         scalars.default_decision.participle()
@@ -85,15 +88,15 @@ pub(crate) fn compile(parts: &[Part<'_>], problems: &mut Problems) -> Result<Pol
 
 /// What is said once for the whole policy.
 #[derive(Serialize)]
-struct Scalars<'a> {
+struct PolicyDefaults<'a> {
     default_decision: Decision,
     default_tenant: &'a str,
     fail_mode: FailMode,
 }
 
-impl<'a> Scalars<'a> {
+impl<'a> PolicyDefaults<'a> {
     /// The first file that says it; one that is not enforced only if no other does.
-    fn of(parts: &'a [Part<'a>]) -> Self {
+    fn from_files(parts: &'a [ParsedFile<'a>]) -> Self {
         let enforced = parts.iter().filter(|p| p.document.enforce);
         let others = parts.iter().filter(|p| !p.document.enforce);
         let documents: Vec<&Document> = enforced.chain(others).map(|p| &p.document).collect();
@@ -114,7 +117,7 @@ impl<'a> Scalars<'a> {
     }
 }
 
-fn check_top(part: &Part<'_>, problems: &mut Problems) {
+fn check_top_level_fields(part: &ParsedFile<'_>, problems: &mut Problems) {
     let Document {
         version,
         default_decision,
@@ -122,11 +125,14 @@ fn check_top(part: &Part<'_>, problems: &mut Problems) {
         ..
     } = &part.document;
     if !version.value.is_known() {
-        let message = format!("version {} is not known", text::clip(&version.value.0));
-        problems.push(Problem::at(version.referenced, "version", message).hint("write 1"));
+        let message = format!(
+            "version {} is not known",
+            text::truncate_key(&version.value.0)
+        );
+        problems.push(Problem::at(version.referenced, "version", message).with_hint("write 1"));
     }
     if let Some(tenant) = default_tenant {
-        check_text(
+        check_text_len(
             tenant.value.trim(),
             limits::WORD_BYTES,
             tenant.referenced,
@@ -141,17 +147,18 @@ fn check_top(part: &Part<'_>, problems: &mut Problems) {
                 let message = format!("{} cannot be the default", decision.value);
                 let hint =
                     "write allow or deny, and a last rule with topics: [\"*\"] for anything else";
-                problems
-                    .push(Problem::at(decision.referenced, "default_decision", message).hint(hint));
+                problems.push(
+                    Problem::at(decision.referenced, "default_decision", message).with_hint(hint),
+                );
             }
         }
     }
 }
 
 fn compile_rules<'a>(
-    part: &'a Part<'_>,
+    part: &'a ParsedFile<'_>,
     rules: &mut Vec<Rule>,
-    seen: &mut Seen<'a>,
+    seen: &mut SeenIds<'a>,
     problems: &mut Problems,
 ) {
     for (i, rule) in part.document.rules.iter().enumerate() {
@@ -161,22 +168,28 @@ fn compile_rules<'a>(
             return;
         }
         let path = format!("rules[{i}]");
-        rules.push(heads::rule(part, &path, &rule.value, seen, problems));
+        rules.push(rules::compile_rule(
+            part,
+            &path,
+            &rule.value,
+            seen,
+            problems,
+        ));
     }
 }
 
 /// Notes an id that is taken.
-fn check_id<'a>(
-    part: &'a Part<'_>,
+fn check_rule_id<'a>(
+    part: &'a ParsedFile<'_>,
     path: &str,
     id: &'a Spanned<String>,
-    seen: &mut Seen<'a>,
+    seen: &mut SeenIds<'a>,
     problems: &mut Problems,
 ) {
     let field = format!("{path}.id");
     let place = id.referenced;
     let id = id.value.trim();
-    check_text(id, limits::WORD_BYTES, place, &field, problems);
+    check_text_len(id, limits::WORD_BYTES, place, &field, problems);
     if let Some((file, line)) = seen.insert(id, (part.source.name, place.line())) {
         let of = if file.is_empty() || file == part.source.name {
             String::new()
@@ -184,11 +197,13 @@ fn check_id<'a>(
             format!(" of {file}")
         };
         let message = format!("the id {id:?} is already used on line {line}{of}");
-        problems.push(Problem::at(place, field, message).hint("every rule needs an id of its own"));
+        problems.push(
+            Problem::at(place, field, message).with_hint("every rule needs an id of its own"),
+        );
     }
 }
 
-fn check_counts(rules: &[Rule], content: &[ContentRule], problems: &mut Problems) {
+fn check_rule_counts(rules: &[Rule], content: &[ContentRule], problems: &mut Problems) {
     let counting = rules.iter().filter(|r| r.velocity.is_some());
     if let Some(rule) = counting.clone().nth(limits::VELOCITY_RULES) {
         rule.head.place.file.as_ref().clone_into(&mut problems.file);
@@ -211,24 +226,26 @@ fn check_counts(rules: &[Rule], content: &[ContentRule], problems: &mut Problems
 }
 
 /// What is read whichever rule decides.
-fn base_reads(tenants: &Tenants, content: &[ContentRule]) -> Arc<Reads> {
+fn collect_base_reads(tenants: &Tenants, content: &[ContentRule]) -> Arc<Reads> {
     let mut reads = Reads::default();
-    reads.add(Field::Topic);
-    reads.add(Field::Tenant);
-    tenants.note_reads(&mut reads);
-    content.iter().for_each(|r| r.head.note_reads(&mut reads));
+    reads.add_field(Field::Topic);
+    reads.add_field(Field::Tenant);
+    tenants.collect_reads(&mut reads);
+    content
+        .iter()
+        .for_each(|r| r.head.collect_reads(&mut reads));
     Arc::new(reads)
 }
 
 /// Gives each rule what it and all before it read, and returns what all of them do.
 /// Most rules read nothing new, so there are few different sets.
-fn spread_reads(rules: &mut [Rule], base: &Arc<Reads>) -> Arc<Reads> {
+fn accumulate_rule_reads(rules: &mut [Rule], base: &Arc<Reads>) -> Arc<Reads> {
     let mut so_far = base.clone();
     for rule in rules {
         let mut reads = Reads::clone(&so_far);
-        rule.head.note_reads(&mut reads);
+        rule.head.collect_reads(&mut reads);
         if let Some(velocity) = &rule.velocity {
-            velocity.note_reads(&mut reads);
+            velocity.collect_reads(&mut reads);
         }
         if reads != *so_far {
             so_far = Arc::new(reads);
@@ -241,13 +258,16 @@ fn spread_reads(rules: &mut [Rule], base: &Arc<Reads>) -> Arc<Reads> {
 /// The content that the snapshot names.
 #[derive(Serialize)]
 struct Canonical<'a> {
-    scalars: &'a Scalars<'a>,
+    scalars: &'a PolicyDefaults<'a>,
     tenants: Vec<(bool, &'a str, &'a TenantDoc)>,
     rules: Vec<(bool, &'a RuleDoc)>,
     content_rules: Vec<(bool, &'a ContentDoc)>,
 }
 
-fn snapshot(parts: &[Part<'_>], scalars: &Scalars<'_>) -> Result<String, LoadError> {
+fn hash_snapshot(
+    parts: &[ParsedFile<'_>],
+    scalars: &PolicyDefaults<'_>,
+) -> Result<String, LoadError> {
     let documents = || parts.iter().map(|p| (p.document.enforce, &p.document));
     let canonical = Canonical {
         scalars,
@@ -270,14 +290,14 @@ fn snapshot(parts: &[Part<'_>], scalars: &Scalars<'_>) -> Result<String, LoadErr
             })
             .collect(),
     };
-    hash(&canonical, 8).map_err(|e| {
+    canonical_hash(&canonical, 8).map_err(|e| {
         let message = format!("no canonical form: {e}");
         Problem::at(Location::UNKNOWN, "", message).into()
     })
 }
 
 /// The name of a content: so many bytes of the hash of its canonical form.
-fn hash(content: &impl Serialize, bytes: usize) -> Result<String, serde_json::Error> {
+fn canonical_hash(content: &impl Serialize, bytes: usize) -> Result<String, serde_json::Error> {
     let digest = Sha256::digest(serde_json::to_vec(content)?);
     let hex: String = digest
         .iter()
@@ -289,14 +309,14 @@ fn hash(content: &impl Serialize, bytes: usize) -> Result<String, serde_json::Er
 
 /// Whether a head lets every job through that another one does: used by the check
 /// for rules that can never match.
-fn covers(wide: &Head, narrow: &Head) -> bool {
+fn head_covers(wide: &Head, narrow: &Head) -> bool {
     let elsewhere = narrow
         .clauses
         .iter()
         .any(|c| matches!(c, Clause::Topics(_)));
     wide.clauses.iter().all(|w| {
         // Every topic begins with `job.`, unless a rule says that it is about others.
-        let always = w.always() && !(elsewhere && matches!(w, Clause::Topics(_)));
+        let always = w.is_always_true() && !(elsewhere && matches!(w, Clause::Topics(_)));
         always || narrow.clauses.iter().any(|n| w.covers(n))
     })
 }

@@ -6,8 +6,8 @@ use cel::common::ast::{CallExpr, ComprehensionExpr, Expr, LiteralValue, operator
 
 use super::WhenError;
 use super::pattern::{self, Pattern};
-use super::shape::{gives_bool, may_be_list, measure};
-use super::vars::{MCP, NAMES};
+use super::shape::{check_size, may_be_list, yields_bool};
+use super::vars::{MCP_FIELDS, VARIABLES};
 use crate::problem::limits;
 use airlock_model::reads::Reads;
 use airlock_model::text::fold_name;
@@ -15,7 +15,7 @@ use airlock_settings::hint::{nearest, suggest};
 
 /// What was learnt on the way.
 #[derive(Default)]
-pub(super) struct Checked {
+pub(super) struct CheckedExpr {
     pub(super) patterns: Vec<Pattern>,
     pub(super) reads: Reads,
 }
@@ -61,18 +61,21 @@ const OPERATORS: [&str; 19] = [
     operators::IN,
 ];
 
-pub(super) fn check(expr: &mut IdedExpr, source: &str) -> Result<Checked, WhenError> {
-    measure(expr)?;
-    let mut walk = Walk {
+pub(super) fn check_expression(
+    expr: &mut IdedExpr,
+    source: &str,
+) -> Result<CheckedExpr, WhenError> {
+    check_size(expr)?;
+    let mut walk = ExprVisitor {
         source,
-        checked: Checked::default(),
+        checked: CheckedExpr::default(),
         loops: None,
     };
     walk.visit(expr)?;
-    if !gives_bool(&expr.expr) {
+    if !yields_bool(&expr.expr) {
         return Err(
             WhenError::new("the expression gives neither true nor false")
-                .hint("compare something, as in topic == 'job.a'"),
+                .with_hint("compare something, as in topic == 'job.a'"),
         );
     }
     Ok(walk.checked)
@@ -88,31 +91,31 @@ enum Member {
 
 /// One label as a variable of its own, so that asking about it makes no map of all.
 fn label_variable(label: &str) -> Expr {
-    Expr::Ident(format!("{}{label}", super::LABEL))
+    Expr::Ident(format!("{}{label}", super::LABEL_PREFIX))
 }
 
-struct Walk<'a> {
+struct ExprVisitor<'a> {
     source: &'a str,
-    checked: Checked,
+    checked: CheckedExpr,
     /// The names of the loop we are in: its variables and its accumulator.
     loops: Option<Vec<String>>,
 }
 
-impl Walk<'_> {
+impl ExprVisitor<'_> {
     fn visit(&mut self, expr: &mut IdedExpr) -> Result<(), WhenError> {
         match &mut expr.expr {
             Expr::Unspecified => Err(WhenError::new("the expression cannot be read")),
             Expr::Literal(_) => Ok(()),
-            Expr::Ident(name) => self.name(name),
+            Expr::Ident(name) => self.visit_variable(name),
             Expr::List(list) => {
-                self.bounded_list(list.elements.len())?;
+                self.check_list_len(list.elements.len())?;
                 list.elements.iter_mut().try_for_each(|e| self.visit(e))
             }
             Expr::Select(select) => {
                 let Expr::Ident(name) = &select.operand.expr else {
                     return self.visit(&mut select.operand);
                 };
-                match self.member(name, &select.field)? {
+                match self.visit_member(name, &select.field)? {
                     // Whether it is there is asked of the map.
                     Member::Label(label) if select.test => {
                         if name == "labels" {
@@ -131,15 +134,15 @@ impl Walk<'_> {
                 // `labels['x']` is `labels.x`.
                 if call.func_name == operators::INDEX
                     && let [of, key] = call.args.as_slice()
-                    && let (Expr::Ident(of), Some(key)) = (&of.expr, literal(key))
-                    && let Member::Label(label) = self.member(of, key)?
+                    && let (Expr::Ident(of), Some(key)) = (&of.expr, as_string_literal(key))
+                    && let Member::Label(label) = self.visit_member(of, key)?
                 {
                     expr.expr = label_variable(&label);
                     return Ok(());
                 }
-                self.call(call)
+                self.visit_call(call)
             }
-            Expr::Comprehension(c) => self.comprehension(c),
+            Expr::Comprehension(c) => self.visit_comprehension(c),
             Expr::Map(_) | Expr::Struct(_) => {
                 Err(WhenError::new("an expression cannot make maps or messages"))
             }
@@ -147,8 +150,8 @@ impl Walk<'_> {
     }
 
     /// Notes what `labels.x`, `mcp.x` and `budget.x` read.
-    fn member(&mut self, name: &str, field: &str) -> Result<Member, WhenError> {
-        if self.bound(name) {
+    fn visit_member(&mut self, name: &str, field: &str) -> Result<Member, WhenError> {
+        if self.is_loop_variable(name) {
             return Ok(Member::Other);
         }
         match name {
@@ -158,8 +161,8 @@ impl Walk<'_> {
                 Ok(Member::Label(label))
             }
             "mcp" => {
-                let Some((_, label)) = MCP.iter().find(|(f, _)| *f == field) else {
-                    return Err(self.no_field(name, field, &MCP.map(|(f, _)| f)));
+                let Some((_, label)) = MCP_FIELDS.iter().find(|(f, _)| *f == field) else {
+                    return Err(self.unknown_field_error(name, field, &MCP_FIELDS.map(|(f, _)| f)));
                 };
                 self.checked.reads.add_label(label);
                 Ok(Member::Label((*label).to_owned()))
@@ -172,7 +175,7 @@ impl Walk<'_> {
                     "deadline_ms",
                 ];
                 if !fields.contains(&field) {
-                    return Err(self.no_field(name, field, &fields));
+                    return Err(self.unknown_field_error(name, field, &fields));
                 }
                 Ok(Member::Other)
             }
@@ -180,32 +183,32 @@ impl Walk<'_> {
         }
     }
 
-    fn no_field(&self, name: &str, field: &str, known: &[&str]) -> WhenError {
+    fn unknown_field_error(&self, name: &str, field: &str, known: &[&str]) -> WhenError {
         WhenError::new(format!("{name} has no field {field:?}"))
-            .hint(suggest(field, known))
-            .at(word_at(self.source, field))
+            .with_hint(suggest(field, known))
+            .with_offset(find_word(self.source, field))
     }
 
-    fn bound(&self, name: &str) -> bool {
+    fn is_loop_variable(&self, name: &str) -> bool {
         self.loops
             .as_ref()
             .is_some_and(|names| names.iter().any(|n| n == name))
     }
 
     /// A variable on its own.
-    fn name(&mut self, name: &str) -> Result<(), WhenError> {
-        if self.bound(name) {
+    fn visit_variable(&mut self, name: &str) -> Result<(), WhenError> {
+        if self.is_loop_variable(name) {
             return Ok(());
         }
-        let Some((_, field)) = NAMES.iter().find(|(n, _)| *n == name) else {
-            let names = NAMES.map(|(n, _)| n);
+        let Some((_, field)) = VARIABLES.iter().find(|(n, _)| *n == name) else {
+            let names = VARIABLES.map(|(n, _)| n);
             return Err(WhenError::new(format!("there is no {name:?}"))
-                .hint(suggest(name, &names))
-                .at(word_at(self.source, name)));
+                .with_hint(suggest(name, &names))
+                .with_offset(find_word(self.source, name)));
         };
         match field {
-            Some(field) => self.checked.reads.add(*field),
-            None if name == "mcp" => MCP
+            Some(field) => self.checked.reads.add_field(*field),
+            None if name == "mcp" => MCP_FIELDS
                 .iter()
                 .for_each(|(_, l)| self.checked.reads.add_label(l)),
             None => self.checked.reads.add_all_labels(),
@@ -213,21 +216,21 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn call(&mut self, call: &mut CallExpr) -> Result<(), WhenError> {
+    fn visit_call(&mut self, call: &mut CallExpr) -> Result<(), WhenError> {
         let name = call.func_name.as_str();
         let known = OPERATORS.contains(&name) || FUNCTIONS.contains(&name);
         if !known {
-            return Err(self.no_function(name));
+            return Err(self.unknown_function_error(name));
         }
         if name == "matches" {
-            return self.matches(call);
+            return self.compile_matches_call(call);
         }
         // `'x' in labels` reads one label.
         if name == operators::IN
             && let [key, of] = call.args.as_mut_slice()
-            && let (Expr::Ident(of), Some(written)) = (&of.expr, literal(key))
+            && let (Expr::Ident(of), Some(written)) = (&of.expr, as_string_literal(key))
             && of == "labels"
-            && !self.bound(of)
+            && !self.is_loop_variable(of)
         {
             let label = fold_name(written);
             self.checked.reads.add_label(&label);
@@ -243,7 +246,7 @@ impl Walk<'_> {
         call.args.iter_mut().try_for_each(|a| self.visit(a))
     }
 
-    fn no_function(&self, name: &str) -> WhenError {
+    fn unknown_function_error(&self, name: &str) -> WhenError {
         let all: Vec<&str> = FUNCTIONS.iter().chain(&MACROS).copied().collect();
         let hint = if MACROS.contains(&name) {
             format!("{name} is used as in risk_tags.exists(t, t == 'x') or has(labels.x)")
@@ -254,28 +257,28 @@ impl Walk<'_> {
             }
         };
         WhenError::new(format!("there is no function {name:?}"))
-            .hint(hint)
-            .at(word_at(self.source, name))
+            .with_hint(hint)
+            .with_offset(find_word(self.source, name))
     }
 
     /// Compiles the pattern and lets the call name it.
-    fn matches(&mut self, call: &mut CallExpr) -> Result<(), WhenError> {
-        let at = word_at(self.source, "matches");
+    fn compile_matches_call(&mut self, call: &mut CallExpr) -> Result<(), WhenError> {
+        let at = find_word(self.source, "matches");
         let (mut text, pattern) = match (call.target.take(), call.args.as_mut_slice()) {
             (Some(target), [pattern]) => (*target, std::mem::take(pattern)),
             (None, [text, pattern]) => (std::mem::take(text), std::mem::take(pattern)),
             _ => {
                 return Err(WhenError::new("matches takes a text and a pattern")
-                    .hint("as in labels.env.matches('^prod')")
-                    .at(at));
+                    .with_hint("as in labels.env.matches('^prod')")
+                    .with_offset(at));
             }
         };
-        let Some(source) = literal(&pattern) else {
+        let Some(source) = as_string_literal(&pattern) else {
             return Err(WhenError::new("the pattern of matches must be written out")
-                .hint("as in labels.env.matches('^prod')")
-                .at(at));
+                .with_hint("as in labels.env.matches('^prod')")
+                .with_offset(at));
         };
-        let compiled = Pattern::compile(source).map_err(|e| WhenError::new(e).at(at))?;
+        let compiled = Pattern::compile(source).map_err(|e| WhenError::new(e).with_offset(at))?;
         self.visit(&mut text)?;
         let name = format!("{}{}", pattern::PREFIX, self.checked.patterns.len());
         self.checked.patterns.push(compiled);
@@ -291,10 +294,10 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn comprehension(&mut self, c: &mut ComprehensionExpr) -> Result<(), WhenError> {
+    fn visit_comprehension(&mut self, c: &mut ComprehensionExpr) -> Result<(), WhenError> {
         if self.loops.is_some() {
             return Err(WhenError::new("a loop cannot stand inside a loop")
-                .hint("write one of them as a list in the match, or as a second rule"));
+                .with_hint("write one of them as a list in the match, or as a second rule"));
         }
         let range = match &c.iter_range.expr {
             Expr::Ident(name) => {
@@ -309,10 +312,10 @@ impl Walk<'_> {
             ));
         }
         let own = std::iter::once(&c.iter_var).chain(&c.iter_var2);
-        if let Some(taken) = own.clone().find(|v| NAMES.iter().any(|(n, _)| n == v)) {
+        if let Some(taken) = own.clone().find(|v| VARIABLES.iter().any(|(n, _)| n == v)) {
             return Err(
                 WhenError::new(format!("{taken:?} is the name of something else"))
-                    .hint("give the loop's variable another name"),
+                    .with_hint("give the loop's variable another name"),
             );
         }
         self.visit(&mut c.iter_range)?;
@@ -350,7 +353,7 @@ impl Walk<'_> {
         }
     }
 
-    fn bounded_list(&self, len: usize) -> Result<(), WhenError> {
+    fn check_list_len(&self, len: usize) -> Result<(), WhenError> {
         if len > limits::WHEN_NODES {
             return Err(WhenError::new(format!(
                 "a list of {len} entries; at most {} are allowed",
@@ -361,7 +364,7 @@ impl Walk<'_> {
     }
 }
 
-fn literal(expr: &IdedExpr) -> Option<&str> {
+fn as_string_literal(expr: &IdedExpr) -> Option<&str> {
     match &expr.expr {
         Expr::Literal(LiteralValue::String(text)) => Some(text.inner()),
         _ => None,
@@ -370,7 +373,7 @@ fn literal(expr: &IdedExpr) -> Option<&str> {
 
 /// Where a word stands in the expression. The parser keeps no places of what it could
 /// read, so this is the first time the word occurs on its own.
-pub(super) fn word_at(source: &str, word: &str) -> Option<usize> {
+pub(super) fn find_word(source: &str, word: &str) -> Option<usize> {
     let part = |c: char| c.is_alphanumeric() || c == '_';
     source.match_indices(word).map(|(at, _)| at).find(|at| {
         let before = source[..*at].chars().next_back().is_none_or(|c| !part(c));

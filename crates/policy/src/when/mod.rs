@@ -27,25 +27,25 @@ use cel::context::VariableResolver;
 use cel::parser::PrattParser;
 use cel::{Context, Env, ExecutionError, IdedExpr, Value};
 
-pub(crate) use pattern::regex_text;
-pub(crate) use vars::{MCP, Vars};
+pub(crate) use pattern::regex_error_text;
+pub(crate) use vars::{MCP_FIELDS, Vars};
 
 use crate::problem::limits;
 use airlock_model::reads::Reads;
 use pattern::Pattern;
 
 /// The functions there are. Which of them may be called is for `check.rs`.
-static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
+static CEL_ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
     let mut env = Env::stdlib();
     // Neither can fail: the names are free. Were one missing, calling it would fail,
     // and a failing expression is on the safe side.
     let _ = env.add_extension(cel::extensions::strings);
-    let _ = pattern::add_to(&mut env);
+    let _ = pattern::register_matches(&mut env);
     Arc::new(env)
 });
 
 /// How the variables begin that stand for one label. No expression can spell it.
-const LABEL: &str = "@label.";
+const LABEL_PREFIX: &str = "@label.";
 
 /// Why it cannot be said whether an expression holds.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl fmt::Display for Failure {
             Self::NotBool => f.write_str("the expression gives neither true nor false"),
             Self::Error(error) => {
                 if let ExecutionError::UndeclaredReference(name) = &**error {
-                    let label = name.strip_prefix(LABEL).unwrap_or(name);
+                    let label = name.strip_prefix(LABEL_PREFIX).unwrap_or(name);
                     write!(f, "there is no label {label:?}")
                 } else {
                     write!(f, "{error}")
@@ -96,12 +96,12 @@ impl WhenError {
         }
     }
 
-    fn hint(mut self, hint: impl Into<String>) -> Self {
+    fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    fn at(mut self, offset: Option<usize>) -> Self {
+    fn with_offset(mut self, offset: Option<usize>) -> Self {
         self.offset = offset;
         self
     }
@@ -110,7 +110,7 @@ impl WhenError {
 impl When {
     pub(crate) fn compile(source: &str) -> Result<Self, WhenError> {
         if source.trim().is_empty() {
-            return Err(WhenError::new("the expression is empty").hint("leave it out"));
+            return Err(WhenError::new("the expression is empty").with_hint("leave it out"));
         }
         if source.len() > limits::WHEN_BYTES {
             return Err(WhenError::new(format!(
@@ -120,14 +120,14 @@ impl When {
             )));
         }
         let when = Self::compile_untyped(source)?;
-        types::check(&when.expr, source)?;
+        types::check_types(&when.expr, source)?;
         Ok(when)
     }
 
     /// Without looking at what kinds of values meet.
     fn compile_untyped(source: &str) -> Result<Self, WhenError> {
-        let mut expr = parse(source)?;
-        let checked = check::check(&mut expr, source)?;
+        let mut expr = parse_expression(source)?;
+        let checked = check::check_expression(&mut expr, source)?;
         Ok(Self {
             source: source.trim().into(),
             expr,
@@ -142,7 +142,7 @@ impl When {
             vars,
             patterns: &self.patterns,
         };
-        let mut context = Context::with_env(ENV.clone());
+        let mut context = Context::with_env(CEL_ENV.clone());
         context.set_variable_resolver(&scope);
         match Value::resolve_val(&self.expr, &context) {
             Ok(value) => value
@@ -154,7 +154,7 @@ impl When {
     }
 
     /// Whether it is `true` and nothing else.
-    pub(crate) fn is_true(&self) -> bool {
+    pub(crate) fn is_literal_true(&self) -> bool {
         matches!(&self.expr.expr, Expr::Literal(LiteralValue::Boolean(b)) if *b.inner())
     }
 
@@ -192,12 +192,12 @@ impl VariableResolver for Scope<'_, '_> {
                 let pattern = self.patterns.get(number.parse::<usize>().ok()?)?;
                 Some(CowVal::Borrowed(pattern))
             }
-            None => self.vars.value(variable),
+            None => self.vars.variable_value(variable),
         }
     }
 }
 
-fn parse(source: &str) -> Result<IdedExpr, WhenError> {
+fn parse_expression(source: &str) -> Result<IdedExpr, WhenError> {
     let depth = u16::try_from(limits::WHEN_DEPTH).unwrap_or(u16::MAX);
     let parser = PrattParser::new()
         .max_recursion_depth(depth)
@@ -215,10 +215,11 @@ fn parse(source: &str) -> Result<IdedExpr, WhenError> {
             .msg
             .strip_prefix("Syntax error: ")
             .unwrap_or(&first.msg);
-        let offset = offset_of(source, first.pos);
-        let error = WhenError::new(format!("the expression cannot be read: {text}")).at(offset);
+        let offset = byte_offset(source, first.pos);
+        let error =
+            WhenError::new(format!("the expression cannot be read: {text}")).with_offset(offset);
         if text.contains("'=' expecting") {
-            error.hint("write == to compare")
+            error.with_hint("write == to compare")
         } else {
             error
         }
@@ -226,7 +227,7 @@ fn parse(source: &str) -> Result<IdedExpr, WhenError> {
 }
 
 /// The byte at a line and column, both counted from 1.
-fn offset_of(source: &str, (line, column): (isize, isize)) -> Option<usize> {
+fn byte_offset(source: &str, (line, column): (isize, isize)) -> Option<usize> {
     let line = usize::try_from(line).ok()?.checked_sub(1)?;
     let column = usize::try_from(column).ok()?.checked_sub(1)?;
     let start: usize = source.split_inclusive('\n').take(line).map(str::len).sum();

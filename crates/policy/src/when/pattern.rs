@@ -26,12 +26,12 @@ pub(super) struct Pattern(Arc<Regex>);
 
 impl Pattern {
     pub(super) fn compile(pattern: &str) -> Result<Self, String> {
-        regex(pattern).map(|r| Self(Arc::new(r)))
+        compile_regex(pattern).map(|r| Self(Arc::new(r)))
     }
 }
 
 /// A bounded regular expression; the error is in words.
-fn regex(pattern: &str) -> Result<Regex, String> {
+fn compile_regex(pattern: &str) -> Result<Regex, String> {
     if pattern.len() > limits::PATTERN_BYTES {
         return Err(format!(
             "the pattern is {} bytes long; at most {} are allowed",
@@ -44,11 +44,11 @@ fn regex(pattern: &str) -> Result<Regex, String> {
         .dfa_size_limit(limits::PATTERN_COMPILED)
         .nest_limit(50)
         .build()
-        .map_err(|e| regex_text(&e))
+        .map_err(|e| regex_error_text(&e))
 }
 
 /// The last line of a regex error says what is wrong; those above draw it.
-pub(crate) fn regex_text(error: &regex::Error) -> String {
+pub(crate) fn regex_error_text(error: &regex::Error) -> String {
     let text = error.to_string();
     let last = text.lines().last().unwrap_or_default();
     let last = last.strip_prefix("error: ").unwrap_or(last);
@@ -75,16 +75,16 @@ impl Val for Pattern {
 
 impl StaticVal for Pattern {}
 
-pub(super) fn add_to(env: &mut Env) -> Result<(), DeclarationError> {
+pub(super) fn register_matches(env: &mut Env) -> Result<(), DeclarationError> {
     env.add_overload(
         FUNCTION,
         "airlock_matches",
         vec![STRING_TYPE, Type::new_unspecified_type("airlock.pattern")],
-        matches,
+        call_matches,
     )
 }
 
-fn matches<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
+fn call_matches<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
     let text = args.first().and_then(|a| a.downcast_ref::<CelString<'_>>());
     let pattern = args.get(1).and_then(|a| a.downcast_ref::<Pattern>());
     match (text, pattern) {

@@ -9,7 +9,7 @@ use crate::problem::limits;
 
 /// Counts nodes and depth without recursion, because what is too deep to walk must be
 /// found before it is walked.
-pub(super) fn measure(expr: &IdedExpr) -> Result<(), WhenError> {
+pub(super) fn check_size(expr: &IdedExpr) -> Result<(), WhenError> {
     let mut open = vec![(expr, 1_usize)];
     let mut nodes = 0_usize;
     while let Some((expr, depth)) = open.pop() {
@@ -19,17 +19,17 @@ pub(super) fn measure(expr: &IdedExpr) -> Result<(), WhenError> {
                 "the expression nests deeper than {} levels",
                 limits::WHEN_DEPTH
             ))
-            .hint("test membership with `in [...]`, or split the rule"));
+            .with_hint("test membership with `in [...]`, or split the rule"));
         }
         if nodes > limits::WHEN_NODES {
             return Err(WhenError::new(format!(
                 "the expression has more than {} parts",
                 limits::WHEN_NODES
             ))
-            .hint("split the rule, or use the lists of the match"));
+            .with_hint("split the rule, or use the lists of the match"));
         }
         open.extend(
-            children(&expr.expr)
+            child_exprs(&expr.expr)
                 .into_iter()
                 .map(|child| (child, depth + 1)),
         );
@@ -37,7 +37,7 @@ pub(super) fn measure(expr: &IdedExpr) -> Result<(), WhenError> {
     Ok(())
 }
 
-fn children(expr: &Expr) -> Vec<&IdedExpr> {
+fn child_exprs(expr: &Expr) -> Vec<&IdedExpr> {
     match expr {
         Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => Vec::new(),
         Expr::Call(call) => call
@@ -54,13 +54,13 @@ fn children(expr: &Expr) -> Vec<&IdedExpr> {
             &c.result,
         ],
         Expr::List(list) => list.elements.iter().collect(),
-        Expr::Map(map) => entries(map.entries.iter().map(|e| &e.expr)),
+        Expr::Map(map) => entry_exprs(map.entries.iter().map(|e| &e.expr)),
         Expr::Select(select) => vec![&select.operand],
-        Expr::Struct(made) => entries(made.entries.iter().map(|e| &e.expr)),
+        Expr::Struct(made) => entry_exprs(made.entries.iter().map(|e| &e.expr)),
     }
 }
 
-fn entries<'a>(entries: impl Iterator<Item = &'a EntryExpr>) -> Vec<&'a IdedExpr> {
+fn entry_exprs<'a>(entries: impl Iterator<Item = &'a EntryExpr>) -> Vec<&'a IdedExpr> {
     entries
         .flat_map(|entry| match entry {
             EntryExpr::StructField(field) => vec![&field.value],
@@ -90,13 +90,13 @@ pub(super) fn may_be_list(expr: &Expr) -> bool {
 
 /// Whether an expression can be a condition. What only turns out while asking (a
 /// variable of a loop, say) does not come to the top of an expression.
-pub(super) fn gives_bool(expr: &Expr) -> bool {
+pub(super) fn yields_bool(expr: &Expr) -> bool {
     match expr {
         Expr::Literal(LiteralValue::Boolean(_)) => true,
         Expr::Select(select) => select.test,
         Expr::Comprehension(c) => !matches!(c.accu_init.expr, Expr::List(_)),
         Expr::Call(call) => match call.func_name.as_str() {
-            operators::CONDITIONAL => call.args.iter().skip(1).all(|a| gives_bool(&a.expr)),
+            operators::CONDITIONAL => call.args.iter().skip(1).all(|a| yields_bool(&a.expr)),
             operators::LOGICAL_AND
             | operators::LOGICAL_OR
             | operators::LOGICAL_NOT

@@ -12,8 +12,8 @@ use cel::IdedExpr;
 use cel::common::ast::{CallExpr, ComprehensionExpr, Expr, LiteralValue, operators};
 
 use super::WhenError;
-use super::check::word_at;
-use super::{LABEL, pattern};
+use super::check::find_word;
+use super::{LABEL_PREFIX, pattern};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Kind {
@@ -60,7 +60,7 @@ impl Kind {
         }
     }
 
-    fn has_order(&self, other: &Self) -> bool {
+    fn is_comparable_with(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Any, _) | (_, Self::Any) => true,
             (Self::Text, Self::Text) | (Self::Bool, Self::Bool) | (Self::Bytes, Self::Bytes) => {
@@ -71,24 +71,24 @@ impl Kind {
     }
 
     /// What is either of the two.
-    fn or(self, other: Self) -> Self {
+    fn unify(self, other: Self) -> Self {
         if self == other { self } else { Self::Any }
     }
 }
 
 /// Refuses an expression, already walked by `check.rs`, that cannot be evaluated.
-pub(super) fn check(expr: &IdedExpr, source: &str) -> Result<(), WhenError> {
+pub(super) fn check_types(expr: &IdedExpr, source: &str) -> Result<(), WhenError> {
     let mut checker = Checker {
         source,
         bound: Vec::new(),
     };
-    let kind = checker.kind(expr)?;
+    let kind = checker.infer_kind(expr)?;
     match kind {
         Kind::Bool | Kind::Any => Ok(()),
         other => Err(WhenError::new(format!(
             "the expression gives neither true nor false but {other}"
         ))
-        .hint("compare something, as in topic == 'job.a'")),
+        .with_hint("compare something, as in topic == 'job.a'")),
     }
 }
 
@@ -98,10 +98,10 @@ struct Checker<'a> {
     bound: Vec<(String, Kind)>,
 }
 
-type Checked = Result<Kind, WhenError>;
+type KindResult = Result<Kind, WhenError>;
 
 impl Checker<'_> {
-    fn kind(&mut self, expr: &IdedExpr) -> Checked {
+    fn infer_kind(&mut self, expr: &IdedExpr) -> KindResult {
         match &expr.expr {
             Expr::Literal(literal) => Ok(match literal {
                 LiteralValue::Boolean(_) => Kind::Bool,
@@ -112,34 +112,34 @@ impl Checker<'_> {
                 LiteralValue::Bytes(_) => Kind::Bytes,
                 LiteralValue::Null => Kind::Null,
             }),
-            Expr::Ident(name) => Ok(self.name(name)),
+            Expr::Ident(name) => Ok(self.variable_kind(name)),
             Expr::List(list) => {
                 let mut of = None;
                 for element in &list.elements {
-                    let kind = self.kind(element)?;
+                    let kind = self.infer_kind(element)?;
                     of = Some(match of {
                         None => kind,
-                        Some(known) => Kind::or(known, kind),
+                        Some(known) => Kind::unify(known, kind),
                     });
                 }
                 Ok(Kind::List(Box::new(of.unwrap_or(Kind::Any))))
             }
-            Expr::Select(select) => match self.kind(&select.operand)? {
+            Expr::Select(select) => match self.infer_kind(&select.operand)? {
                 Kind::Map(_) | Kind::Any if select.test => Ok(Kind::Bool),
                 Kind::Map(of) => Ok(*of),
                 Kind::Any => Ok(Kind::Any),
-                other => Err(self.wrong(
+                other => Err(self.error_at(
                     &select.operand,
                     format!("{other} has no field {:?}", select.field),
                 )),
             },
-            Expr::Call(call) => self.call(call),
-            Expr::Comprehension(c) => self.comprehension(c),
+            Expr::Call(call) => self.infer_call(call),
+            Expr::Comprehension(c) => self.infer_comprehension(c),
             Expr::Unspecified | Expr::Map(_) | Expr::Struct(_) => Ok(Kind::Any),
         }
     }
 
-    fn name(&self, name: &str) -> Kind {
+    fn variable_kind(&self, name: &str) -> Kind {
         if let Some((_, kind)) = self.bound.iter().find(|(n, _)| n == name) {
             return kind.clone();
         }
@@ -150,76 +150,76 @@ impl Checker<'_> {
             "labels" | "mcp" => Kind::Map(Box::new(Kind::Text)),
             "budget" => Kind::Map(Box::new(Kind::Int)),
             "estimated_cost" => Kind::Double,
-            label if label.starts_with(LABEL) => Kind::Text,
+            label if label.starts_with(LABEL_PREFIX) => Kind::Text,
             _ => Kind::Any,
         }
     }
 
-    fn call(&mut self, call: &CallExpr) -> Checked {
+    fn infer_call(&mut self, call: &CallExpr) -> KindResult {
         let name = call.func_name.as_str();
         match (name, &call.target, call.args.as_slice()) {
             (operators::CONDITIONAL, None, [cond, then, other]) => {
-                self.want_bool(cond)?;
-                Ok(self.kind(then)?.or(self.kind(other)?))
+                self.expect_bool(cond)?;
+                Ok(self.infer_kind(then)?.unify(self.infer_kind(other)?))
             }
             (operators::LOGICAL_AND | operators::LOGICAL_OR, None, [a, b]) => {
-                self.want_bool(a)?;
-                self.want_bool(b)
+                self.expect_bool(a)?;
+                self.expect_bool(b)
             }
-            (operators::LOGICAL_NOT, None, [a]) => self.want_bool(a),
+            (operators::LOGICAL_NOT, None, [a]) => self.expect_bool(a),
             (operators::NOT_STRICTLY_FALSE, None, [_]) => Ok(Kind::Bool),
-            (operators::NEGATE, None, [a]) => match self.kind(a)? {
+            (operators::NEGATE, None, [a]) => match self.infer_kind(a)? {
                 kind @ (Kind::Int | Kind::Double | Kind::Any) => Ok(kind),
-                other => Err(self.wrong(a, format!("{other} has no negative"))),
+                other => Err(self.error_at(a, format!("{other} has no negative"))),
             },
-            (operators::INDEX, None, [of, key]) => self.index(of, key),
-            (operators::IN, None, [a, of]) => self.is_in(a, of),
-            (_, None, [a, b]) if symbol(name).is_some() => self.binary(name, a, b),
-            _ => self.function(call),
+            (operators::INDEX, None, [of, key]) => self.infer_index(of, key),
+            (operators::IN, None, [a, of]) => self.infer_in(a, of),
+            (_, None, [a, b]) if operator_symbol(name).is_some() => self.infer_binary(name, a, b),
+            _ => self.infer_function(call),
         }
     }
 
-    fn want_bool(&mut self, expr: &IdedExpr) -> Checked {
-        match self.kind(expr)? {
+    fn expect_bool(&mut self, expr: &IdedExpr) -> KindResult {
+        match self.infer_kind(expr)? {
             Kind::Bool | Kind::Any => Ok(Kind::Bool),
             other => Err(self
-                .wrong(expr, format!("{other} is neither true nor false"))
-                .hint("compare it with something")),
+                .error_at(expr, format!("{other} is neither true nor false"))
+                .with_hint("compare it with something")),
         }
     }
 
-    fn index(&mut self, of: &IdedExpr, key: &IdedExpr) -> Checked {
-        let (list, index) = (self.kind(of)?, self.kind(key)?);
+    fn infer_index(&mut self, of: &IdedExpr, key: &IdedExpr) -> KindResult {
+        let (list, index) = (self.infer_kind(of)?, self.infer_kind(key)?);
         match (list, index) {
             (Kind::Any, _) => Ok(Kind::Any),
             (Kind::Map(of), Kind::Text | Kind::Any) => Ok(*of),
             (Kind::List(of), Kind::Int | Kind::Uint | Kind::Double | Kind::Any) => Ok(*of),
-            (list, index) => Err(self.wrong(key, format!("{index} is no place in {list}"))),
+            (list, index) => Err(self.error_at(key, format!("{index} is no place in {list}"))),
         }
     }
 
-    fn is_in(&mut self, a: &IdedExpr, of: &IdedExpr) -> Checked {
-        let (kind, list) = (self.kind(a)?, self.kind(of)?);
+    fn infer_in(&mut self, a: &IdedExpr, of: &IdedExpr) -> KindResult {
+        let (kind, list) = (self.infer_kind(a)?, self.infer_kind(of)?);
         let found = match &list {
             Kind::Any => true,
             Kind::List(of) => kind.may_equal(of),
             Kind::Map(_) => kind.may_equal(&Kind::Text),
             Kind::Text => {
                 return Err(self
-                    .wrong(of, "in looks into lists and maps, not into a text")
-                    .hint("write contains, as in topic.contains('x')"));
+                    .error_at(of, "in looks into lists and maps, not into a text")
+                    .with_hint("write contains, as in topic.contains('x')"));
             }
             _ => false,
         };
         if found {
             return Ok(Kind::Bool);
         }
-        Err(self.wrong(a, format!("{kind} is never in {list} of that kind")))
+        Err(self.error_at(a, format!("{kind} is never in {list} of that kind")))
     }
 
-    fn binary(&mut self, name: &str, a: &IdedExpr, b: &IdedExpr) -> Checked {
-        let (left, right) = (self.kind(a)?, self.kind(b)?);
-        let sign = symbol(name).unwrap_or(name);
+    fn infer_binary(&mut self, name: &str, a: &IdedExpr, b: &IdedExpr) -> KindResult {
+        let (left, right) = (self.infer_kind(a)?, self.infer_kind(b)?);
+        let sign = operator_symbol(name).unwrap_or(name);
         let any = left == Kind::Any || right == Kind::Any;
         let gives = match name {
             operators::EQUALS | operators::NOT_EQUALS => {
@@ -228,7 +228,7 @@ impl Checker<'_> {
             operators::LESS
             | operators::LESS_EQUALS
             | operators::GREATER
-            | operators::GREATER_EQUALS => left.has_order(&right).then_some(Kind::Bool),
+            | operators::GREATER_EQUALS => left.is_comparable_with(&right).then_some(Kind::Bool),
             operators::MODULO if any => Some(Kind::Any),
             operators::MODULO => {
                 let fits = left == right && matches!(left, Kind::Int | Kind::Uint);
@@ -236,7 +236,7 @@ impl Checker<'_> {
             }
             _ if any => Some(Kind::Any),
             operators::ADD if matches!((&left, &right), (Kind::List(_), Kind::List(_))) => {
-                Some(left.clone().or(right.clone()))
+                Some(left.clone().unify(right.clone()))
             }
             operators::ADD => {
                 let joins = left.is_number() || matches!(left, Kind::Text | Kind::Bytes);
@@ -249,16 +249,16 @@ impl Checker<'_> {
                 (Expr::Literal(_), _) => a,
                 _ => b,
             };
-            self.wrong(at, unfit(sign, &left, &right))
-                .hint(remedy(&left, &right, a, b))
+            self.error_at(at, mismatch_message(sign, &left, &right))
+                .with_hint(mismatch_hint(&left, &right, a, b))
         })
     }
 
-    fn function(&mut self, call: &CallExpr) -> Checked {
+    fn infer_function(&mut self, call: &CallExpr) -> KindResult {
         let name = call.func_name.as_str();
         let mut all = Vec::with_capacity(call.args.len() + 1);
         for expr in call.target.as_deref().into_iter().chain(&call.args) {
-            all.push((self.kind(expr)?, expr));
+            all.push((self.infer_kind(expr)?, expr));
         }
         let method = call.target.is_some();
         let text = |kind: &Kind| matches!(kind, Kind::Text | Kind::Any);
@@ -314,24 +314,24 @@ impl Checker<'_> {
                 kinds.join(" and ")
             }
         ))
-        .hint(format!("as in {usage}"))
-        .at(word_at(self.source, shown)))
+        .with_hint(format!("as in {usage}"))
+        .with_offset(find_word(self.source, shown)))
     }
 
-    fn comprehension(&mut self, c: &ComprehensionExpr) -> Checked {
-        let range = self.kind(&c.iter_range)?;
+    fn infer_comprehension(&mut self, c: &ComprehensionExpr) -> KindResult {
+        let range = self.infer_kind(&c.iter_range)?;
         let (first, second) = match (range, c.iter_var2.is_some()) {
             (Kind::List(of), false) => (*of, Kind::Any),
             (Kind::List(of), true) => (Kind::Int, *of),
             (Kind::Map(of), _) => (Kind::Text, *of),
             _ => (Kind::Any, Kind::Any),
         };
-        let accu = self.kind(&c.accu_init)?;
+        let accu = self.infer_kind(&c.accu_init)?;
         self.bound = vec![(c.iter_var.clone(), first)];
         self.bound
             .extend(c.iter_var2.clone().map(|name| (name, second)));
         self.bound.push((c.accu_var.clone(), accu));
-        let step = self.kind(&c.loop_step);
+        let step = self.infer_kind(&c.loop_step);
         let result = step.and_then(|step| {
             // What the loop has made by its end; `map` and `filter` tell of what kind.
             if let Some(accu) = self.bound.last_mut() {
@@ -340,18 +340,18 @@ impl Checker<'_> {
                     made => made,
                 };
             }
-            self.kind(&c.result)
+            self.infer_kind(&c.result)
         });
         self.bound.clear();
         result
     }
 
-    fn wrong(&self, expr: &IdedExpr, message: impl Into<String>) -> WhenError {
-        WhenError::new(message).at(place(expr, self.source))
+    fn error_at(&self, expr: &IdedExpr, message: impl Into<String>) -> WhenError {
+        WhenError::new(message).with_offset(find_offset(expr, self.source))
     }
 }
 
-fn symbol(operator: &str) -> Option<&'static str> {
+fn operator_symbol(operator: &str) -> Option<&'static str> {
     Some(match operator {
         operators::EQUALS => "==",
         operators::NOT_EQUALS => "!=",
@@ -368,7 +368,7 @@ fn symbol(operator: &str) -> Option<&'static str> {
     })
 }
 
-fn unfit(sign: &str, left: &Kind, right: &Kind) -> String {
+fn mismatch_message(sign: &str, left: &Kind, right: &Kind) -> String {
     match sign {
         "==" | "!=" => format!("{left} is never equal to {right}"),
         "<" | "<=" | ">" | ">=" => format!("{left} and {right} cannot be compared with {sign}"),
@@ -377,7 +377,7 @@ fn unfit(sign: &str, left: &Kind, right: &Kind) -> String {
 }
 
 /// What was probably meant.
-fn remedy(left: &Kind, right: &Kind, a: &IdedExpr, b: &IdedExpr) -> String {
+fn mismatch_hint(left: &Kind, right: &Kind, a: &IdedExpr, b: &IdedExpr) -> String {
     let quoted = [a, b].into_iter().find_map(|e| match &e.expr {
         Expr::Literal(LiteralValue::String(text)) => {
             let text = text.inner().trim();
@@ -402,27 +402,27 @@ fn remedy(left: &Kind, right: &Kind, a: &IdedExpr, b: &IdedExpr) -> String {
 }
 
 /// Where a part stands. The parser keeps no places, so this is where its first word does.
-fn place(expr: &IdedExpr, source: &str) -> Option<usize> {
+fn find_offset(expr: &IdedExpr, source: &str) -> Option<usize> {
     match &expr.expr {
         Expr::Ident(name) => {
-            let name = name.strip_prefix(LABEL).unwrap_or(name);
-            word_at(source, name)
+            let name = name.strip_prefix(LABEL_PREFIX).unwrap_or(name);
+            find_word(source, name)
         }
-        Expr::Select(select) => place(&select.operand, source),
+        Expr::Select(select) => find_offset(&select.operand, source),
         Expr::Call(call) => {
-            let named = word_at(source, &call.func_name);
+            let named = find_word(source, &call.func_name);
             let mut parts = call.target.as_deref().into_iter().chain(&call.args);
-            named.or_else(|| parts.find_map(|p| place(p, source)))
+            named.or_else(|| parts.find_map(|p| find_offset(p, source)))
         }
         Expr::Literal(LiteralValue::String(text)) => ['"', '\''].into_iter().find_map(|quote| {
             let written = format!("{quote}{}{quote}", text.inner());
             source.find(&written)
         }),
-        Expr::Literal(LiteralValue::Int(n)) => word_at(source, &n.inner().to_string()),
-        Expr::Literal(LiteralValue::Boolean(b)) => word_at(source, &b.inner().to_string()),
-        Expr::Literal(LiteralValue::Null) => word_at(source, "null"),
-        Expr::List(list) => list.elements.iter().find_map(|e| place(e, source)),
-        Expr::Comprehension(c) => place(&c.iter_range, source),
+        Expr::Literal(LiteralValue::Int(n)) => find_word(source, &n.inner().to_string()),
+        Expr::Literal(LiteralValue::Boolean(b)) => find_word(source, &b.inner().to_string()),
+        Expr::Literal(LiteralValue::Null) => find_word(source, "null"),
+        Expr::List(list) => list.elements.iter().find_map(|e| find_offset(e, source)),
+        Expr::Comprehension(c) => find_offset(&c.iter_range, source),
         Expr::Unspecified | Expr::Literal(_) | Expr::Map(_) | Expr::Struct(_) => None,
     }
 }

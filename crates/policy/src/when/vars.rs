@@ -1,12 +1,12 @@
 //! What an expression can name, as the interpreter's values.
 //!
-//! Words are borrowed. The lists and maps are made once per job, by the first
+//! FoldedTexts are borrowed. The lists and maps are made once per job, by the first
 //! expression that asks, and shared by all others.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use airlock_model::text::{fold_name, label as label_of};
+use airlock_model::text::{find_label, fold_name};
 use cel::common::types::{CelDouble, CelInt, CelList, CelMap, CelMapKey, CelString};
 use cel::common::value::{CowVal, Val};
 
@@ -14,7 +14,7 @@ use crate::request::Request;
 use airlock_model::reads::Field;
 
 /// The variables, and which fields of a request each reads. `mcp` reads labels.
-pub(super) const NAMES: [(&str, Option<Field>); 14] = [
+pub(super) const VARIABLES: [(&str, Option<Field>); 14] = [
     ("topic", Some(Field::Topic)),
     ("tenant", Some(Field::Tenant)),
     ("principal_id", Some(Field::PrincipalId)),
@@ -32,23 +32,23 @@ pub(super) const NAMES: [(&str, Option<Field>); 14] = [
 ];
 
 /// The fields of `mcp`, which are labels.
-pub(crate) const MCP: [(&str, &str); 4] = [
+pub(crate) const MCP_FIELDS: [(&str, &str); 4] = [
     ("server", "mcp.server"),
     ("tool", "mcp.tool"),
     ("resource", "mcp.resource"),
     ("action", "mcp.action"),
 ];
 
-type Made<'a> = OnceLock<Box<dyn Val + 'a>>;
+type LazyVal<'a> = OnceLock<Box<dyn Val + 'a>>;
 
 pub(crate) struct Vars<'a> {
     request: &'a Request<'a>,
     tenant: &'a str,
-    labels: Made<'a>,
-    risk_tags: Made<'a>,
-    requires: Made<'a>,
-    budget: Made<'a>,
-    mcp: Made<'a>,
+    labels: LazyVal<'a>,
+    risk_tags: LazyVal<'a>,
+    requires: LazyVal<'a>,
+    budget: LazyVal<'a>,
+    mcp: LazyVal<'a>,
 }
 
 impl<'a> Vars<'a> {
@@ -64,11 +64,11 @@ impl<'a> Vars<'a> {
         }
     }
 
-    pub(super) fn value(&self, name: &str) -> Option<CowVal<'_, '_>> {
+    pub(super) fn variable_value(&self, name: &str) -> Option<CowVal<'_, '_>> {
         let request = self.request;
         let word = |word: &'a str| Some(CowVal::owned(CelString::from(word)));
-        if let Some(label) = name.strip_prefix(super::LABEL) {
-            return label_of(request.labels, label).and_then(word);
+        if let Some(label) = name.strip_prefix(super::LABEL_PREFIX) {
+            return find_label(request.labels, label).and_then(word);
         }
         match name {
             "topic" => word(request.topic),
@@ -80,27 +80,30 @@ impl<'a> Vars<'a> {
             "actor_id" => word(request.actor_id),
             "actor_type" => word(request.actor_type),
             "estimated_cost" => Some(CowVal::owned(CelDouble::from(request.estimated_cost))),
-            "labels" => made(&self.labels, || {
-                let folded = request.labels.iter().map(|(k, v)| (fold_name(k), text(v)));
-                map(folded)
+            "labels" => get_or_make(&self.labels, || {
+                let folded = request
+                    .labels
+                    .iter()
+                    .map(|(k, v)| (fold_name(k), cel_string(v)));
+                cel_map(folded)
             }),
-            "risk_tags" => made(&self.risk_tags, || list(request.risk_tags)),
-            "requires" => made(&self.requires, || list(request.requires)),
-            "budget" => made(&self.budget, || self.budget()),
-            "mcp" => made(&self.mcp, || {
-                map(MCP.iter().filter_map(|(field, label)| {
-                    let value = label_of(request.labels, label)?;
-                    Some((*field, text(value)))
+            "risk_tags" => get_or_make(&self.risk_tags, || cel_list(request.risk_tags)),
+            "requires" => get_or_make(&self.requires, || cel_list(request.requires)),
+            "budget" => get_or_make(&self.budget, || self.budget_map()),
+            "mcp" => get_or_make(&self.mcp, || {
+                cel_map(MCP_FIELDS.iter().filter_map(|(field, label)| {
+                    let value = find_label(request.labels, label)?;
+                    Some((*field, cel_string(value)))
                 }))
             }),
             _ => None,
         }
     }
 
-    fn budget(&self) -> Box<dyn Val + 'a> {
+    fn budget_map(&self) -> Box<dyn Val + 'a> {
         let budget = self.request.budget;
         let number = |n: i64| -> Box<dyn Val + 'a> { Box::new(CelInt::from(n)) };
-        map([
+        cel_map([
             ("max_input_tokens", number(budget.max_input_tokens)),
             ("max_output_tokens", number(budget.max_output_tokens)),
             ("max_total_tokens", number(budget.max_total_tokens)),
@@ -109,23 +112,23 @@ impl<'a> Vars<'a> {
     }
 }
 
-fn made<'b, 'a: 'b>(
-    cell: &'b Made<'a>,
+fn get_or_make<'b, 'a: 'b>(
+    cell: &'b LazyVal<'a>,
     make: impl FnOnce() -> Box<dyn Val + 'a>,
 ) -> Option<CowVal<'b, 'b>> {
     Some(CowVal::Borrowed(cell.get_or_init(make).as_ref()))
 }
 
-fn text<'a>(s: &'a str) -> Box<dyn Val + 'a> {
+fn cel_string<'a>(s: &'a str) -> Box<dyn Val + 'a> {
     Box::new(CelString::from(s))
 }
 
-fn list<'a>(words: &'a [String]) -> Box<dyn Val + 'a> {
-    let words: Vec<Box<dyn Val + 'a>> = words.iter().map(|w| text(w)).collect();
+fn cel_list<'a>(words: &'a [String]) -> Box<dyn Val + 'a> {
+    let words: Vec<Box<dyn Val + 'a>> = words.iter().map(|w| cel_string(w)).collect();
     Box::new(CelList::from(words))
 }
 
-fn map<'a, K>(entries: impl IntoIterator<Item = (K, Box<dyn Val + 'a>)>) -> Box<dyn Val + 'a>
+fn cel_map<'a, K>(entries: impl IntoIterator<Item = (K, Box<dyn Val + 'a>)>) -> Box<dyn Val + 'a>
 where
     CelMapKey<'a>: From<K>,
 {

@@ -129,29 +129,29 @@ proptest! {
 
     #[test]
     fn no_bytes_harm_the_loader(bytes in vec(any::<u8>(), 0..512)) {
-        fuzz::load(&bytes);
+        fuzz::fuzz_load(&bytes);
     }
 
     #[test]
     fn no_pieces_harm_the_loader(text in file()) {
-        fuzz::load(text.as_bytes());
+        fuzz::fuzz_load(text.as_bytes());
     }
 
     #[test]
     fn no_bytes_harm_an_expression(bytes in vec(any::<u8>(), 0..256)) {
-        fuzz::when(&bytes);
+        fuzz::fuzz_when(&bytes);
     }
 
     #[test]
     fn no_pieces_harm_an_expression(text in expression()) {
-        fuzz::when(text.as_bytes());
+        fuzz::fuzz_when(text.as_bytes());
     }
 
     #[test]
     fn no_expression_harms_a_policy(text in expression()) {
         let quoted = text.replace('\'', "''");
         let file = format!("version: 1\nrules:\n  - id: r\n    match:\n      when: '{quoted}'\n    decision: deny\n");
-        fuzz::load(file.as_bytes());
+        fuzz::fuzz_load(file.as_bytes());
     }
 }
 
@@ -178,15 +178,15 @@ fn what_nests_is_refused_before_it_hurts() {
         let times = (max - middle.len()) / (open.len() + close.len());
         for times in [times, times * 100] {
             let text = format!("{}{middle}{}", open.repeat(times), close.repeat(times));
-            fuzz::when(text.as_bytes());
+            fuzz::fuzz_when(text.as_bytes());
         }
         let text = format!("{}{middle}{}", open.repeat(times), close.repeat(times));
-        fuzz::load(text.as_bytes());
+        fuzz::fuzz_load(text.as_bytes());
     }
     let deep = "[".repeat(100_000);
-    fuzz::load(format!("version: {deep}").as_bytes());
-    fuzz::load("a: ".repeat(100_000).as_bytes());
-    fuzz::load("- ".repeat(100_000).as_bytes());
+    fuzz::fuzz_load(format!("version: {deep}").as_bytes());
+    fuzz::fuzz_load("a: ".repeat(100_000).as_bytes());
+    fuzz::fuzz_load("- ".repeat(100_000).as_bytes());
     // Aliases that would multiply.
     let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
     for i in 1..12 {
@@ -195,7 +195,7 @@ fn what_nests_is_refused_before_it_hurts() {
             vec![format!("*a{}", i - 1); 9].join(", ")
         );
     }
-    fuzz::load(laughs.as_bytes());
+    fuzz::fuzz_load(laughs.as_bytes());
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn the_dearest_expressions_are_still_cheap() {
         "size(risk_tags.filter(t, size(t + t + t + t) > 5)) > size(requires.map(t, t + t))",
     ] {
         for _ in 0..20 {
-            fuzz::when(text.as_bytes());
+            fuzz::fuzz_when(text.as_bytes());
         }
     }
 }

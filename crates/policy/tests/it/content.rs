@@ -51,7 +51,7 @@ fn patterns_and_keywords_are_found_and_never_repeated() {
             format!("denied by rule \"keys\": no secrets: {found}")
         );
         assert_eq!(answer.rule_id.as_deref(), Some("keys"));
-        assert!(!answer.cacheable());
+        assert!(!answer.is_cacheable());
     }
     assert_eq!(decision(&policy, &input("nothing to see")), Decision::Allow);
     assert_eq!(decision(&policy, &job("job.a")), Decision::Allow);
@@ -130,7 +130,7 @@ fn a_decision_only_gets_stricter() {
             let rule = format!("  - {{id: c, keywords: [bad], decision: {word}}}\n");
             let answer = ask(&with_content(&rule, base), &input("bad"));
             let expected = if j > i { word } else { base };
-            assert_eq!(answer.decision.word(), *expected, "{base} {word}");
+            assert_eq!(answer.decision.as_str(), *expected, "{base} {word}");
             let decider = if j > i { "c" } else { "base" };
             assert_eq!(answer.rule_id.as_deref(), Some(decider), "{base} {word}");
         }

@@ -200,7 +200,7 @@ fn what_is_malformed_is_denied_by_the_most_generous_policy() {
             "{}",
             answer.reason
         );
-        assert!(!answer.cacheable());
+        assert!(!answer.is_cacheable());
     }
     let many = vec!["x"; Request::MAX_LIST + 1];
     assert_eq!(decision(&generous, &tagged(&many)), Decision::Deny);
@@ -225,7 +225,7 @@ fn a_panic_on_the_way_denies() {
     let answer = policy.evaluate(&Request::new("job.a"), &mut Broken);
     assert_eq!(answer.decision, Decision::Deny);
     assert_eq!(&*answer.reason, PANICKED);
-    assert!(!answer.cacheable());
+    assert!(!answer.is_cacheable());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Tests of a policy that stand beside it.
 
-use airlock_policy::fixtures::{Suite, run};
+use airlock_policy::fixtures::{Suite, run_suites};
 
 use crate::asking::rules;
 
@@ -33,8 +33,8 @@ fn good_cases_pass_and_coverage_is_told() {
     )
     .unwrap();
     assert_eq!(suite.len(), 4);
-    let report = run(&rules(RULES), &[suite]);
-    assert!(report.passed(), "{report:#?}");
+    let report = run_suites(&rules(RULES), &[suite]);
+    assert!(report.all_passed(), "{report:#?}");
     let ids =
         |list: &[std::sync::Arc<str>]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(
@@ -56,8 +56,8 @@ fn a_bad_case_says_why() {
 ",
     )
     .unwrap();
-    let report = run(&rules(RULES), &[suite]);
-    assert_eq!(report.failures(), 4);
+    let report = run_suites(&rules(RULES), &[suite]);
+    assert_eq!(report.failure_count(), 4);
     let why: Vec<_> = report
         .cases
         .iter()

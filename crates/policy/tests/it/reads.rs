@@ -182,26 +182,26 @@ fn outcome(e: &Evaluation) -> (Decision, String, Option<String>, usize) {
 struct Values<'a>(&'a OwnedRequest);
 
 impl FieldValues for Values<'_> {
-    fn write(&self, field: Field, key: &mut KeyWriter<'_>) {
+    fn write_field(&self, field: Field, key: &mut KeyWriter<'_>) {
         let (request, meta) = (self.0, &self.0.meta);
         match field {
-            Field::Topic => key.text(&request.topic),
-            Field::Tenant => key.text(&request.tenant),
-            Field::PrincipalId => key.text(&request.principal_id),
-            Field::Priority => key.text(&request.priority),
-            Field::Capability => key.text(&meta.capability),
-            Field::RiskTags => key.list(&meta.risk_tags),
-            Field::Requires => key.list(&meta.requires),
-            Field::PackId => key.text(&meta.pack_id),
-            Field::ActorId => key.text(&meta.actor_id),
-            Field::ActorType => key.text(&meta.actor_type),
+            Field::Topic => key.write_text(&request.topic),
+            Field::Tenant => key.write_text(&request.tenant),
+            Field::PrincipalId => key.write_text(&request.principal_id),
+            Field::Priority => key.write_text(&request.priority),
+            Field::Capability => key.write_text(&meta.capability),
+            Field::RiskTags => key.write_list(&meta.risk_tags),
+            Field::Requires => key.write_list(&meta.requires),
+            Field::PackId => key.write_text(&meta.pack_id),
+            Field::ActorId => key.write_text(&meta.actor_id),
+            Field::ActorType => key.write_text(&meta.actor_type),
             Field::Budget => {
                 let deadline = request.budget.map_or(0, |b| b.deadline_ms);
-                key.bytes(&deadline.to_le_bytes());
+                key.write_bytes(&deadline.to_le_bytes());
             }
             Field::EstimatedCost => {
                 let cost = request.estimated_cost.unwrap_or(0.0);
-                key.bytes(&cost.to_bits().to_le_bytes());
+                key.write_bytes(&cost.to_bits().to_le_bytes());
             }
             Field::MemoryId | Field::InputSize => panic!("no rule reads {field:?}"),
         }
@@ -228,7 +228,7 @@ proptest! {
     ) {
         let answers: Vec<_> = requests.iter().map(|r| ask(&policy, r)).collect();
         for (request, answer) in requests.iter().zip(&answers) {
-            prop_assert!(answer.cacheable());
+            prop_assert!(answer.is_cacheable());
             // As a cache would use it, over the wire.
             let reads = Reads::from_names(&answer.reads.names()).unwrap();
             let key = key(&reads, request);

@@ -1,12 +1,12 @@
 //! What a candidate would have decided about jobs of the past.
 
 use airlock_policy::Decision;
-use airlock_policy::replay::{KEPT, Past, Replay, compare};
+use airlock_policy::replay::{MAX_LISTED, PastJob, Replay, replay_jobs};
 
 use crate::asking::{job, rules};
 
-fn past(topic: &str, decision: Decision) -> Past {
-    Past {
+fn past(topic: &str, decision: Decision) -> PastJob {
+    PastJob {
         job_id: format!("j-{topic}"),
         request: job(topic),
         decision,
@@ -25,7 +25,7 @@ fn each_change_is_of_its_kind() {
   - {id: all, match: {topics: ['*']}, decision: allow}
 ",
     );
-    let replay = compare(
+    let replay = replay_jobs(
         &candidate,
         &[
             past("job.deny", Decision::Allow),
@@ -53,7 +53,7 @@ fn each_change_is_of_its_kind() {
         ["job.was-denied", "job.was-held"]
     );
     assert_eq!(
-        (replay.unchanged, replay.uncertain, replay.changed()),
+        (replay.unchanged, replay.uncertain, replay.changed_count()),
         (3, 1, 5)
     );
     let change = &replay.newly_denied.jobs[0];
@@ -69,9 +69,9 @@ fn each_change_is_of_its_kind() {
 fn all_are_counted_and_only_so_many_listed() {
     let candidate = rules("  - {id: r, match: {topics: ['*']}, decision: deny}\n");
     let mut replay = Replay::default();
-    for _ in 0..KEPT + 5 {
-        replay.add(&candidate, &past("job.a", Decision::Allow));
+    for _ in 0..MAX_LISTED + 5 {
+        replay.compare_job(&candidate, &past("job.a", Decision::Allow));
     }
-    assert_eq!(replay.newly_denied.count as usize, KEPT + 5);
-    assert_eq!(replay.newly_denied.jobs.len(), KEPT);
+    assert_eq!(replay.newly_denied.count as usize, MAX_LISTED + 5);
+    assert_eq!(replay.newly_denied.jobs.len(), MAX_LISTED);
 }

@@ -18,7 +18,7 @@ fn it_matches_once_the_limit_is_exceeded() {
         let mut counters = Counted::of(&[("r", count)]);
         let answer = policy.evaluate(&job("job.a").as_request(), &mut counters);
         assert_eq!(answer.rule_id.as_deref(), Some(expected), "{count}");
-        assert!(answer.counted && !answer.cacheable());
+        assert!(answer.counted && !answer.is_cacheable());
         assert_eq!(counters.asked.len(), 1);
         let query = &counters.asked[0];
         assert_eq!((query.max_requests, query.window_seconds), (3, 60));
@@ -33,7 +33,7 @@ fn only_jobs_the_rule_is_about_are_counted() {
     let answer = policy.evaluate(&job("other.a").as_request(), &mut counters);
     assert_eq!(answer.rule_id.as_deref(), Some("rest"));
     assert!(counters.asked.is_empty());
-    assert!(answer.cacheable());
+    assert!(answer.is_cacheable());
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn counts_that_must_be_fetched_are_asked_for_one_after_the_other() {
         let mut fetches = 0;
         let answer = loop {
             let answer = policy.evaluate(&request, &mut known);
-            let Some(query) = known.missing().cloned() else {
+            let Some(query) = known.first_missing().cloned() else {
                 break answer;
             };
             fetches += 1;

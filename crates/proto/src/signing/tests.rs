@@ -46,7 +46,10 @@ fn a_packet_signed_by_another_sdk_verifies_and_a_changed_one_does_not() {
     assert_eq!(key.verify(&hex(UNSIGNED)), Err(SignatureError::Missing));
     assert_eq!(key.verify(&[0xff]), Err(SignatureError::Malformed));
     let (other, _) = SigningKey::generate().unwrap();
-    assert_eq!(other.public().verify(&packet), Err(SignatureError::Wrong));
+    assert_eq!(
+        other.verifying_key().verify(&packet),
+        Err(SignatureError::Wrong)
+    );
 }
 
 #[test]
@@ -59,7 +62,7 @@ fn what_we_sign_is_what_another_sdk_would_encode() {
     let (key, _) = SigningKey::generate().unwrap();
     let signed = key.sign(&encoded).unwrap();
     assert_eq!(split_signature(&signed).unwrap().0, hex(UNSIGNED));
-    assert_eq!(key.public().verify(&signed), Ok(()));
+    assert_eq!(key.verifying_key().verify(&signed), Ok(()));
     let back = BusPacket::decode(signed).unwrap();
     assert!(!back.signature.is_empty());
     assert_eq!(back.payload, ours.payload);
@@ -75,10 +78,13 @@ fn signing_again_replaces_the_signature() {
         meta: Some(JobMetadata::default()),
         ..JobRequest::default()
     };
-    let packet = packet::seal("me", "t", Timestamp(1), Payload::JobRequest(request));
+    let packet = packet::encode("me", "t", Timestamp(1), Payload::JobRequest(request));
     let twice = second.sign(&first.sign(&packet).unwrap()).unwrap();
-    assert_eq!(second.public().verify(&twice), Ok(()));
-    assert_eq!(first.public().verify(&twice), Err(SignatureError::Wrong));
+    assert_eq!(second.verifying_key().verify(&twice), Ok(()));
+    assert_eq!(
+        first.verifying_key().verify(&twice),
+        Err(SignatureError::Wrong)
+    );
 }
 
 #[test]
@@ -88,7 +94,7 @@ fn fields_are_ascending_and_entries_whole() {
         capabilities: [("job.a".to_owned(), false)].into(),
         ..Handshake::default()
     };
-    let packet = packet::seal("w", "t", Timestamp(1), Payload::Handshake(handshake));
+    let packet = packet::encode("w", "t", Timestamp(1), Payload::Handshake(handshake));
     let (key, _) = SigningKey::generate().unwrap();
     let signed = key.sign(&packet).unwrap();
     let mut rest = &signed[..];
@@ -107,9 +113,9 @@ fn fields_are_ascending_and_entries_whole() {
 fn keys_come_as_pem_and_others_are_refused_with_a_word() {
     let (key, der) = SigningKey::generate().unwrap();
     let read = SigningKey::from_pem(&pem("PRIVATE KEY", &der)).unwrap();
-    assert_eq!(read.public(), key.public());
-    let public = VerifyingKey::from_pem(&key.public().to_pem()).unwrap();
-    assert_eq!(public, key.public());
+    assert_eq!(read.verifying_key(), key.verifying_key());
+    let public = VerifyingKey::from_pem(&key.verifying_key().to_pem()).unwrap();
+    assert_eq!(public, key.verifying_key());
     assert_eq!(
         VerifyingKey::from_pem("nothing"),
         Err(KeyError::NoBlock("PUBLIC KEY"))
@@ -131,7 +137,7 @@ fn keys_come_as_pem_and_others_are_refused_with_a_word() {
 #[test]
 fn a_key_does_not_show_itself() {
     let (key, der) = SigningKey::generate().unwrap();
-    let shown = format!("{key:?} {:?}", key.public());
+    let shown = format!("{key:?} {:?}", key.verifying_key());
     assert!(!shown.contains(&format!("{:?}", &der[..4])));
     assert_eq!(shown, "SigningKey(P-256, …) VerifyingKey(P-256)");
 }

@@ -22,7 +22,7 @@ fn with(postgres: &Postgres, copy: &Path, poll: Duration) -> impl FnOnce(&mut Co
     move |config| {
         config.database = Some(LedgerConfig {
             acquire_timeout_ms: 1_000,
-            ..LedgerConfig::at(&url)
+            ..LedgerConfig::from_url(&url)
         });
         config.policy.bundle_poll = poll;
         config.policy.last_good = Some(copy);
@@ -59,7 +59,7 @@ async fn a_published_bundle_is_active_and_copied_to_disk() {
         r.check(job("job.a", &[])).await.decision(),
         DecisionType::Allow
     );
-    let ledger = Ledger::connect(&LedgerConfig::at(&postgres.url()), "test")
+    let ledger = Ledger::connect(&LedgerConfig::from_url(&postgres.url()), "test")
         .await
         .expect("the ledger");
     ledger
@@ -145,7 +145,7 @@ async fn a_message_on_the_bus_triggers_a_reload() {
         config.nats = Some(bus_config.clone());
     })
     .await;
-    let ledger = Ledger::connect(&LedgerConfig::at(&postgres.url()), "test")
+    let ledger = Ledger::connect(&LedgerConfig::from_url(&postgres.url()), "test")
         .await
         .expect("the ledger");
     ledger
@@ -176,7 +176,7 @@ async fn a_bundle_is_tried_and_what_is_loaded_is_reported() {
     let own = "version: 1\ndefault_decision: allow\nrules:\n  - {id: mine, match: {topics: [job.b]}, decision: deny}\n";
     let soon = Duration::from_millis(100);
     let r = Running::start_with(Some(own), with(&postgres, &copy, soon)).await;
-    let ledger = Ledger::connect(&LedgerConfig::at(&postgres.url()), "test")
+    let ledger = Ledger::connect(&LedgerConfig::from_url(&postgres.url()), "test")
         .await
         .expect("the ledger");
     let mut admin = PolicyAdminClient::new(r.channel.clone());

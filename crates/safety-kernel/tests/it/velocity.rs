@@ -140,7 +140,7 @@ async fn a_strict_rule_counts_in_the_ledger() {
     let database = || {
         Some(LedgerConfig {
             acquire_timeout_ms: 500,
-            ..LedgerConfig::at(&postgres.url())
+            ..LedgerConfig::from_url(&postgres.url())
         })
     };
     let start = async |policy: &str| {

@@ -1,11 +1,11 @@
 //! Looking for words and patterns in what others sent, so that no way of writing it
-//! changes what is found. The rules about inputs use [`Needles`] over [`Views`]; the
+//! changes what is found. The rules about inputs use [`PatternSet`] over [`Views`]; the
 //! detectors, which must tell where in the input a match stands, use [`Mapped`] texts.
 
 mod map;
 mod views;
 
-use airlock_model::text::fold;
+use airlock_model::text::fold_text;
 use regex::bytes::{RegexSet, RegexSetBuilder};
 
 pub(crate) use map::Mapped;
@@ -13,15 +13,15 @@ pub use views::Views;
 
 use crate::limits;
 
-/// Words and patterns that are looked for together, in every view of a text.
+/// FoldedTexts and patterns that are looked for together, in every view of a text.
 #[derive(Debug)]
-pub struct Needles {
+pub struct PatternSet {
     whole: RegexSet,
     /// For the decoded strings, where `^` and `$` stand for the ends of each.
     lines: RegexSet,
 }
 
-impl Needles {
+impl PatternSet {
     /// Takes regular expressions that run in linear time.
     pub fn new<S: AsRef<str>>(expressions: &[S]) -> Result<Self, regex::Error> {
         let build = |multi_line: bool| {
@@ -43,9 +43,9 @@ impl Needles {
     }
 
     /// The first of the expressions that is found in any view.
-    pub fn first(&self, views: &Views<'_>) -> Option<usize> {
-        let whole = views.whole().map(|view| self.whole.matches(view));
-        let lines = views.lines().map(|view| self.lines.matches(view));
+    pub fn first_match(&self, views: &Views<'_>) -> Option<usize> {
+        let whole = views.whole_texts().map(|view| self.whole.matches(view));
+        let lines = views.string_lines().map(|view| self.lines.matches(view));
         whole
             .chain(lines)
             .filter_map(|found| found.iter().next())
@@ -54,9 +54,9 @@ impl Needles {
 }
 
 /// The expression that finds a word in any case, and where the text is folded.
-pub fn keyword(word: &str) -> String {
+pub fn keyword_regex(word: &str) -> String {
     let plain = regex::escape(word);
-    let folded = fold(word);
+    let folded = fold_text(word);
     if folded.is_empty() || folded == word {
         format!("(?i){plain}")
     } else {

@@ -12,12 +12,12 @@
 
 use std::borrow::Cow;
 
-use airlock_model::text::fold;
+use airlock_model::text::fold_text;
 
 use crate::json::{Literal, Token, Tokens, escape, hex};
 
 /// How often strings that hold escapes again (JSON in a string of JSON) are decoded.
-const NESTED: usize = 3;
+const MAX_DECODES: usize = 3;
 
 /// The views of one input.
 #[derive(Debug)]
@@ -31,14 +31,14 @@ pub struct Views<'a> {
 }
 
 impl<'a> Views<'a> {
-    pub fn of(raw: &'a [u8]) -> Self {
+    pub fn from_bytes(raw: &'a [u8]) -> Self {
         let text = String::from_utf8_lossy(raw);
         let mut views = Self {
             raw,
             texts: Vec::new(),
             lines: Vec::new(),
         };
-        match decode(&text) {
+        match decode_json(&text) {
             Some(decoded) => {
                 views.add_lines(decoded.strings);
                 views.add_text(decoded.compact);
@@ -47,7 +47,7 @@ impl<'a> Views<'a> {
                 // No JSON: there are no strings to tell from the rest, so the whole is
                 // looked at as it is, folded, and with what looks like an escape decoded.
                 let mut plain = text.into_owned();
-                for _ in 0..NESTED {
+                for _ in 0..MAX_DECODES {
                     let next = unescape(&plain).into_owned();
                     let last = next == plain;
                     views.add_text(plain);
@@ -63,43 +63,43 @@ impl<'a> Views<'a> {
     }
 
     /// The bytes as they are, and every other writing of the whole.
-    pub fn whole(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn whole_texts(&self) -> impl Iterator<Item = &[u8]> {
         let texts = self.texts.iter().map(String::as_bytes);
         std::iter::once(self.raw).chain(texts)
     }
 
     /// The decoded strings, keys and values, one a line. A pattern's `^` and `$` are meant
     /// for each line.
-    pub fn lines(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn string_lines(&self) -> impl Iterator<Item = &[u8]> {
         self.lines.iter().map(String::as_bytes)
     }
 
     fn add_text(&mut self, text: String) {
-        push(&mut self.texts, text);
+        push_with_folded(&mut self.texts, text);
         // What says nothing new is not looked at again.
         self.texts.retain(|t| t.as_bytes() != self.raw);
     }
 
     fn add_lines(&mut self, mut strings: String) {
-        for _ in 0..NESTED {
+        for _ in 0..MAX_DECODES {
             let next = unescape(&strings).into_owned();
             let last = next == strings;
-            push(&mut self.lines, strings);
+            push_with_folded(&mut self.lines, strings);
             if last {
                 return;
             }
             strings = next;
         }
-        push(&mut self.lines, strings);
+        push_with_folded(&mut self.lines, strings);
     }
 }
 
 /// Adds a text, and the folded one if that is another.
-fn push(to: &mut Vec<String>, text: String) {
+fn push_with_folded(to: &mut Vec<String>, text: String) {
     if text.is_empty() {
         return;
     }
-    if let Cow::Owned(folded) = fold(&text)
+    if let Cow::Owned(folded) = fold_text(&text)
         && folded != text
     {
         to.push(folded);
@@ -109,7 +109,7 @@ fn push(to: &mut Vec<String>, text: String) {
 
 /// A JSON text, decoded.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Decoded {
+struct DecodedJson {
     /// All strings, keys and values, in their order, one a line.
     strings: String,
     /// The whole without space between tokens, each string in its shortest spelling.
@@ -118,9 +118,9 @@ struct Decoded {
 
 /// Decodes a text that is JSON, or several JSON texts one after the other. `None`: it is
 /// not.
-fn decode(text: &str) -> Option<Decoded> {
+fn decode_json(text: &str) -> Option<DecodedJson> {
     let mut tokens = Tokens::new(text);
-    let mut out = Decoded::default();
+    let mut out = DecodedJson::default();
     let mut texts = 0;
     while let Some(token) = tokens.next().ok()? {
         if tokens.texts() > texts {
@@ -143,7 +143,7 @@ fn decode(text: &str) -> Option<Decoded> {
     Some(out)
 }
 
-impl Decoded {
+impl DecodedJson {
     /// Adds a string, decoded and written again in its shortest spelling.
     fn string(&mut self, text: &str, literal: Literal) -> Option<()> {
         let start = self.strings.len();
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     fn strings(text: &str) -> Vec<String> {
-        let decoded = decode(text).unwrap_or_else(|| panic!("{text} is JSON"));
+        let decoded = decode_json(text).unwrap_or_else(|| panic!("{text} is JSON"));
         decoded.strings.lines().map(str::to_owned).collect()
     }
 
@@ -196,7 +196,7 @@ mod tests {
     fn keys_and_values_are_decoded() {
         let text = r#" {"\u0061b" : ["\ud83d\ude00\/", 1e400, {"c":"\"x\""}], "d":null} "#;
         assert_eq!(strings(text), ["ab", "😀/", "c", "\"x\"", "d"]);
-        let decoded = decode(text).unwrap();
+        let decoded = decode_json(text).unwrap();
         assert_eq!(
             decoded.compact,
             r#"{"ab":["😀/",1e400,{"c":"\"x\""}],"d":null}"#
@@ -233,7 +233,7 @@ mod tests {
             "tru e",
             "{[]:1}",
         ] {
-            assert_eq!(decode(text), None, "{text:?}");
+            assert_eq!(decode_json(text), None, "{text:?}");
             assert!(
                 serde_json::from_str::<serde::de::IgnoredAny>(text).is_err(),
                 "{text:?}"
@@ -249,21 +249,21 @@ mod tests {
             "\"\"",
             "[1,2]",
         ] {
-            assert_eq!(decode(text).unwrap().compact, text);
+            assert_eq!(decode_json(text).unwrap().compact, text);
         }
     }
 
     #[test]
     fn depth_costs_no_stack_and_length_little_time() {
         let deep = "[".repeat(500_000) + &"]".repeat(500_000);
-        assert!(decode(&deep).is_some());
-        assert!(decode(&"[".repeat(1_000_000)).is_none());
+        assert!(decode_json(&deep).is_some());
+        assert!(decode_json(&"[".repeat(1_000_000)).is_none());
         let slashes = "\\".repeat(1_000_000);
-        assert!(!Views::of(slashes.as_bytes()).texts.is_empty());
+        assert!(!Views::from_bytes(slashes.as_bytes()).texts.is_empty());
         // The character that grows most.
         let wide = "\u{fdfa}".repeat(100_000);
         assert!(
-            Views::of(wide.as_bytes())
+            Views::from_bytes(wide.as_bytes())
                 .texts
                 .iter()
                 .all(|t| t.len() <= 11 * wide.len())
@@ -274,8 +274,8 @@ mod tests {
     fn escapes_in_strings_of_strings_are_decoded_too() {
         let inner = r#"{"m":"\u0063onfidential"}"#;
         let text = serde_json::to_string(&serde_json::json!({ "arguments": inner })).unwrap();
-        let views = Views::of(text.as_bytes());
+        let views = Views::from_bytes(text.as_bytes());
         let found = |view: &[u8]| String::from_utf8_lossy(view).contains("\"confidential\"");
-        assert!(views.lines().any(found), "{views:?}");
+        assert!(views.string_lines().any(found), "{views:?}");
     }
 }

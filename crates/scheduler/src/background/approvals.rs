@@ -15,7 +15,7 @@ use airlock_model::{JobId, JobState};
 
 use crate::inbound::submissions;
 use crate::metrics::ByOutcome;
-use crate::term::{Stores, Term, TermContext, random};
+use crate::term::{Stores, Term, TermContext, random_u64};
 
 const POLL: Duration = Duration::from_millis(500);
 /// Held jobs in one batch.
@@ -38,12 +38,12 @@ pub async fn run(term: Arc<Term>) -> anyhow::Result<()> {
             return Ok(());
         }
         polls = polls.wrapping_add(1);
-        if let Err(error) = expire(ctx, stores).await {
+        if let Err(error) = deny_expired_holds(ctx, stores).await {
             tracing::warn!(%error, "expiring approvals failed, retrying");
         }
         if polls.is_multiple_of(WITHDRAW_EVERY) {
             match stores.ledger.withdraw_approvals().await {
-                Ok(closed) => count_ended(ctx, "withdrawn", closed),
+                Ok(closed) => count_closed_requests(ctx, "withdrawn", closed),
                 Err(error) => {
                     tracing::warn!(%error, "closing approvals of ended jobs failed, retrying");
                 }
@@ -62,7 +62,7 @@ pub async fn run(term: Arc<Term>) -> anyhow::Result<()> {
             && let Some(snapshot) = term.active_policy.snapshot()
             && snapshot != evaluated_by
         {
-            match reevaluate(&term, &snapshot).await {
+            match reevaluate_held_jobs(&term, &snapshot).await {
                 Ok(true) => evaluated_by = snapshot,
                 Ok(false) => {}
                 Err(error) => {
@@ -74,17 +74,17 @@ pub async fn run(term: Arc<Term>) -> anyhow::Result<()> {
 }
 
 /// Counts requests that ended without a vote.
-fn count_ended(ctx: &TermContext, outcome: &'static str, count: u64) {
+fn count_closed_requests(ctx: &TermContext, outcome: &'static str, count: u64) {
     if count > 0 {
         let by = ByOutcome { outcome };
         ctx.metrics.approvals.get_or_create(&by).inc_by(count);
     }
 }
 
-async fn expire(ctx: &TermContext, stores: &Stores) -> Result<(), LedgerError> {
+async fn deny_expired_holds(ctx: &TermContext, stores: &Stores) -> Result<(), LedgerError> {
     loop {
         let expired = stores.ledger.expire_approvals(PAGE).await?;
-        count_ended(ctx, "expired", expired.len() as u64);
+        count_closed_requests(ctx, "expired", expired.len() as u64);
         for job in &expired {
             tracing::info!(%job, "approval expired, job denied");
         }
@@ -96,20 +96,20 @@ async fn expire(ctx: &TermContext, stores: &Stores) -> Result<(), LedgerError> {
 
 /// Asks the kernel about every job that is held under another policy. Whether all of them
 /// have an answer now.
-async fn reevaluate(term: &Term, snapshot: &str) -> Result<bool, LedgerError> {
+async fn reevaluate_held_jobs(term: &Term, snapshot: &str) -> Result<bool, LedgerError> {
     let mut after: Option<JobId> = None;
     let mut complete = true;
     loop {
         let page = term
             .stores
             .ledger
-            .held_under_other(term.ctx.shard, snapshot, after.as_ref(), PAGE)
+            .held_under_other_policy(term.ctx.shard, snapshot, after.as_ref(), PAGE)
             .await?;
         let Some(last) = page.last().map(|h| h.job_id.clone()) else {
             return Ok(complete);
         };
         let more = page.len() == PAGE as usize;
-        complete &= reevaluate_page(term, page, snapshot).await?;
+        complete &= reevaluate_held_page(term, page, snapshot).await?;
         if !more || term.ctx.over.is_cancelled() {
             return Ok(complete);
         }
@@ -117,7 +117,7 @@ async fn reevaluate(term: &Term, snapshot: &str) -> Result<bool, LedgerError> {
     }
 }
 
-async fn reevaluate_page(
+async fn reevaluate_held_page(
     term: &Term,
     page: Vec<HeldJob>,
     snapshot: &str,
@@ -127,14 +127,14 @@ async fn reevaluate_page(
     let jobs: Vec<_> = term
         .stores
         .ledger
-        .load(&ids, 0)
+        .load_jobs(&ids, 0)
         .await?
         .into_iter()
         .filter(|job| job.state == JobState::ApprovalRequired)
-        .map(submissions::queued_job)
+        .map(submissions::to_queued_job)
         .collect();
     let mut complete = true;
-    for answer in term.kernel.decide(jobs, random()).await {
+    for answer in term.kernel.decide_jobs(jobs, random_u64()).await {
         // Anything but a verdict means that the kernel could not be asked.
         let Input::Decided { job, verdict } = answer else {
             complete = false;
@@ -148,20 +148,25 @@ async fn reevaluate_page(
             complete = false;
             continue;
         }
-        match term.stores.ledger.rejudge(held, &verdict).await? {
+        match term
+            .stores
+            .ledger
+            .apply_reevaluation(held, &verdict)
+            .await?
+        {
             Reevaluated::Kept => {}
             // It is read again: if it is still held, it has no answer yet.
             Reevaluated::Nothing => complete = false,
             Reevaluated::Denied => {
-                count_ended(&term.ctx, "denied", 1);
+                count_closed_requests(&term.ctx, "denied", 1);
                 tracing::info!(job = %job.id, "held job denied by the new policy");
             }
             Reevaluated::AskedAnew => {
-                count_ended(&term.ctx, "superseded", 1);
+                count_closed_requests(&term.ctx, "superseded", 1);
                 tracing::info!(job = %job.id, rule = %verdict.rule_id, "held job needs a new approval");
             }
             Reevaluated::Released => {
-                count_ended(&term.ctx, "released", 1);
+                count_closed_requests(&term.ctx, "released", 1);
                 tracing::info!(job = %job.id, "held job released by the new policy");
                 submissions::load_and_enqueue(term, std::slice::from_ref(&job.id)).await?;
             }

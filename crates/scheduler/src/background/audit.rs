@@ -33,10 +33,10 @@ pub async fn run(ctx: Arc<TermContext>, stores: Arc<Stores>) -> anyhow::Result<(
     let mut tail = stores.ledger.leader_tail(AUDIT);
     loop {
         match tail.lag().await {
-            Ok(lag) => ctx.metrics.lags("audit", lag),
+            Ok(lag) => ctx.metrics.set_log_lag("audit", lag),
             Err(error) => tracing::warn!(%error, "reading the audit lag failed, retrying"),
         }
-        let more = match publish_page(&ctx, &stores, &mut tail).await {
+        let more = match publish_audit_page(&ctx, &stores, &mut tail).await {
             Ok(more) => more,
             Err(error) => {
                 tracing::warn!(%error, "publishing the audit trail failed, retrying");
@@ -50,21 +50,24 @@ pub async fn run(ctx: Arc<TermContext>, stores: Arc<Stores>) -> anyhow::Result<(
 }
 
 /// Whether there is more.
-async fn publish_page(
+async fn publish_audit_page(
     ctx: &TermContext,
     stores: &Stores,
     tail: &mut Tail<AuditEntry>,
 ) -> anyhow::Result<bool> {
     let Page::Entries(entries) = tail.next(PAGE).await? else {
         // The trail is never trimmed: there is nothing that it has missed.
-        tail.rescanned().await?;
+        tail.finish_rescan().await?;
         return Ok(true);
     };
     let Some((last, _)) = entries.last() else {
         return Ok(false);
     };
     let (last, more) = (*last, entries.len() == PAGE as usize);
-    let messages = entries.into_iter().map(|(_, e)| message(ctx, e)).collect();
+    let messages = entries
+        .into_iter()
+        .map(|(_, e)| to_audit_message(ctx, e))
+        .collect();
     for sent in stores.bus.publish_all(messages).await {
         sent?;
     }
@@ -72,7 +75,7 @@ async fn publish_page(
     Ok(more)
 }
 
-fn message(ctx: &TermContext, entry: AuditEntry) -> Outgoing {
+fn to_audit_message(ctx: &TermContext, entry: AuditEntry) -> Outgoing {
     let msg_id = format!("audit-{}", entry.id);
     // An entry about a job is found by the job's id, one about the policy stands alone.
     let trace_id = entry.job_id.clone().unwrap_or_else(|| msg_id.clone());
@@ -80,12 +83,12 @@ fn message(ctx: &TermContext, entry: AuditEntry) -> Outgoing {
         message: entry.kind.clone(),
         severity: AlertSeverity::Info.into(),
         source_component: "audit".to_owned(),
-        details: details(&entry),
+        details: to_audit_fields(&entry),
         ..SystemAlert::default()
     };
     Outgoing {
         subject: Subject::Audit(entry.kind).to_string(),
-        payload: packet::seal(&ctx.sender, &trace_id, entry.at, Payload::Alert(alert)),
+        payload: packet::encode(&ctx.sender, &trace_id, entry.at, Payload::Alert(alert)),
         msg_id: Some(msg_id),
         traceparent: None,
     }
@@ -93,7 +96,7 @@ fn message(ctx: &TermContext, entry: AuditEntry) -> Outgoing {
 
 /// The entry's own fields, and who, when and what about. The former cannot replace the
 /// latter.
-fn details(entry: &AuditEntry) -> BTreeMap<String, String> {
+fn to_audit_fields(entry: &AuditEntry) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     if let Some(fields) = entry.detail.as_object() {
         for (name, value) in fields {
@@ -143,7 +146,7 @@ mod tests {
                 "actor": "root", "reason": "fine", "round": 2, "constraints": null,
             }),
         };
-        let details = details(&entry);
+        let details = to_audit_fields(&entry);
         let get = |name: &str| details.get(name).map(String::as_str);
         assert_eq!(get("actor"), Some("bob"));
         assert_eq!(get("audit_id"), Some("7"));

@@ -35,11 +35,13 @@ impl ActivePolicy {
 /// Runs until the term is over.
 pub async fn run(term: Arc<Term>) -> anyhow::Result<()> {
     loop {
-        let snapshot = term.kernel.snapshot().await;
+        let snapshot = term.kernel.fetch_active_snapshot().await;
         term.active_policy.set(snapshot.clone());
         if let Some(snapshot) = snapshot {
             let confirmed = Input::PolicyConfirmed { snapshot };
-            term.commit.enqueue(InputBatch::of(vec![confirmed])).await;
+            term.commit
+                .enqueue(InputBatch::from_inputs(vec![confirmed]))
+                .await;
         }
         if !term.ctx.sleep_unless_over(POLL).await {
             return Ok(());

@@ -20,7 +20,7 @@ use airlock_model::engine::RecoveredJob;
 use airlock_service::config::duration;
 use serde::{Deserialize, Serialize};
 
-use crate::background::retry_budget::{RetryBudget, force_fail};
+use crate::background::retry_budget::{RetryBudget, force_fail_jobs};
 use crate::commit::handle::CommitHandle;
 use crate::config::SchedulerConfig;
 use crate::term::{Stores, TermContext};
@@ -75,17 +75,19 @@ pub async fn run(
     commit: CommitHandle,
 ) -> anyhow::Result<()> {
     let config = &ctx.config.reconciler;
-    let key = stores.guard.keys().reconciler();
+    let key = stores.guard.keys().reconciler_lock();
     let ttl = keys::periodic_ttl(config.interval);
     let lock = stores.guard.periodic_lock(key, ttl, ctx.epoch);
     let mut budget = RetryBudget::default();
     let mut from = None;
     while ctx.sleep_unless_over(config.interval).await {
-        if !lock.tick().await {
+        if !lock.acquire_or_extend().await {
             continue;
         }
         // A ledger that is away is asked again in the next tick: nothing is half done.
-        if let Err(error) = tick((&ctx, &stores, &commit), &mut from, &mut budget).await {
+        if let Err(error) =
+            recover_stale_jobs((&ctx, &stores, &commit), &mut from, &mut budget).await
+        {
             tracing::warn!(%error, "scan of stale jobs failed, retrying");
         }
     }
@@ -95,7 +97,7 @@ pub async fn run(
 
 /// Reads as many jobs as one tick may. What is beyond that is the next tick's: it goes
 /// on where this one stopped, so that whatever stands still is reached in its turn.
-async fn tick(
+async fn recover_stale_jobs(
     (ctx, stores, commit): (&TermContext, &Stores, &CommitHandle),
     from: &mut Option<JobId>,
     budget: &mut RetryBudget,
@@ -103,8 +105,8 @@ async fn tick(
     let config = &ctx.config.reconciler;
     let s = &ctx.config.scheduler;
     let after = StaleAfter {
-        dispatch_ms: millis(s.dispatch_timeout),
-        running_ms: millis(s.running_timeout),
+        dispatch_ms: to_millis(s.dispatch_timeout),
+        running_ms: to_millis(s.running_timeout),
     };
     if from.is_none() {
         budget.next_round();
@@ -113,13 +115,13 @@ async fn tick(
     for _ in 0..config.iterations {
         let ids = stores
             .ledger
-            .stale(ctx.shard, after, from.as_ref(), config.batch)
+            .stale_jobs(ctx.shard, after, from.as_ref(), config.batch)
             .await?;
         let last = ids.last().cloned();
         let last_page = ids.len() < config.batch as usize;
-        let untracked = commit.untracked(ids).await;
-        let (again, exhausted) = budget.spend(untracked, config.tries);
-        force_fail(
+        let untracked = commit.filter_untracked(ids).await;
+        let (again, exhausted) = budget.split_exhausted(untracked, config.tries);
+        force_fail_jobs(
             &stores.ledger,
             &exhausted,
             "reconcile_failed",
@@ -127,9 +129,9 @@ async fn tick(
         )
         .await;
         if !again.is_empty() {
-            stores.ledger.forget_due(&again).await?;
+            stores.ledger.delete_due_times(&again).await?;
             // Rows that cannot be read are missing here; their try is counted.
-            let jobs = stores.ledger.load(&again, 0).await?;
+            let jobs = stores.ledger.load_jobs(&again, 0).await?;
             found.extend(jobs.iter().map(|job| job.state));
             tracing::warn!(
                 jobs = again.len(),
@@ -137,7 +139,7 @@ async fn tick(
                 "stale jobs found that nobody tracks"
             );
             let open = jobs.into_iter().filter(|j| !j.state.is_final()).collect();
-            if !commit.recover(open).await {
+            if !commit.recover_jobs(open).await {
                 return Ok(());
             }
         }
@@ -149,13 +151,13 @@ async fn tick(
     if from.is_some() {
         tracing::info!("more stale jobs than one tick allows; going on in the next");
     }
-    ctx.metrics.found_stale(found);
+    ctx.metrics.set_stale_jobs(found);
     Ok(())
 }
 
 /// Makes a run as old as the ledger says, but for the time in which its worker, if it
 /// lives and has it, will say so.
-pub fn set_silence(job: &mut RecoveredJob, s: &SchedulerConfig) {
+pub fn set_assumed_silence(job: &mut RecoveredJob, s: &SchedulerConfig) {
     if let Some(a) = &job.assignment {
         let limit = if a.accepted {
             s.running_timeout
@@ -166,6 +168,6 @@ pub fn set_silence(job: &mut RecoveredJob, s: &SchedulerConfig) {
     }
 }
 
-fn millis(time: Duration) -> u64 {
+fn to_millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

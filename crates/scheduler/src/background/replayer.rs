@@ -16,9 +16,9 @@ use airlock_guard::{NamedLock, keys};
 use airlock_ledger::LedgerError;
 use airlock_model::JobId;
 
-use crate::background::retry_budget::{RetryBudget, force_fail};
+use crate::background::retry_budget::{RetryBudget, force_fail_jobs};
 use crate::inbound::submissions;
-use crate::metrics::by_topic;
+use crate::metrics::count_by_topic;
 use crate::term::Term;
 
 /// Jobs read at once; a tick reads at most as many pages as the reconciler.
@@ -37,7 +37,7 @@ struct Scan {
 }
 
 impl Scan {
-    fn regular(age: Duration) -> Self {
+    fn new_regular(age: Duration) -> Self {
         Self {
             age,
             urgent: false,
@@ -45,7 +45,7 @@ impl Scan {
         }
     }
 
-    fn urgent() -> Self {
+    fn new_urgent() -> Self {
         Self {
             age: Duration::ZERO,
             urgent: true,
@@ -56,7 +56,7 @@ impl Scan {
 
 pub async fn run(term: Arc<Term>) -> anyhow::Result<()> {
     let ttl = keys::periodic_ttl(term.ctx.config.scheduler.replay_interval);
-    let key = term.stores.guard.keys().replayer();
+    let key = term.stores.guard.keys().replayer_lock();
     let lock = term.stores.guard.periodic_lock(key, ttl, term.ctx.epoch);
     let ended = scan_repeatedly(&term, &lock).await;
     lock.release().await;
@@ -68,7 +68,7 @@ async fn scan_repeatedly(term: &Term, lock: &NamedLock) -> anyhow::Result<()> {
     let mut lost = term.stores.bus.stream_lost();
     let mut connected = term.stores.bus.connected();
     let mut budget = RetryBudget::default();
-    let mut scan = Scan::regular(s.pending_age);
+    let mut scan = Scan::new_regular(s.pending_age);
     loop {
         let wait = match scan.urgent {
             true => SOON.min(s.replay_interval),
@@ -80,21 +80,21 @@ async fn scan_repeatedly(term: &Term, lock: &NamedLock) -> anyhow::Result<()> {
             changed = lost.changed() => {
                 changed?;
                 tracing::warn!("stream lost, scanning for jobs whose wake-up was in it");
-                scan = Scan::urgent();
+                scan = Scan::new_urgent();
             }
             changed = connected.changed() => {
                 changed?;
                 if !*connected.borrow_and_update() {
                     continue;
                 }
-                scan = Scan::urgent();
+                scan = Scan::new_urgent();
             }
         }
-        if !lock.tick().await {
+        if !lock.acquire_or_extend().await {
             continue;
         }
-        match tick(term, &mut scan, &mut budget).await {
-            Ok(true) => scan = Scan::regular(s.pending_age),
+        match continue_scan(term, &mut scan, &mut budget).await {
+            Ok(true) => scan = Scan::new_regular(s.pending_age),
             Ok(false) => tracing::info!("scan of PENDING jobs continues in the next tick"),
             Err(error) => tracing::warn!(%error, "scan of PENDING jobs failed, retrying"),
         }
@@ -102,7 +102,11 @@ async fn scan_repeatedly(term: &Term, lock: &NamedLock) -> anyhow::Result<()> {
 }
 
 /// Continues the scan; whether it has come to its end.
-async fn tick(term: &Term, scan: &mut Scan, budget: &mut RetryBudget) -> Result<bool, LedgerError> {
+async fn continue_scan(
+    term: &Term,
+    scan: &mut Scan,
+    budget: &mut RetryBudget,
+) -> Result<bool, LedgerError> {
     let age_ms = u64::try_from(scan.age.as_millis()).unwrap_or(u64::MAX);
     if scan.after.is_none() {
         budget.next_round();
@@ -111,13 +115,13 @@ async fn tick(term: &Term, scan: &mut Scan, budget: &mut RetryBudget) -> Result<
         let ids = term
             .stores
             .ledger
-            .old_pending(term.ctx.shard, age_ms, scan.after.as_ref(), PAGE)
+            .old_pending_jobs(term.ctx.shard, age_ms, scan.after.as_ref(), PAGE)
             .await?;
         let last = ids.last().cloned();
         let last_page = ids.len() < PAGE as usize;
-        let untracked = term.commit.untracked(ids).await;
+        let untracked = term.commit.filter_untracked(ids).await;
         if !untracked.is_empty() {
-            replay(term, untracked, budget).await?;
+            replay_jobs(term, untracked, budget).await?;
         }
         if last_page {
             return Ok(true);
@@ -127,21 +131,25 @@ async fn tick(term: &Term, scan: &mut Scan, budget: &mut RetryBudget) -> Result<
     Ok(false)
 }
 
-async fn replay(term: &Term, ids: Vec<JobId>, budget: &mut RetryBudget) -> Result<(), LedgerError> {
+async fn replay_jobs(
+    term: &Term,
+    ids: Vec<JobId>,
+    budget: &mut RetryBudget,
+) -> Result<(), LedgerError> {
     let inline = term.ctx.config.scheduler.inline_bytes;
     for chunk in ids.chunks(term.ctx.config.scheduler.batch) {
-        let jobs = term.stores.ledger.load(chunk, inline).await?;
+        let jobs = term.stores.ledger.load_jobs(chunk, inline).await?;
         tracing::info!(jobs = jobs.len(), "replaying untracked PENDING jobs");
         // What could not be read is tried again in the next scan, a few times.
         let missing = chunk
             .iter()
             .filter(|id| jobs.iter().all(|job| job.job_id != **id));
         let tries = term.ctx.config.reconciler.tries;
-        let (_, exhausted) = budget.spend(missing.cloned().collect(), tries);
+        let (_, exhausted) = budget.split_exhausted(missing.cloned().collect(), tries);
         let ledger = &term.stores.ledger;
-        force_fail(ledger, &exhausted, "unreadable", "its row cannot be read").await;
+        force_fail_jobs(ledger, &exhausted, "unreadable", "its row cannot be read").await;
         for job in &jobs {
-            by_topic(&term.ctx.metrics.orphan_replayed, job.spec.topic.as_str());
+            count_by_topic(&term.ctx.metrics.orphan_replayed, job.spec.topic.as_str());
         }
         submissions::evaluate_and_enqueue(term, jobs).await;
     }

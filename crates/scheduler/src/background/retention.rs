@@ -121,29 +121,29 @@ struct Cursors {
 pub async fn run(ctx: Arc<TermContext>, stores: Arc<Stores>) -> anyhow::Result<()> {
     let mut cursors = Cursors::default();
     while ctx.sleep_unless_over(ctx.config.retention.interval).await {
-        if let Err(error) = round(&ctx, &stores, &mut cursors).await {
+        if let Err(error) = run_retention_round(&ctx, &stores, &mut cursors).await {
             tracing::warn!(%error, "retention round failed, retrying");
         }
     }
     Ok(())
 }
 
-async fn round(
+async fn run_retention_round(
     ctx: &TermContext,
     stores: &Stores,
     cursors: &mut Cursors,
 ) -> Result<(), LedgerError> {
     let (c, ledger) = (&ctx.config.retention, &stores.ledger);
     let kept = |time: Duration| if time.is_zero() { Duration::MAX } else { time };
-    scan(ctx, stores, (Target::Jobs, c.jobs), &mut cursors.jobs).await?;
+    sweep_target(ctx, stores, (Target::Jobs, c.jobs), &mut cursors.jobs).await?;
     // What goes with the job needs no scan of its own.
     if kept(c.payloads) < kept(c.jobs) {
         let what = (Target::Payloads, c.payloads);
-        scan(ctx, stores, what, &mut cursors.payloads).await?;
+        sweep_target(ctx, stores, what, &mut cursors.payloads).await?;
     }
     if kept(c.history) < kept(c.jobs) {
         let what = (Target::History, c.history);
-        scan(ctx, stores, what, &mut cursors.history).await?;
+        sweep_target(ctx, stores, what, &mut cursors.history).await?;
     }
     for (records, keep) in [
         (Records::DeadLetters, c.dead_letters),
@@ -151,44 +151,52 @@ async fn round(
         (Records::Changes, c.changes),
     ] {
         if !keep.is_zero() {
-            remove_old(ctx, ledger, (records, keep), &mut cursors.changes).await?;
+            remove_old_records(ctx, ledger, (records, keep), &mut cursors.changes).await?;
         }
     }
     Ok(())
 }
 
 /// Removes a batch after the other until it finds less than a whole one.
-async fn remove_old(
+async fn remove_old_records(
     ctx: &TermContext,
     ledger: &LeaderLedger,
     (records, keep): (Records, Duration),
     changes: &mut LogPosition,
 ) -> Result<(), LedgerError> {
-    let (keep, batch) = (millis(keep), ctx.config.retention.batch);
+    let (keep, batch) = (to_millis(keep), ctx.config.retention.batch);
     let bound = match ctx.config.retention.log_readers {
         Duration::ZERO => u64::MAX,
-        bound => millis(bound),
+        bound => to_millis(bound),
     };
     loop {
         let began = Instant::now();
         let (name, removed) = match records {
-            Records::DeadLetters => ("dead_letters", ledger.sweep_letters(keep, batch).await?),
-            Records::UnmatchedResults => ("history", ledger.sweep_strays(keep, batch).await?),
+            Records::DeadLetters => (
+                "dead_letters",
+                ledger.sweep_dead_letters(keep, batch).await?,
+            ),
+            Records::UnmatchedResults => (
+                "history",
+                ledger.sweep_unmatched_results(keep, batch).await?,
+            ),
             Records::Changes => {
-                let (removed, at) = ledger.sweep_changes(keep, bound, *changes, batch).await?;
+                let (removed, at) = ledger
+                    .sweep_change_log(keep, bound, *changes, batch)
+                    .await?;
                 *changes = at;
                 ("changes", removed)
             }
         };
-        ctx.metrics.removed(name, removed);
-        if removed < u64::from(batch) || !rest(ctx, began).await {
+        ctx.metrics.count_removed_rows(name, removed);
+        if removed < u64::from(batch) || !pause_after_step(ctx, began).await {
             return Ok(());
         }
     }
 }
 
 /// The ids that Airlock makes up to those too young, then a stretch of the clients' own.
-async fn scan(
+async fn sweep_target(
     ctx: &TermContext,
     stores: &Stores,
     (target, keep): (Target, Duration),
@@ -205,10 +213,10 @@ async fn scan(
         cursor.ours = String::new();
         cursor.started = Some(Instant::now());
     }
-    let below = id_floor(Timestamp(now.0.saturating_sub_unsigned(micros(keep))));
+    let below = id_floor(Timestamp(now.0.saturating_sub_unsigned(to_micros(keep))));
     loop {
         let began = Instant::now();
-        let swept = step(ctx, stores, (target, keep), (&cursor.ours, Some(&below))).await?;
+        let swept = sweep_step(ctx, stores, (target, keep), (&cursor.ours, Some(&below))).await?;
         let more = swept.examined >= u64::from(ctx.config.retention.batch);
         if let Some(last) = swept.last {
             cursor.ours = last;
@@ -216,7 +224,7 @@ async fn scan(
         if !more {
             break;
         }
-        if !rest(ctx, began).await {
+        if !pause_after_step(ctx, began).await {
             return Ok(());
         }
     }
@@ -224,17 +232,17 @@ async fn scan(
     for _ in 0..CLIENT_ID_STEPS {
         let began = Instant::now();
         let after = cursor.clients.as_deref().unwrap_or(&above);
-        let swept = step(ctx, stores, (target, keep), (after, None)).await?;
+        let swept = sweep_step(ctx, stores, (target, keep), (after, None)).await?;
         let more = swept.examined >= u64::from(ctx.config.retention.batch);
         cursor.clients = swept.last.filter(|_| more);
-        if !more || !rest(ctx, began).await {
+        if !more || !pause_after_step(ctx, began).await {
             break;
         }
     }
     Ok(())
 }
 
-async fn step(
+async fn sweep_step(
     ctx: &TermContext,
     stores: &Stores,
     (target, keep): (Target, Duration),
@@ -243,7 +251,7 @@ async fn step(
     let sweep = Sweep {
         after,
         below,
-        older_than_ms: millis(keep),
+        older_than_ms: to_millis(keep),
         limit: ctx.config.retention.batch,
     };
     let (name, swept) = match target {
@@ -251,20 +259,20 @@ async fn step(
         Target::Payloads => ("payloads", stores.ledger.sweep_payloads(sweep).await?),
         Target::History => ("history", stores.ledger.sweep_history(sweep).await?),
     };
-    ctx.metrics.removed(name, swept.removed);
+    ctx.metrics.count_removed_rows(name, swept.removed);
     Ok(swept)
 }
 
 /// As long as the step took, and no less than was asked for; `false` at the term's end.
-async fn rest(ctx: &TermContext, began: Instant) -> bool {
+async fn pause_after_step(ctx: &TermContext, began: Instant) -> bool {
     let time = began.elapsed().max(ctx.config.retention.pause);
     ctx.sleep_unless_over(time).await
 }
 
-fn micros(time: Duration) -> u64 {
+fn to_micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-fn millis(time: Duration) -> u64 {
+fn to_millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

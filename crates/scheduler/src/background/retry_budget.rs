@@ -19,24 +19,25 @@ impl RetryBudget {
     }
 
     /// Counts one more try for this job; how many there were with it.
-    fn count(&mut self, job: &JobId) -> u32 {
+    fn count_try(&mut self, job: &JobId) -> u32 {
         let n = self.before.get(job).copied().unwrap_or(0) + 1;
         self.now.insert(job.clone(), n);
         n
     }
 
     /// Counts a try for each of the jobs: those that get it, and those that had `tries`.
-    pub fn spend(&mut self, jobs: Vec<JobId>, tries: u32) -> (Vec<JobId>, Vec<JobId>) {
-        jobs.into_iter().partition(|job| self.count(job) <= tries)
+    pub fn split_exhausted(&mut self, jobs: Vec<JobId>, tries: u32) -> (Vec<JobId>, Vec<JobId>) {
+        jobs.into_iter()
+            .partition(|job| self.count_try(job) <= tries)
     }
 }
 
 /// Ends jobs for which nothing could be done: FAILED, with a dead letter.
-pub async fn force_fail(ledger: &LeaderLedger, jobs: &[JobId], code: &str, reason: &str) {
+pub async fn force_fail_jobs(ledger: &LeaderLedger, jobs: &[JobId], code: &str, reason: &str) {
     if jobs.is_empty() {
         return;
     }
-    match ledger.force_fail(jobs, code, reason).await {
+    match ledger.force_fail_jobs(jobs, code, reason).await {
         Ok(n) => tracing::error!(jobs = n, code, reason, "jobs failed by force"),
         Err(error) => tracing::warn!(%error, code, "failing jobs by force failed, retrying"),
     }
@@ -52,7 +53,7 @@ mod tests {
         let mut budget = RetryBudget::default();
         for round in 1..=4 {
             budget.next_round();
-            let (again, exhausted) = budget.spend(vec![job.clone()], 3);
+            let (again, exhausted) = budget.split_exhausted(vec![job.clone()], 3);
             assert_eq!(
                 (again.len(), exhausted.len()),
                 if round <= 3 { (1, 0) } else { (0, 1) }
@@ -60,6 +61,6 @@ mod tests {
         }
         budget.next_round();
         budget.next_round();
-        assert_eq!(budget.count(&job), 1);
+        assert_eq!(budget.count_try(&job), 1);
     }
 }

@@ -37,7 +37,7 @@ struct Entry {
 }
 
 /// Writes the snapshot in the background; the next one comes soon.
-pub fn write(ctx: &TermContext, stores: &Arc<Stores>, engine: &Engine) {
+pub fn write_worker_snapshot(ctx: &TermContext, stores: &Arc<Stores>, engine: &Engine) {
     let snapshot = Snapshot {
         ledger_id: Some(ctx.ledger_id.clone()),
         workers: engine
@@ -74,7 +74,7 @@ pub fn write(ctx: &TermContext, stores: &Arc<Stores>, engine: &Engine) {
 }
 
 /// The workers of the last snapshot. Missing, unreadable or no Redis: a cold start.
-pub async fn read(ledger_id: &LedgerId, stores: &Stores) -> Vec<Input> {
+pub async fn read_worker_snapshot(ledger_id: &LedgerId, stores: &Stores) -> Vec<Input> {
     let bytes = match stores.guard.read_snapshot().await {
         Ok(Some(bytes)) => bytes,
         Ok(None) => {

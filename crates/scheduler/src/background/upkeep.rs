@@ -39,20 +39,20 @@ pub async fn claim_due_jobs(term: Arc<Term>) -> anyhow::Result<()> {
     let slots = Arc::new(Semaphore::new(DUE_AT_ONCE));
     let inline = term.ctx.config.scheduler.inline_bytes;
     loop {
-        let wait = match term.stores.ledger.next_due(term.ctx.shard).await {
+        let wait = match term.stores.ledger.next_due_time(term.ctx.shard).await {
             Ok((Some(at), now)) if at <= now => {
                 let slot = tokio::select! {
                     () = term.ctx.over.cancelled() => return Ok(()),
                     slot = slots.clone().acquire_owned() => slot?,
                 };
-                match term.stores.ledger.claim_due(DUE_BATCH, inline).await {
+                match term.stores.ledger.claim_due_jobs(DUE_BATCH, inline).await {
                     // Somebody else has them in hand.
                     Ok(jobs) if jobs.is_empty() => DUE_BUSY,
                     Ok(jobs) => {
-                        let wait = next_claim_in(jobs.len());
+                        let wait = next_claim_delay(jobs.len());
                         let claimer = term.clone();
                         term.ctx.tasks.spawn("due jobs", async move {
-                            evaluate_claimed(&claimer, jobs).await;
+                            evaluate_claimed_jobs(&claimer, jobs).await;
                             drop(slot);
                         });
                         wait
@@ -79,7 +79,7 @@ pub async fn claim_due_jobs(term: Arc<Term>) -> anyhow::Result<()> {
 
 /// How long to wait after a claim of so many. Where many come, more follow: a little
 /// patience makes batches of them. A full batch leaves others behind, which are late.
-fn next_claim_in(claimed: usize) -> Duration {
+fn next_claim_delay(claimed: usize) -> Duration {
     if (DUE_MANY..DUE_BATCH as usize).contains(&claimed) {
         DUE_GATHER
     } else {
@@ -89,7 +89,7 @@ fn next_claim_in(claimed: usize) -> Duration {
 
 /// Has claimed jobs evaluated. They are in no list any more: if the term ends before, the next
 /// one reads them with all open jobs.
-async fn evaluate_claimed(term: &Term, jobs: Vec<LoadedJob>) {
+async fn evaluate_claimed_jobs(term: &Term, jobs: Vec<LoadedJob>) {
     // Due by the database's clock; ours follows it at a small distance. A short wait spares
     // the engine a timer and the kernel a second question; for more the engine waits.
     let latest = jobs.iter().filter_map(|j| j.due_at).max();
@@ -105,7 +105,7 @@ async fn evaluate_claimed(term: &Term, jobs: Vec<LoadedJob>) {
 pub async fn follow_change_log(term: Arc<Term>) -> anyhow::Result<()> {
     let mut tail = term.stores.ledger.leader_tail(EVENTS);
     loop {
-        let more = match publish_changes(&term, &mut tail).await {
+        let more = match publish_change_page(&term, &mut tail).await {
             Ok(more) => more,
             Err(error) => {
                 tracing::warn!(%error, "publishing the change log failed, retrying");
@@ -113,7 +113,7 @@ pub async fn follow_change_log(term: Arc<Term>) -> anyhow::Result<()> {
             }
         };
         match tail.lag().await {
-            Ok(lag) => term.ctx.metrics.lags("changes", lag),
+            Ok(lag) => term.ctx.metrics.set_log_lag("changes", lag),
             Err(error) => tracing::warn!(%error, "reading the change log lag failed, retrying"),
         }
         if term.ctx.over.is_cancelled()
@@ -125,10 +125,10 @@ pub async fn follow_change_log(term: Arc<Term>) -> anyhow::Result<()> {
 }
 
 /// Publishes a page of changes; whether there is more.
-async fn publish_changes(term: &Term, tail: &mut Tail<Change>) -> anyhow::Result<bool> {
+async fn publish_change_page(term: &Term, tail: &mut Tail<Change>) -> anyhow::Result<bool> {
     let Page::Entries(changes) = tail.next(CHANGES_BATCH).await? else {
         // Entries wait for this reader; there is nothing that it has missed.
-        tail.rescanned().await?;
+        tail.finish_rescan().await?;
         return Ok(true);
     };
     let more = changes.len() == CHANGES_BATCH as usize;
@@ -136,7 +136,7 @@ async fn publish_changes(term: &Term, tail: &mut Tail<Change>) -> anyhow::Result
     let mut published = Ok(());
     for (position, change) in changes {
         if !term.published.remove(position) {
-            published = publish_change(term, &change.job_ids).await;
+            published = publish_job_changes(term, &change.job_ids).await;
             if published.is_err() {
                 break;
             }
@@ -149,17 +149,17 @@ async fn publish_changes(term: &Term, tail: &mut Tail<Change>) -> anyhow::Result
     published.map(|()| more)
 }
 
-async fn publish_change(term: &Term, ids: &[airlock_model::JobId]) -> anyhow::Result<()> {
-    let jobs = term.stores.ledger.load(ids, 0).await?;
+async fn publish_job_changes(term: &Term, ids: &[airlock_model::JobId]) -> anyhow::Result<()> {
+    let jobs = term.stores.ledger.load_jobs(ids, 0).await?;
     let mut inputs = Vec::new();
     for job in jobs.iter().filter(|j| j.state.is_final()) {
         inputs.push(Input::Ended {
             job: job.job_id.clone(),
             state: job.state,
         });
-        inputs.extend(ended_run(job));
+        inputs.extend(to_run_ended_input(job));
     }
-    term.commit.enqueue(InputBatch::of(inputs)).await;
+    term.commit.enqueue(InputBatch::from_inputs(inputs)).await;
     // Approved meanwhile: it enters anew, also when its wake-up was lost.
     let pending: Vec<_> = jobs
         .iter()
@@ -167,12 +167,12 @@ async fn publish_change(term: &Term, ids: &[airlock_model::JobId]) -> anyhow::Re
         .map(|j| j.job_id.clone())
         .collect();
     submissions::load_and_enqueue(term, &pending).await?;
-    let list: Vec<_> = jobs.iter().map(Announcement::of).collect();
-    announce::publish(term, &list).await
+    let list: Vec<_> = jobs.iter().map(Announcement::from_job).collect();
+    announce::publish_announcements(term, &list).await
 }
 
 /// The run that a job's end left behind at its worker.
-fn ended_run(job: &LoadedJob) -> Option<Input> {
+fn to_run_ended_input(job: &LoadedJob) -> Option<Input> {
     if !job.state.aftermath(None).cancel_run {
         return None;
     }
@@ -189,14 +189,14 @@ fn ended_run(job: &LoadedJob) -> Option<Input> {
 
 pub async fn sync_clock(term: Arc<Term>) -> anyhow::Result<()> {
     while term.ctx.sleep_unless_over(CLOCK_POLL).await {
-        if let Err(error) = term.ctx.clock.sync(&term.stores.ledger).await {
+        if let Err(error) = term.ctx.clock.sync_with_ledger(&term.stores.ledger).await {
             tracing::warn!(%error, "reading the ledger clock failed, retrying");
         }
     }
     Ok(())
 }
 
-pub async fn write_snapshots(term: Arc<Term>) -> anyhow::Result<()> {
+pub async fn write_worker_snapshots(term: Arc<Term>) -> anyhow::Result<()> {
     while term
         .ctx
         .sleep_unless_over(term.ctx.config.scheduler.snapshot_interval)

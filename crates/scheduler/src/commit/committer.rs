@@ -24,19 +24,19 @@ use crate::background::snapshot;
 use crate::commit::handle::{
     CommitRequest, InputBatch, PendingAck, ResultContent, SpeculativeSubmit,
 };
-use crate::commit::locked_rows::Aside;
+use crate::commit::locked_rows::LockedRows;
 use crate::commit::on_error::Next;
 use crate::commit::payload_cache::PayloadCache;
 use crate::commit::plan::Plan;
-use crate::commit::reload::reloaded;
+use crate::commit::reload::to_recovered_job;
 use crate::commit::result_gate::{Order, ROUND};
-use crate::metrics::{StartLatency, by_topic};
+use crate::metrics::{StartLatency, count_by_topic};
 use crate::outbound::announce;
 use crate::outbound::control;
 use crate::outbound::dispatch::{self, Dispatch, Sending};
 use crate::outbound::duplicate_workers;
 use crate::outbound::worker_log::WorkerLog;
-use crate::term::{Term, random};
+use crate::term::{Term, random_u64};
 
 /// How long a failed commit waits before it is tried again, at first and at most.
 const COMMIT_RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -68,10 +68,10 @@ pub struct Core {
     pub late: Vec<UnmatchedResult>,
     pub starts: StartLatency,
     /// Transactions of gateways that the next round's waits for.
-    pub told: Vec<SpeculativeSubmit>,
+    pub speculative: Vec<SpeculativeSubmit>,
     pub worker_log: WorkerLog,
     /// Moves of jobs whose rows somebody else holds.
-    pub aside: Aside,
+    pub locked_rows: LockedRows,
 }
 
 impl Core {
@@ -85,7 +85,7 @@ impl Core {
         let mut noted = self.engine.counts().workers;
         loop {
             let now = Instant::now();
-            let held = order.holds_results(now, self.engine.counts().waiting);
+            let held = order.result_hold_time(now, self.engine.counts().waiting);
             let wake = self.engine.next_deadline().map(|at| {
                 let wait = at
                     .since(self.term.ctx.clock.now())
@@ -93,18 +93,21 @@ impl Core {
                 wait.min(Duration::from_secs(1))
             });
             let wake = wake.unwrap_or(Duration::from_secs(1));
-            let wake = self.aside.due_in(now).map_or(wake, |at| wake.min(at));
+            let wake = self
+                .locked_rows
+                .next_retry_in(now)
+                .map_or(wake, |at| wake.min(at));
             let mut batch = Vec::new();
-            let mut dones = Vec::new();
+            let mut pending_acks = Vec::new();
             tokio::select! {
                 biased;
                 () = self.term.ctx.over.cancelled() => return Ok(()),
                 message = inputs.recv() => match message {
-                    Some(message) => self.hear(message, &mut batch, &mut dones),
+                    Some(message) => self.handle_request(message, &mut batch, &mut pending_acks),
                     None => return Ok(()),
                 },
                 Some(result) = results.recv(), if held.is_none() => {
-                    self.take_in(result, &mut batch, &mut dones);
+                    self.add_batch(result, &mut batch, &mut pending_acks);
                 }
                 () = tokio::time::sleep(wake) => {}
                 () = tokio::time::sleep(held.unwrap_or_default()), if held.is_some() => continue,
@@ -112,21 +115,21 @@ impl Core {
             while batch.len() < ROUND
                 && let Ok(message) = inputs.try_recv()
             {
-                self.hear(message, &mut batch, &mut dones);
+                self.handle_request(message, &mut batch, &mut pending_acks);
             }
             let starts = batch.iter().filter(|i| matches!(i, Input::Decided { .. }));
-            order.starting(Instant::now(), starts.count());
+            order.record_starting_jobs(Instant::now(), starts.count());
             let most = batch.len() + ROUND;
             while held.is_none()
                 && batch.len() < most
                 && let Ok(result) = results.try_recv()
             {
-                self.take_in(result, &mut batch, &mut dones);
+                self.add_batch(result, &mut batch, &mut pending_acks);
             }
             self.term.speculation.set_busy(true);
-            self.round(batch, dones).await?;
-            if self.aside.due_in(Instant::now()) == Some(Duration::ZERO) {
-                self.take_up_again().await?;
+            self.run_round(batch, pending_acks).await?;
+            if self.locked_rows.next_retry_in(Instant::now()) == Some(Duration::ZERO) {
+                self.retry_locked_jobs().await?;
             }
             self.term.last_round.mark();
             self.term.speculation.set_busy(false);
@@ -134,28 +137,28 @@ impl Core {
             // newcomers are noted at once: in steps of a tenth, for a crowd of them.
             let workers = self.engine.counts().workers;
             if workers > noted + noted / 10 {
-                snapshot::write(&self.term.ctx, &self.term.stores, &self.engine);
+                snapshot::write_worker_snapshot(&self.term.ctx, &self.term.stores, &self.engine);
                 noted = workers;
             }
             noted = noted.min(workers);
         }
     }
 
-    fn hear(
+    fn handle_request(
         &mut self,
         message: CommitRequest,
         inputs: &mut Vec<Input>,
-        dones: &mut Vec<PendingAck>,
+        pending_acks: &mut Vec<PendingAck>,
     ) {
         match message {
-            CommitRequest::Enqueue(b) => self.take_in(b, inputs, dones),
+            CommitRequest::Enqueue(b) => self.add_batch(b, inputs, pending_acks),
             CommitRequest::Untracked { mut ids, answer } => {
-                ids.retain(|id| !self.engine.is_tracking(id) && !self.aside.contains(id));
+                ids.retain(|id| !self.engine.is_tracking(id) && !self.locked_rows.contains(id));
                 let _ = answer.send(ids);
             }
-            CommitRequest::Recover(jobs) => inputs.extend(self.adopt(jobs)),
+            CommitRequest::Recover(jobs) => inputs.extend(self.to_recovered_inputs(jobs)),
             CommitRequest::WriteSnapshot => {
-                snapshot::write(&self.term.ctx, &self.term.stores, &self.engine)
+                snapshot::write_worker_snapshot(&self.term.ctx, &self.term.stores, &self.engine)
             }
             // Whoever asked may be gone.
             CommitRequest::Explain { job, answer } => {
@@ -167,87 +170,97 @@ impl Core {
         }
     }
 
-    fn take_in(&mut self, b: InputBatch, inputs: &mut Vec<Input>, dones: &mut Vec<PendingAck>) {
+    fn add_batch(
+        &mut self,
+        b: InputBatch,
+        inputs: &mut Vec<Input>,
+        pending_acks: &mut Vec<PendingAck>,
+    ) {
         inputs.extend(b.inputs);
         self.contents.extend(b.contents);
         for (job, payload) in b.payloads {
             self.payloads.put(job, payload);
         }
-        dones.extend(b.done);
-        self.told.extend(b.told.map(|told| *told));
+        pending_acks.extend(b.done);
+        self.speculative.extend(b.speculative.map(|told| *told));
     }
 
     /// Jobs that should have moved on, unless they came into our hands meanwhile.
-    fn adopt(&self, jobs: Vec<LoadedJob>) -> Vec<Input> {
+    fn to_recovered_inputs(&self, jobs: Vec<LoadedJob>) -> Vec<Input> {
         let now = self.term.ctx.clock.now();
         jobs.into_iter()
             .filter(|job| {
-                !self.engine.is_tracking(&job.job_id) && !self.aside.contains(&job.job_id)
+                !self.engine.is_tracking(&job.job_id) && !self.locked_rows.contains(&job.job_id)
             })
             .map(|job| {
-                let mut job = reloaded(job, now, true);
-                reconciler::set_silence(&mut job, &self.term.ctx.config.scheduler);
+                let mut job = to_recovered_job(job, now, true);
+                reconciler::set_assumed_silence(&mut job, &self.term.ctx.config.scheduler);
                 Input::Recovered(Box::new(job))
             })
             .collect()
     }
 
     /// One round: decide, commit, hand on.
-    async fn round(&mut self, inputs: Vec<Input>, dones: Vec<PendingAck>) -> anyhow::Result<()> {
+    async fn run_round(
+        &mut self,
+        inputs: Vec<Input>,
+        pending_acks: Vec<PendingAck>,
+    ) -> anyhow::Result<()> {
         let now = self.term.ctx.clock.now();
-        let mut told = std::mem::take(&mut self.told);
+        let mut told = std::mem::take(&mut self.speculative);
         for told in &mut told {
             // What came to us by another way is in the ledger.
             told.jobs.retain(|id| !self.engine.is_tracking(id));
         }
-        self.payloads.drop_ended(&inputs);
+        self.payloads.drop_ended_jobs(&inputs);
         let uptime = self.term.ctx.clock.uptime();
-        let effects = self.engine.handle(now, uptime, &mut random, inputs);
-        self.worker_log.write(self.engine.take_worker_changes());
-        let mut plan = Plan::new(effects, &mut self.contents, now);
+        let effects = self.engine.handle(now, uptime, &mut random_u64, inputs);
+        self.worker_log
+            .log_changes(self.engine.take_worker_changes());
+        let mut plan = Plan::from_effects(effects, &mut self.contents, now);
         let late = self.late.drain(..).map(Move::from);
         plan.commit.moves.extend(late);
         // Contents of results that came to nothing are dropped with the round.
         self.contents
             .retain(|key, _| plan.look_up.iter().any(|report| report.key == *key));
         plan.commit.after = told.iter().map(|t| advisory_lock_key(t.id)).collect();
-        let (followup, later) = self.carry_out(plan, &mut told, dones).await?;
+        let (followup, later) = self.execute_plan(plan, &mut told, pending_acks).await?;
         if !followup.is_empty() || !self.late.is_empty() {
-            Box::pin(self.round(followup, later)).await?;
+            Box::pin(self.run_round(followup, later)).await?;
         }
         for told in told {
             let known = told.jobs.iter().all(|id| self.engine.is_tracking(id));
-            self.term.speculation.finish(&told, known);
+            self.term.speculation.finish_submit(&told, known);
         }
         Ok(())
     }
 
     /// Commits a plan and hands on what was written. What the engine has to hear of it, and
     /// the messages that are settled after that.
-    async fn carry_out(
+    async fn execute_plan(
         &mut self,
         mut plan: Plan,
         told: &mut [SpeculativeSubmit],
-        mut dones: Vec<PendingAck>,
+        mut pending_acks: Vec<PendingAck>,
     ) -> anyhow::Result<(Vec<Input>, Vec<PendingAck>)> {
         let mut followup = Vec::new();
-        if !self.aside.is_empty() {
+        if !self.locked_rows.is_empty() {
             let ids = plan.commit.job_ids();
-            let behind = ids.filter(|id| self.aside.contains(id)).cloned();
+            let behind = ids.filter(|id| self.locked_rows.contains(id)).cloned();
             let behind = behind.collect();
-            self.set_aside(&mut plan, behind, &mut dones, &mut followup);
+            self.defer_locked_jobs(&mut plan, behind, &mut pending_acks, &mut followup);
         }
         let written = if plan.commit.is_empty() {
             Written::default()
         } else {
-            let written = self.commit(&mut plan).await?;
+            let written = self.commit_plan(&mut plan).await?;
             let locked = std::mem::take(&mut plan.locked);
             for told in &mut *told {
                 told.jobs.retain(|id| {
                     !written.left_pending(id) && !plan.refused.contains(id) && !locked.contains(id)
                 });
             }
-            self.set_aside(&mut plan, locked, &mut dones, &mut followup);
+            self.defer_locked_jobs(&mut plan, locked, &mut pending_acks, &mut followup);
             // Nothing can be done about them until the ledger takes their rows: they are
             // let go, and the replayer tries again when it comes by.
             followup.extend(plan.refused.drain(..).map(Input::Gone));
@@ -255,7 +268,7 @@ impl Core {
                 job,
                 state: JobState::Failed,
             }));
-            let mut missed = plan.commit.missed(&written);
+            let mut missed = plan.commit.missed_jobs(&written);
             for id in told.iter().flat_map(|told| &told.jobs) {
                 if !missed.contains(id) {
                     missed.push(id.clone());
@@ -264,87 +277,87 @@ impl Core {
             if missed.is_empty() {
                 written
             } else {
-                self.reconcile(&mut plan, written, missed, &mut followup)
+                self.reload_missed_jobs(&mut plan, written, missed, &mut followup)
                     .await?
             }
         };
-        self.count(&plan, &written);
+        self.update_metrics(&plan, &written);
         for job in plan.recheck.drain(..) {
-            self.term.commit.evaluate_again(job);
+            self.term.commit.request_reevaluation(job);
         }
         // A message is acknowledged when what it says is in the ledger, or is known to
         // change nothing there.
         let look_up = std::mem::take(&mut plan.look_up);
-        let (dones, later) = match look_up.is_empty() {
-            true => (dones, Vec::new()),
-            false => (Vec::new(), dones),
+        let (pending_acks, later) = match look_up.is_empty() {
+            true => (pending_acks, Vec::new()),
+            false => (Vec::new(), pending_acks),
         };
-        self.follow_up(plan, written, dones);
+        self.spawn_follow_up(plan, written, pending_acks);
         if !look_up.is_empty() {
-            followup.extend(self.look_up(look_up).await?);
+            followup.extend(self.load_jobs_of_results(look_up).await?);
         }
         Ok((followup, later))
     }
 
     /// Takes out of the plan what is about these jobs, whose rows somebody else holds. The
     /// engine lets go of those it decided about; they are read again later.
-    fn set_aside(
+    fn defer_locked_jobs(
         &mut self,
         plan: &mut Plan,
         jobs: HashSet<JobId>,
-        dones: &mut Vec<PendingAck>,
+        pending_acks: &mut Vec<PendingAck>,
         followup: &mut Vec<Input>,
     ) {
         for job in jobs {
-            let (fact, undone) = plan.take_out(&job);
+            let (fact, undone) = plan.take_out_job(&job);
             if undone {
                 self.payloads.take(&job);
                 followup.push(Input::Gone(job.clone()));
             }
-            if !self.aside.contains(&job) {
+            if !self.locked_rows.contains(&job) {
                 tracing::warn!(%job, "its row in the ledger is locked; it waits, the others go on");
             }
-            self.aside.put(job, fact, undone);
+            self.locked_rows.defer_moves(job, fact, undone);
         }
-        self.aside.hold(dones);
+        self.locked_rows.hold_acks(pending_acks);
     }
 
     /// Looks which of the rows are free, writes what was kept for them and reads again what
     /// was undone.
-    async fn take_up_again(&mut self) -> anyhow::Result<()> {
-        let jobs = self.aside.jobs();
-        let locked = match self.writer.locked(&jobs).await {
+    async fn retry_locked_jobs(&mut self) -> anyhow::Result<()> {
+        let jobs = self.locked_rows.job_ids();
+        let locked = match self.writer.locked_jobs(&jobs).await {
             Ok(locked) => locked,
-            Err(error) if Next::of(&error) == Next::StepDown => return Err(error.into()),
+            Err(error) if Next::from_error(&error) == Next::StepDown => return Err(error.into()),
             Err(error) => {
                 tracing::warn!(%error, "looking for rows that somebody holds");
-                self.aside.later();
+                self.locked_rows.back_off();
                 return Ok(());
             }
         };
         let free: Vec<JobId> = jobs.into_iter().filter(|j| !locked.contains(j)).collect();
         if free.is_empty() {
-            self.aside.later();
+            self.locked_rows.back_off();
             return Ok(());
         }
         let mut followup = Vec::new();
         let mut undone = Vec::new();
         for job in free {
-            let mut kept = self.aside.take(&job);
+            let mut kept = self.locked_rows.take_moves(&job);
             while let Some(fact) = kept.facts.pop_front() {
-                followup.extend(self.carry_out(fact, &mut [], Vec::new()).await?.0);
-                if self.aside.contains(&job) {
+                followup.extend(self.execute_plan(fact, &mut [], Vec::new()).await?.0);
+                if self.locked_rows.contains(&job) {
                     // Somebody was quicker: the rest goes behind it again.
                     break;
                 }
             }
-            if self.aside.contains(&job) {
-                self.aside.put(job, kept.facts, kept.undone);
+            if self.locked_rows.contains(&job) {
+                self.locked_rows.defer_moves(job, kept.facts, kept.undone);
             } else if kept.undone {
                 undone.push(job);
             }
         }
-        for row in self.rows(&undone).await? {
+        for row in self.load_rows(&undone).await? {
             followup.push(if row.state.is_final() {
                 Input::Ended {
                     job: row.job_id,
@@ -352,20 +365,20 @@ impl Core {
                 }
             } else {
                 let now = self.term.ctx.clock.now();
-                Input::Recovered(Box::new(reloaded(row, now, false)))
+                Input::Recovered(Box::new(to_recovered_job(row, now, false)))
             });
         }
-        let dones = self.aside.settled();
-        self.round(followup, dones).await
+        let pending_acks = self.locked_rows.take_ready_acks();
+        self.run_round(followup, pending_acks).await
     }
 
     /// Commits until it is known to be committed, or we may not lead any more.
-    async fn commit(&mut self, plan: &mut Plan) -> anyhow::Result<Written> {
+    async fn commit_plan(&mut self, plan: &mut Plan) -> anyhow::Result<Written> {
         let mut backoff = Backoff::new(COMMIT_RETRY.0, COMMIT_RETRY.1);
         let mut around = false;
         loop {
             let done = match around {
-                true => self.writer.commit_free(&plan.commit).await,
+                true => self.writer.commit_unlocked(&plan.commit).await,
                 false => {
                     let done = self.writer.commit(&plan.commit).await;
                     done.map(|written| (written, HashSet::new()))
@@ -384,7 +397,7 @@ impl Core {
                 }
                 Err(error) => error,
             };
-            match Next::of(&error) {
+            match Next::from_error(&error) {
                 Next::StepDown => return Err(error.into()),
                 Next::Unwait => {
                     // What is not there now is let go of; the stream will bring it.
@@ -393,7 +406,7 @@ impl Core {
                 }
                 Next::Divide => {
                     tracing::error!(%error, rows = plan.commit.len(), "the ledger refuses a row; looking for it");
-                    return self.commit_singly(plan).await;
+                    return self.commit_moves_singly(plan).await;
                 }
                 Next::Around if !around => around = true,
                 // The same moves again. What an unheard commit already did, compare-and-set
@@ -412,14 +425,14 @@ impl Core {
     }
 
     /// One row is refused: find it, end its job, and let the others through.
-    async fn commit_singly(&mut self, plan: &mut Plan) -> anyhow::Result<Written> {
+    async fn commit_moves_singly(&mut self, plan: &mut Plan) -> anyhow::Result<Written> {
         let mut all = Written::default();
-        for single in std::mem::take(&mut plan.commit).singles() {
+        for single in std::mem::take(&mut plan.commit).into_single_moves() {
             let ids: Vec<JobId> = single.job_ids().cloned().collect();
-            match self.commit_single(&single, &mut plan.doubtful).await? {
+            match self.commit_single_move(&single, &mut plan.doubtful).await? {
                 Single::Written(done) => {
                     // Several entries now: the change log's reader announces them.
-                    all.absorb(done);
+                    all.merge(done);
                     plan.commit.moves.extend(single.moves);
                 }
                 Single::Locked => {
@@ -436,7 +449,7 @@ impl Core {
                 }
                 Single::Refused => {
                     plan.drop_jobs(&ids);
-                    self.record_refused(&ids).await;
+                    self.dead_letter_refused_jobs(&ids).await;
                     plan.refused.extend(ids);
                 }
             }
@@ -445,7 +458,7 @@ impl Core {
     }
 
     /// Commits a single move, or the end of its job when the ledger refuses its row.
-    async fn commit_single(
+    async fn commit_single_move(
         &mut self,
         single: &Commit,
         doubtful: &mut bool,
@@ -459,7 +472,7 @@ impl Core {
                 Ok(done) => return Ok(Single::Written(done)),
                 Err(error) => error,
             };
-            match Next::of(&error) {
+            match Next::from_error(&error) {
                 Next::StepDown => return Err(error.into()),
                 Next::Divide => {
                     let job = single.job_ids().next().map(JobId::as_str);
@@ -491,7 +504,7 @@ impl Core {
 
     /// Dead-letters jobs whose rows cannot be written at all: once each, however often they
     /// are tried again.
-    async fn record_refused(&self, ids: &[JobId]) {
+    async fn dead_letter_refused_jobs(&self, ids: &[JobId]) {
         for id in ids {
             let letter = NewDeadLetter {
                 job_id: Some(id.to_string()),
@@ -499,21 +512,29 @@ impl Core {
                 reason: REFUSED_WHY.to_owned(),
                 ..NewDeadLetter::default()
             };
-            if let Err(error) = self.term.stores.ledger.put_letter_once(letter).await {
+            if let Err(error) = self
+                .term
+                .stores
+                .ledger
+                .insert_dead_letter_once(letter)
+                .await
+            {
                 tracing::error!(job = %id, %error, "the dead letter of a refused row was not written");
             }
         }
     }
 
     /// The jobs as the ledger has them, as soon as it can be asked.
-    async fn rows(&self, ids: &[JobId]) -> anyhow::Result<Vec<LoadedJob>> {
+    async fn load_rows(&self, ids: &[JobId]) -> anyhow::Result<Vec<LoadedJob>> {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
         loop {
-            match self.term.stores.ledger.load(ids, 0).await {
+            match self.term.stores.ledger.load_jobs(ids, 0).await {
                 Ok(rows) => return Ok(rows),
-                Err(error) if Next::of(&error) == Next::StepDown => return Err(error.into()),
+                Err(error) if Next::from_error(&error) == Next::StepDown => {
+                    return Err(error.into());
+                }
                 Err(error) => {
                     tracing::warn!(%error, jobs = ids.len(), "reading jobs again");
                     tokio::select! {
@@ -527,10 +548,10 @@ impl Core {
 
     /// Results of runs that the engine does not hold, each after its job where the row is in
     /// flight as that very run.
-    async fn look_up(&self, reports: Vec<ResultReport>) -> anyhow::Result<Vec<Input>> {
+    async fn load_jobs_of_results(&self, reports: Vec<ResultReport>) -> anyhow::Result<Vec<Input>> {
         let ids: HashSet<&JobId> = reports.iter().map(|r| &r.job).collect();
         let ids: Vec<JobId> = ids.into_iter().cloned().collect();
-        let rows = self.rows(&ids).await?.into_iter();
+        let rows = self.load_rows(&ids).await?.into_iter();
         let mut rows: HashMap<JobId, LoadedJob> = rows.map(|r| (r.job_id.clone(), r)).collect();
         let now = self.term.ctx.clock.now();
         let mut inputs = Vec::with_capacity(reports.len());
@@ -545,7 +566,9 @@ impl Core {
             {
                 let (job, worker) = (&report.job, &report.worker);
                 tracing::warn!(%job, %worker, "a result of a run that was not held; the ledger has it");
-                inputs.push(Input::Recovered(Box::new(reloaded(row, now, false))));
+                inputs.push(Input::Recovered(Box::new(to_recovered_job(
+                    row, now, false,
+                ))));
             }
             report.looked_up = true;
             inputs.push(Input::Result(report));
@@ -554,14 +577,14 @@ impl Core {
     }
 
     /// Reads again what was not written, and believes the ledger.
-    async fn reconcile(
+    async fn reload_missed_jobs(
         &mut self,
         plan: &mut Plan,
         mut written: Written,
         missed: Vec<JobId>,
         followup: &mut Vec<Input>,
     ) -> anyhow::Result<Written> {
-        let rows = self.rows(&missed).await?;
+        let rows = self.load_rows(&missed).await?;
         let found: HashSet<&JobId> = rows.iter().map(|row| &row.job_id).collect();
         for id in missed.iter().filter(|id| !found.contains(id)) {
             // It is not in the ledger, so there is no such job.
@@ -575,7 +598,7 @@ impl Core {
             if let Some((_, assignment)) = plan.assigned.get(&id) {
                 if row.state.is_in_flight() && row.dispatch_id == Some(assignment.dispatch) {
                     // An earlier try went through unheard.
-                    written.add(MoveKind::Assign, [id]);
+                    written.add_moved(MoveKind::Assign, [id]);
                     continue;
                 }
                 plan.assigned.remove(&id);
@@ -585,7 +608,7 @@ impl Core {
                 .iter()
                 .any(|e| e.job.id == id && e.to == row.state);
             if !ours || !plan.doubtful {
-                self.late.extend(plan.late(&id));
+                self.late.extend(plan.to_unmatched_result(&id));
             }
             if !ours {
                 plan.ended.retain(|e| e.job.id != id);
@@ -597,46 +620,48 @@ impl Core {
                 });
             } else {
                 let now = self.term.ctx.clock.now();
-                followup.push(Input::Recovered(Box::new(reloaded(row, now, false))));
+                followup.push(Input::Recovered(Box::new(to_recovered_job(
+                    row, now, false,
+                ))));
             }
         }
         Ok(written)
     }
 
-    fn count(&mut self, plan: &Plan, written: &Written) {
+    fn update_metrics(&mut self, plan: &Plan, written: &Written) {
         let metrics = &self.term.ctx.metrics;
         for run in &plan.runs {
             let (id, scheduled, started) = (run.dispatch, run.scheduled_at, run.started_at);
             if run.over {
-                self.starts.ended(metrics, id, scheduled, started);
+                self.starts.record_end(metrics, id, scheduled, started);
             } else {
-                self.starts.started(metrics, id, scheduled, started);
+                self.starts.record_start(metrics, id, scheduled, started);
             }
         }
         for e in &plan.ended {
-            if !written.has(e.kind, &e.job.id) {
+            if !written.contains(e.kind, &e.job.id) {
                 continue;
             }
             let topic = e.job.spec.topic.as_str();
             if e.to == JobState::Denied {
-                by_topic(&metrics.safety_denied, topic);
+                count_by_topic(&metrics.safety_denied, topic);
             }
             if e.to.is_final() {
-                metrics.completed(topic, e.to.as_str());
+                metrics.count_completed_job(topic, e.to.as_str());
             }
         }
         let census = self.engine.counts();
         metrics.waiting.set(census.waiting as i64);
         metrics.assigned.set(census.assigned as i64);
         metrics.workers.set(census.workers as i64);
-        duplicate_workers::show(&self.term.ctx, &self.engine);
+        duplicate_workers::show_duplicates(&self.term.ctx, &self.engine);
     }
 
     /// Publishes and acknowledges, beside the next round.
-    fn follow_up(&mut self, mut plan: Plan, written: Written, dones: Vec<PendingAck>) {
+    fn spawn_follow_up(&mut self, mut plan: Plan, written: Written, pending_acks: Vec<PendingAck>) {
         let mut dispatches = std::mem::take(&mut plan.republish);
         let mut payloads = HashMap::new();
-        for id in written.of(MoveKind::Assign) {
+        for id in written.jobs_moved_by(MoveKind::Assign) {
             if let Some((job, assignment)) = plan.assigned.remove(id) {
                 if let Some(payload) = self.payloads.take(id) {
                     payloads.insert(id.clone(), payload);
@@ -658,55 +683,55 @@ impl Core {
             && plan.inventory.is_empty()
             && plan.hello.is_empty()
             && plan.duplicates.is_empty()
-            && dones.is_empty();
+            && pending_acks.is_empty();
         if nothing {
             return;
         }
         let term = self.term.clone();
         let inbox = self.inbox.clone();
         self.term.ctx.tasks.spawn("follow-up", async move {
-            let sending = dispatch::begin(&term, dispatches, payloads).await;
-            let late = match sending.may_wait() {
+            let sending = dispatch::begin_sending(&term, dispatches, payloads).await;
+            let late = match sending.may_publish_later() {
                 true => Some(sending),
                 false => {
-                    publish(&term, sending).await;
+                    publish_dispatches(&term, sending).await;
                     None
                 }
             };
-            announce_written(&term, &plan, &written).await;
-            control::send(&term, plan, &inbox).await;
+            announce_written_moves(&term, &plan, &written).await;
+            control::send_control_messages(&term, plan, &inbox).await;
             if let Some(sending) = late {
                 tokio::time::sleep(dispatch::STREAM_LAG).await;
-                publish(&term, sending).await;
+                publish_dispatches(&term, sending).await;
             }
-            for done in dones {
-                term.acks.finish(done).await;
+            for done in pending_acks {
+                term.acks.acknowledge(done).await;
             }
         });
     }
 }
 
 /// Puts dispatches into the stream and tells the engine what came of it.
-async fn publish(term: &Term, sending: Sending) {
-    let told = sending.publish(term).await;
+async fn publish_dispatches(term: &Term, sending: Sending) {
+    let told = sending.publish_to_stream(term).await;
     if !told.is_empty() {
-        term.commit.enqueue(InputBatch::of(told)).await;
+        term.commit.enqueue(InputBatch::from_inputs(told)).await;
     }
 }
 
 /// Announces what was written of this plan.
-async fn announce_written(term: &Term, plan: &Plan, written: &Written) {
+async fn announce_written_moves(term: &Term, plan: &Plan, written: &Written) {
     let now = term.ctx.clock.now();
     let ended = plan.ended.iter();
     let list: Vec<_> = ended
-        .filter(|e| written.has(e.kind, &e.job.id))
-        .map(|e| e.announcement(now))
+        .filter(|e| written.contains(e.kind, &e.job.id))
+        .map(|e| e.to_announcement(now))
         .collect();
     if list.is_empty() {
         return;
     }
     // What did not get out, the change log's reader announces.
-    if announce::publish(term, &list).await.is_ok()
+    if announce::publish_announcements(term, &list).await.is_ok()
         && let Some(position) = written.position
     {
         term.published.insert(position);

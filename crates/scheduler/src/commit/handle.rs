@@ -43,7 +43,7 @@ pub struct InputBatch {
     pub payloads: Vec<(JobId, Bytes)>,
     pub done: Option<PendingAck>,
     /// Jobs that a gateway is committing now: its transaction comes first.
-    pub told: Option<Box<SpeculativeSubmit>>,
+    pub speculative: Option<Box<SpeculativeSubmit>>,
 }
 
 /// A gateway's transaction that was announced before its commit.
@@ -57,13 +57,13 @@ pub struct SpeculativeSubmit {
 
 impl InputBatch {
     /// Adds another batch, but for its messages.
-    pub fn join(&mut self, other: Self) {
+    pub fn merge_without_acks(&mut self, other: Self) {
         self.inputs.extend(other.inputs);
         self.contents.extend(other.contents);
         self.payloads.extend(other.payloads);
     }
 
-    pub fn of(inputs: Vec<Input>) -> Self {
+    pub fn from_inputs(inputs: Vec<Input>) -> Self {
         Self {
             inputs,
             ..Self::default()
@@ -128,13 +128,13 @@ impl CommitHandle {
         (handle, queues)
     }
 
-    async fn send(&self, request: CommitRequest) -> bool {
+    async fn send_request(&self, request: CommitRequest) -> bool {
         self.requests.send(request).await.is_ok()
     }
 
     /// `false` when the term is over.
     pub async fn enqueue(&self, batch: InputBatch) -> bool {
-        self.send(CommitRequest::Enqueue(batch)).await
+        self.send_request(CommitRequest::Enqueue(batch)).await
     }
 
     /// The same for results. `false` when the term is over.
@@ -143,41 +143,45 @@ impl CommitHandle {
     }
 
     /// Has the kernel asked about a job, which then comes back as an input.
-    pub fn evaluate_again(&self, job: Arc<QueuedJob>) {
+    pub fn request_reevaluation(&self, job: Arc<QueuedJob>) {
         // It fails only when the term is over, and then nobody waits for it.
         let _ = self.undecided.send(job);
     }
 
     /// Those that the engine does not track; none when the term is over.
-    pub async fn untracked(&self, ids: Vec<JobId>) -> Vec<JobId> {
+    pub async fn filter_untracked(&self, ids: Vec<JobId>) -> Vec<JobId> {
         let (answer, untracked) = oneshot::channel();
-        if !self.send(CommitRequest::Untracked { ids, answer }).await {
+        if !self
+            .send_request(CommitRequest::Untracked { ids, answer })
+            .await
+        {
             return Vec::new();
         }
         untracked.await.unwrap_or_default()
     }
 
     /// `false` when the term is over.
-    pub async fn recover(&self, jobs: Vec<LoadedJob>) -> bool {
-        self.send(CommitRequest::Recover(jobs)).await
+    pub async fn recover_jobs(&self, jobs: Vec<LoadedJob>) -> bool {
+        self.send_request(CommitRequest::Recover(jobs)).await
     }
 
     /// `false` when the term is over.
     pub async fn write_snapshot(&self) -> bool {
-        self.send(CommitRequest::WriteSnapshot).await
+        self.send_request(CommitRequest::WriteSnapshot).await
     }
 
     /// `None` when the term is over.
-    pub async fn explain(&self, job: JobId) -> Option<WaitStatus> {
+    pub async fn explain_wait(&self, job: JobId) -> Option<WaitStatus> {
         let (answer, status) = oneshot::channel();
-        self.send(CommitRequest::Explain { job, answer }).await;
+        self.send_request(CommitRequest::Explain { job, answer })
+            .await;
         status.await.ok()
     }
 
     /// `None` when the term is over.
-    pub async fn lanes(&self) -> Option<Vec<Lane>> {
+    pub async fn list_lanes(&self) -> Option<Vec<Lane>> {
         let (answer, lanes) = oneshot::channel();
-        self.send(CommitRequest::Lanes(answer)).await;
+        self.send_request(CommitRequest::Lanes(answer)).await;
         lanes.await.ok()
     }
 }

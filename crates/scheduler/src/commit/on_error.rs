@@ -17,7 +17,7 @@ pub enum Next {
 }
 
 impl Next {
-    pub fn of(error: &LedgerError) -> Self {
+    pub fn from_error(error: &LedgerError) -> Self {
         if matches!(error, LedgerError::NotOver) {
             return Self::Unwait;
         }
@@ -41,14 +41,14 @@ mod tests {
     #[test]
     fn what_cannot_get_better_ends_the_term() {
         let stale = LedgerError::StaleEpoch { shard: 0, epoch: 1 };
-        assert_eq!(Next::of(&stale), Next::StepDown);
+        assert_eq!(Next::from_error(&stale), Next::StepDown);
         let corrupt = LedgerError::Corrupt("x".to_owned());
-        assert_eq!(Next::of(&corrupt), Next::StepDown);
-        assert_eq!(Next::of(&LedgerError::NotOver), Next::Unwait);
+        assert_eq!(Next::from_error(&corrupt), Next::StepDown);
+        assert_eq!(Next::from_error(&LedgerError::NotOver), Next::Unwait);
         let slow = LedgerError::Timeout {
             doing: "x",
             limit_ms: 1,
         };
-        assert_eq!(Next::of(&slow), Next::Again);
+        assert_eq!(Next::from_error(&slow), Next::Again);
     }
 }

@@ -35,7 +35,7 @@ impl PayloadCache {
     }
 
     /// Lets go of what was ended by somebody else: no effect of ours will name it.
-    pub fn drop_ended(&mut self, inputs: &[Input]) {
+    pub fn drop_ended_jobs(&mut self, inputs: &[Input]) {
         if self.payloads.is_empty() {
             return;
         }
@@ -70,7 +70,7 @@ mod tests {
                     state: JobState::Cancelled,
                 },
             };
-            cache.drop_ended(&[ended]);
+            cache.drop_ended_jobs(&[ended]);
         }
         assert_eq!(cache.bytes, 0);
         cache.put(job(7), large.clone());

@@ -69,7 +69,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    pub fn announcement(&self, at: Timestamp) -> Announcement {
+    pub fn to_announcement(&self, at: Timestamp) -> Announcement {
         Announcement {
             job_id: self.job.id.clone(),
             tenant: self.job.tenant.clone(),
@@ -84,13 +84,13 @@ impl Ended {
         }
     }
 
-    fn dead_letter(&self, last: JobState) -> Option<NewDeadLetter> {
+    fn to_dead_letter(&self, last: JobState) -> Option<NewDeadLetter> {
         let code = self.to.aftermath(None).dead_letter?;
         Some(NewDeadLetter {
             job_id: Some(self.job.id.to_string()),
             tenant: Some(self.job.tenant.to_string()),
             topic: Some(self.job.spec.topic.as_str().to_owned()),
-            reason_code: code.of(&self.code).to_owned(),
+            reason_code: code.for_reason_code(&self.code).to_owned(),
             reason: self.reason.clone(),
             last_state: Some(last.as_str().to_owned()),
             attempts: self.attempt,
@@ -100,19 +100,19 @@ impl Ended {
 }
 
 impl Plan {
-    pub fn new(
+    pub fn from_effects(
         effects: Vec<Effect>,
         contents: &mut HashMap<u64, ResultContent>,
         now: Timestamp,
     ) -> Self {
         let mut plan = Self::default();
         for effect in effects {
-            plan.add(effect, contents, now);
+            plan.add_effect(effect, contents, now);
         }
         plan
     }
 
-    fn run(&mut self, a: &Assignment, over: bool) {
+    fn add_run(&mut self, a: &Assignment, over: bool) {
         self.runs.push(Run {
             dispatch: a.dispatch,
             scheduled_at: a.scheduled_at,
@@ -121,14 +121,19 @@ impl Plan {
         });
     }
 
-    fn add(&mut self, effect: Effect, contents: &mut HashMap<u64, ResultContent>, now: Timestamp) {
+    fn add_effect(
+        &mut self,
+        effect: Effect,
+        contents: &mut HashMap<u64, ResultContent>,
+        now: Timestamp,
+    ) {
         match effect {
             Effect::Assign {
                 job,
                 assignment,
                 verdict,
-            } => self.assign(job, assignment, verdict),
-            Effect::Hold { job, verdict } => self.hold(job, verdict, now),
+            } => self.assign_job(job, assignment, verdict),
+            Effect::Hold { job, verdict } => self.hold_job(job, verdict, now),
             Effect::Close {
                 job,
                 to,
@@ -145,7 +150,7 @@ impl Plan {
                     kind: MoveKind::Close,
                     by: None,
                 };
-                self.close(ended, verdict, now);
+                self.close_job(ended, verdict, now);
             }
             Effect::Finish {
                 job,
@@ -168,7 +173,7 @@ impl Plan {
                     by: report.map(|_| assignment.worker.clone()),
                 };
                 let result = content.and_then(|c| c.bytes);
-                self.finish(ended, &assignment, end, (result, missing), now);
+                self.finish_run(ended, &assignment, end, (result, missing), now);
             }
             Effect::Requeue {
                 job,
@@ -177,7 +182,7 @@ impl Plan {
                 not_before,
                 reason,
             } => {
-                self.run(&assignment, true);
+                self.add_run(&assignment, true);
                 self.commit.push(Requeue {
                     job_id: job,
                     dispatch_id: assignment.dispatch,
@@ -189,9 +194,9 @@ impl Plan {
                     at: now,
                 });
             }
-            Effect::RecordTimes { job, assignment } => self.record_times(job, &assignment),
+            Effect::RecordTimes { job, assignment } => self.record_run_times(job, &assignment),
             Effect::LookUp(report) => self.look_up.push(report),
-            Effect::UnmatchedResult { report, why } => self.unmatched_result(report, why),
+            Effect::UnmatchedResult { report, why } => self.add_unmatched_result(report, why),
             Effect::Recheck(job) => self.recheck.push(job),
             Effect::Republish { job, assignment } => self.republish.push(Dispatch {
                 job,
@@ -214,7 +219,7 @@ impl Plan {
         }
     }
 
-    fn assign(&mut self, job: Arc<QueuedJob>, assignment: Assignment, verdict: Allowed) {
+    fn assign_job(&mut self, job: Arc<QueuedJob>, assignment: Assignment, verdict: Allowed) {
         self.commit.push(Assign {
             job_id: job.id.clone(),
             attempt: assignment.attempt,
@@ -228,7 +233,7 @@ impl Plan {
         self.assigned.insert(job.id.clone(), (job, assignment));
     }
 
-    fn hold(&mut self, job: Arc<QueuedJob>, verdict: Verdict, now: Timestamp) {
+    fn hold_job(&mut self, job: Arc<QueuedJob>, verdict: Verdict, now: Timestamp) {
         self.ended.push(Ended {
             attempt: job.attempt.0,
             job: job.clone(),
@@ -245,7 +250,7 @@ impl Plan {
         });
     }
 
-    fn close(&mut self, ended: Ended, verdict: Option<Verdict>, now: Timestamp) {
+    fn close_job(&mut self, ended: Ended, verdict: Option<Verdict>, now: Timestamp) {
         self.commit.push(Close {
             job_id: ended.job.id.clone(),
             to: ended.to,
@@ -253,13 +258,13 @@ impl Plan {
             reason_code: ended.code.clone(),
             reason: ended.reason.clone(),
             at: now,
-            dead_letter: ended.dead_letter(JobState::Pending),
+            dead_letter: ended.to_dead_letter(JobState::Pending),
         });
         self.ended.push(ended);
     }
 
     /// `result` is what the worker sent, and whether it should have been there and was not.
-    fn finish(
+    fn finish_run(
         &mut self,
         ended: Ended,
         assignment: &Assignment,
@@ -267,7 +272,7 @@ impl Plan {
         (result, result_missing): (Option<Bytes>, bool),
         now: Timestamp,
     ) {
-        self.run(assignment, true);
+        self.add_run(assignment, true);
         let last = match assignment.started_at {
             Some(_) => JobState::Running,
             None => JobState::Dispatched,
@@ -284,13 +289,13 @@ impl Plan {
             reason: ended.reason.clone(),
             result: result.map(Released::without_output_policy),
             result_missing,
-            dead_letter: ended.dead_letter(last),
+            dead_letter: ended.to_dead_letter(last),
         });
         self.ended.push(ended);
     }
 
-    fn record_times(&mut self, job: JobId, assignment: &Assignment) {
-        self.run(assignment, false);
+    fn record_run_times(&mut self, job: JobId, assignment: &Assignment) {
+        self.add_run(assignment, false);
         self.commit.push(RecordTimes {
             job_id: job,
             followed: assignment.followed,
@@ -300,7 +305,7 @@ impl Plan {
         });
     }
 
-    fn unmatched_result(&mut self, report: ResultReport, why: String) {
+    fn add_unmatched_result(&mut self, report: ResultReport, why: String) {
         self.commit.push(UnmatchedResult {
             job_id: report.job.to_string(),
             dispatch_id: report.dispatch,
@@ -320,8 +325,8 @@ impl Plan {
 
     /// Takes one job's moves out. Decisions are undone: whether there were any. What
     /// became of a run is a plan of its own, with its receipts and its event.
-    pub fn take_out(&mut self, job: &JobId) -> (Option<Plan>, bool) {
-        let taken = self.commit.take_out(&HashSet::from([job.clone()]));
+    pub fn take_out_job(&mut self, job: &JobId) -> (Option<Plan>, bool) {
+        let taken = self.commit.take_moves_of(&HashSet::from([job.clone()]));
         let (decisions, facts): (Vec<Move>, Vec<Move>) = taken.into_iter().partition(|m| {
             let decided = [MoveKind::Assign, MoveKind::Hold, MoveKind::Close];
             decided.contains(&m.kind())
@@ -365,7 +370,7 @@ impl Plan {
 
     /// A worker's result for this job, as it is recorded when the job had already ended
     /// by another hand.
-    pub fn late(&self, id: &JobId) -> Option<UnmatchedResult> {
+    pub fn to_unmatched_result(&self, id: &JobId) -> Option<UnmatchedResult> {
         let ended = self.ended.iter().find(|e| e.job.id == *id)?;
         let worker = ended.by.as_ref()?;
         let finish = self.commit.moves.iter().find_map(|m| match m {

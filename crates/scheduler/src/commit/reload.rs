@@ -15,7 +15,11 @@ fn limiting_rule(row: &LoadedJob) -> Option<Arc<str>> {
 }
 
 /// A row as the engine takes it back.
-pub fn reloaded(row: LoadedJob, now: airlock_model::Timestamp, recovered: bool) -> RecoveredJob {
+pub fn to_recovered_job(
+    row: LoadedJob,
+    now: airlock_model::Timestamp,
+    recovered: bool,
+) -> RecoveredJob {
     let state = row.state;
     let assignment = match (&row.worker, &row.incarnation, row.dispatch_id) {
         (Some(worker), Some(incarnation), Some(dispatch)) => Some(Assignment {
@@ -42,7 +46,7 @@ pub fn reloaded(row: LoadedJob, now: airlock_model::Timestamp, recovered: bool) 
         }),
         _ => None,
     };
-    let mut queued = submissions::queued_job(row);
+    let mut queued = submissions::to_queued_job(row);
     queued.attempt = queued.attempt.without_run_under_way(state);
     RecoveredJob {
         queued,

@@ -33,7 +33,7 @@ impl Order {
     }
 
     /// A round takes in so many jobs.
-    pub fn starting(&mut self, now: Instant, jobs: usize) {
+    pub fn record_starting_jobs(&mut self, now: Instant, jobs: usize) {
         if jobs >= Self::RUSH {
             self.rush_until = now + Self::RUSH_LASTS;
         }
@@ -41,7 +41,7 @@ impl Order {
 
     /// How long results stay where they are; `None`: they come in. `waiting`: jobs that
     /// wait for a worker.
-    pub fn holds_results(&mut self, now: Instant, waiting: usize) -> Option<Duration> {
+    pub fn result_hold_time(&mut self, now: Instant, waiting: usize) -> Option<Duration> {
         if self.rush_until <= now || waiting > 0 {
             self.rush_since = now;
             return None;
@@ -60,17 +60,17 @@ mod tests {
     fn a_rush_goes_before_results_and_not_for_long() {
         let begin = Instant::now();
         let mut order = Order::new(begin);
-        assert_eq!(order.holds_results(begin, 0), None);
-        order.starting(begin, Order::RUSH);
-        assert_eq!(order.holds_results(begin, 0), Some(Order::RUSH_LASTS));
+        assert_eq!(order.result_hold_time(begin, 0), None);
+        order.record_starting_jobs(begin, Order::RUSH);
+        assert_eq!(order.result_hold_time(begin, 0), Some(Order::RUSH_LASTS));
         let over = begin + Order::RUSH_LASTS;
-        assert_eq!(order.holds_results(over, 0), None);
+        assert_eq!(order.result_hold_time(over, 0), None);
 
         // This one lasts, and at some time the results have waited long enough.
         let mut now = over;
         let held_at = |order: &mut Order, now| {
-            order.starting(now, Order::RUSH);
-            order.holds_results(now, 0).is_some()
+            order.record_starting_jobs(now, Order::RUSH);
+            order.result_hold_time(now, 0).is_some()
         };
         while held_at(&mut order, now) {
             now += Duration::from_millis(10);
@@ -79,7 +79,7 @@ mod tests {
         now += Duration::from_millis(10);
         assert!(!held_at(&mut order, now), "until the rush is over");
         now += Order::RUSH_LASTS;
-        assert_eq!(order.holds_results(now, 0), None);
+        assert_eq!(order.result_hold_time(now, 0), None);
         assert!(held_at(&mut order, now), "a new one");
     }
 
@@ -87,15 +87,15 @@ mod tests {
     fn when_a_job_waits_for_a_worker_results_make_room() {
         let now = Instant::now();
         let mut order = Order::new(now);
-        order.starting(now, Order::RUSH);
-        assert_eq!(order.holds_results(now, 1), None);
+        order.record_starting_jobs(now, Order::RUSH);
+        assert_eq!(order.result_hold_time(now, 1), None);
     }
 
     #[test]
     fn a_few_jobs_are_no_rush() {
         let now = Instant::now();
         let mut order = Order::new(now);
-        order.starting(now, Order::RUSH - 1);
-        assert_eq!(order.holds_results(now, 0), None);
+        order.record_starting_jobs(now, Order::RUSH - 1);
+        assert_eq!(order.result_hold_time(now, 0), None);
     }
 }

@@ -40,7 +40,11 @@ impl Acks {
 
     /// Before anything is done about messages: says which of them were processed already,
     /// and takes the locks of their jobs.
-    pub async fn claim(&self, keys: &[MessageKey], jobs: &[JobId]) -> Vec<bool> {
+    pub async fn check_duplicates_and_lock(
+        &self,
+        keys: &[MessageKey],
+        jobs: &[JobId],
+    ) -> Vec<bool> {
         let since = Instant::now();
         let (seen, locked) = self.locks.begin_batch(keys, jobs).await;
         if locked.contains(&false) {
@@ -53,31 +57,32 @@ impl Acks {
             }
         }
         if !jobs.is_empty() {
-            self.metrics.waited_for_locks(since.elapsed());
+            self.metrics.observe_lock_wait(since.elapsed());
         }
         seen
     }
 
     /// Gives the locks back without having done anything.
-    pub async fn release(&self, jobs: &[JobId]) {
+    pub async fn release_locks(&self, jobs: &[JobId]) {
         self.locks.unlock(jobs).await;
     }
 
     /// After commit and publish: marks the messages as processed, releases the locks and
     /// acknowledges.
-    pub async fn finish(&self, done: PendingAck) {
+    pub async fn acknowledge(&self, done: PendingAck) {
         self.locks.finish_batch(&done.keys, &done.jobs).await;
         let outcomes = done.deliveries.into_iter().map(|d| (d, Outcome::Done));
-        self.settle(&done.settler, outcomes.collect()).await;
+        self.settle_deliveries(&done.settler, outcomes.collect())
+            .await;
     }
 
     /// Gives back what is still locked; the term is over.
-    pub async fn close(&self) {
+    pub async fn release_all_locks(&self) {
         self.locks.close().await;
     }
 
     /// Acknowledges, sends back or dead-letters messages.
-    pub async fn settle(&self, settler: &Settler, outcomes: Vec<(Delivery, Outcome)>) {
+    pub async fn settle_deliveries(&self, settler: &Settler, outcomes: Vec<(Delivery, Outcome)>) {
         if !outcomes.is_empty() {
             settler.settle(outcomes, &self.dead_letters).await;
         }

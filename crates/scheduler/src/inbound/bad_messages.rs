@@ -49,7 +49,7 @@ struct PerHour {
 
 impl PerHour {
     /// Takes room for so many, and says for how many there was.
-    fn take(&self, wanted: usize, now: Instant) -> usize {
+    fn take_room(&self, wanted: usize, now: Instant) -> usize {
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         if now.duration_since(window.0) >= HOUR {
             *window = (now, 0);
@@ -61,7 +61,7 @@ impl PerHour {
     }
 
     /// They were not kept after all.
-    fn give_back(&self, taken: usize) {
+    fn give_back_room(&self, taken: usize) {
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = u32::try_from(taken).unwrap_or(u32::MAX);
         window.1 = window.1.saturating_sub(taken);
@@ -69,7 +69,7 @@ impl PerHour {
 }
 
 /// What is kept of a packet, and what is said of the rest.
-fn cut(packet: Bytes, reason: String) -> (Bytes, String) {
+fn truncate_packet(packet: Bytes, reason: String) -> (Bytes, String) {
     if packet.len() <= KEPT {
         return (packet, reason);
     }
@@ -85,8 +85,8 @@ fn cut(packet: Bytes, reason: String) -> (Bytes, String) {
     (Bytes::copy_from_slice(&packet[..KEPT]), said)
 }
 
-fn letter(message: DeadMessage) -> NewDeadLetter {
-    let (packet, reason) = cut(message.payload, message.reason);
+fn to_dead_letter(message: DeadMessage) -> NewDeadLetter {
+    let (packet, reason) = truncate_packet(message.payload, message.reason);
     NewDeadLetter {
         reason_code: "bad_message".to_owned(),
         reason,
@@ -101,20 +101,20 @@ fn letter(message: DeadMessage) -> NewDeadLetter {
 impl DeadLetters for DeadLetterSink {
     async fn put(&self, mut messages: Vec<DeadMessage>) -> Result<(), BoxError> {
         let all = messages.len();
-        let kept = self.per_hour.take(all, Instant::now());
+        let kept = self.per_hour.take_room(all, Instant::now());
         let dropped = messages.split_off(kept);
         let letters: Vec<NewDeadLetter> = messages
             .into_iter()
             .map(|m| {
                 tracing::warn!(subject = %m.subject, reason = %m.reason, "bus message dead-lettered");
-                letter(m)
+                to_dead_letter(m)
             })
             .collect();
-        if let Err(error) = self.ledger.put_letters(&letters).await {
-            self.per_hour.give_back(kept);
+        if let Err(error) = self.ledger.insert_dead_letters(&letters).await {
+            self.per_hour.give_back_room(kept);
             return Err(error.into());
         }
-        self.metrics.dead_messages(kept, dropped.len());
+        self.metrics.count_dead_messages(kept, dropped.len());
         if let Some(first) = dropped.first() {
             tracing::warn!(
                 messages = dropped.len(),
@@ -136,11 +136,11 @@ mod tests {
     fn of_a_large_packet_the_beginning_is_kept_with_its_length_and_hash() {
         let small = Bytes::from_static(b"abc");
         assert_eq!(
-            cut(small.clone(), "no job".to_owned()),
+            truncate_packet(small.clone(), "no job".to_owned()),
             (small, "no job".to_owned())
         );
         let large = Bytes::from(vec![b'x'; 900_000]);
-        let (kept, said) = cut(large, "no job".to_owned());
+        let (kept, said) = truncate_packet(large, "no job".to_owned());
         assert_eq!(kept.len(), KEPT);
         assert!(
             said.starts_with("no job (the first 4096 of 900000 bytes"),
@@ -157,11 +157,11 @@ mod tests {
             most: 3,
             window: Mutex::new((begun, 0)),
         };
-        assert_eq!(limit.take(2, begun), 2);
-        assert_eq!(limit.take(2, begun), 1);
-        assert_eq!(limit.take(2, begun + HOUR / 2), 0);
-        limit.give_back(1);
-        assert_eq!(limit.take(2, begun + HOUR / 2), 1);
-        assert_eq!(limit.take(5, begun + HOUR), 3);
+        assert_eq!(limit.take_room(2, begun), 2);
+        assert_eq!(limit.take_room(2, begun), 1);
+        assert_eq!(limit.take_room(2, begun + HOUR / 2), 0);
+        limit.give_back_room(1);
+        assert_eq!(limit.take_room(2, begun + HOUR / 2), 1);
+        assert_eq!(limit.take_room(5, begun + HOUR), 3);
     }
 }

@@ -29,12 +29,12 @@ pub async fn run(term: Arc<Term>) -> anyhow::Result<()> {
         };
         anyhow::ensure!(n > 0, "the subscription for questions ended");
         for message in incoming.drain(..) {
-            answer(&term, message).await;
+            answer_explain_request(&term, message).await;
         }
     }
 }
 
-async fn answer(term: &Term, message: Incoming) {
+async fn answer_explain_request(term: &Term, message: Incoming) {
     let Some(reply) = message.reply else { return };
     if message.payload.len() > MAX_QUESTION {
         return;
@@ -44,10 +44,10 @@ async fn answer(term: &Term, message: Incoming) {
     };
     // Another leader's job is another leader's to explain.
     let shards = term.ctx.config.scheduler.shards;
-    if Shard::of(&request.job_id, shards) != term.ctx.shard {
+    if Shard::for_job(&request.job_id, shards) != term.ctx.shard {
         return;
     }
-    let Some(status) = term.commit.explain(request.job_id.clone()).await else {
+    let Some(status) = term.commit.explain_wait(request.job_id.clone()).await else {
         return;
     };
     let answer = ExplainReply {

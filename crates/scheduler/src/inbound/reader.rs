@@ -14,13 +14,13 @@ pub const PARALLEL: usize = 4;
 /// How long a message waits after trouble with a store: `base`, growing with how often the
 /// message came. A message may come a limited number of times, and an hour without a store
 /// must not use them up.
-pub fn store_delay(base: Duration, deliveries: u64) -> Duration {
+pub fn store_retry_delay(base: Duration, deliveries: u64) -> Duration {
     base * u32::try_from(deliveries.saturating_sub(9).clamp(1, 60)).unwrap_or(60)
 }
 
 /// Hands every batch to `take` until the term is over. A message that came too often is
 /// poison and goes no further.
-pub async fn each_batch<F, Fut>(
+pub async fn for_each_batch<F, Fut>(
     name: &'static str,
     term: Arc<Term>,
     mut consumer: Consumer,
@@ -47,7 +47,9 @@ where
                 let reason = format!("delivered {} times without success", delivery.deliveries);
                 (delivery, Outcome::Poison { reason })
             });
-            term.acks.settle(&settler, poison.collect()).await;
+            term.acks
+                .settle_deliveries(&settler, poison.collect())
+                .await;
         }
         let taken = take(term.clone(), settler.clone(), fresh);
         term.ctx.tasks.spawn_contained(name, async move {
@@ -64,8 +66,8 @@ mod tests {
     #[test]
     fn a_hundred_deliveries_last_through_an_hour_without_a_store() {
         let base = crate::Config::default().scheduler.retry_delay_store;
-        let all: Duration = (1..100).map(|n| store_delay(base, n)).sum();
+        let all: Duration = (1..100).map(|n| store_retry_delay(base, n)).sum();
         assert!(all > Duration::from_secs(3600), "{all:?}");
-        assert_eq!(store_delay(base, 1), base);
+        assert_eq!(store_retry_delay(base, 1), base);
     }
 }

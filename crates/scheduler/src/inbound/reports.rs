@@ -22,7 +22,7 @@ use airlock_proto::cap;
 use tokio::sync::Notify;
 
 use crate::term::Term;
-pub use parse::{of_result, run_of};
+pub use parse::{report_from_result, run_id_of_progress};
 
 /// What is reported within this time is written together.
 const GATHER: Duration = Duration::from_millis(200);
@@ -48,7 +48,7 @@ impl ReportBuffer {
         let mut waiting = self.lock();
         let full = waiting.len() >= MAX_WAITING;
         match waiting.entry(report.job_id.clone()) {
-            Entry::Occupied(mut earlier) => parse::merge(earlier.get_mut(), report),
+            Entry::Occupied(mut earlier) => parse::merge_reports(earlier.get_mut(), report),
             Entry::Vacant(_) if full => return false,
             Entry::Vacant(place) => {
                 place.insert(report);
@@ -61,7 +61,7 @@ impl ReportBuffer {
     }
 
     /// What waits for these jobs.
-    fn take<'a>(&self, jobs: impl IntoIterator<Item = &'a JobId>) -> Vec<NewReport> {
+    fn take_for_jobs<'a>(&self, jobs: impl IntoIterator<Item = &'a JobId>) -> Vec<NewReport> {
         if self.count.load(Ordering::Relaxed) == 0 {
             return Vec::new();
         }
@@ -73,9 +73,9 @@ impl ReportBuffer {
     }
 
     /// The next few of any jobs.
-    fn take_some(&self) -> Vec<NewReport> {
+    fn take_batch(&self) -> Vec<NewReport> {
         let mut waiting = self.lock();
-        let count = batch_len(waiting.values());
+        let count = report_batch_len(waiting.values());
         let jobs: Vec<JobId> = waiting.keys().take(count).cloned().collect();
         let taken = jobs.iter().filter_map(|job| waiting.remove(job)).collect();
         self.count.store(waiting.len(), Ordering::Relaxed);
@@ -88,12 +88,12 @@ impl ReportBuffer {
 }
 
 /// Buffers the progress of a run, if it says more than that the run goes on.
-pub fn buffer(term: &Term, envelope: &cap::BusPacket, progress: &cap::JobProgress) {
-    let Some(report) = parse::of_progress(envelope, progress, term.ctx.clock.now()) else {
+pub fn buffer_progress(term: &Term, envelope: &cap::BusPacket, progress: &cap::JobProgress) {
+    let Some(report) = parse::report_from_progress(envelope, progress, term.ctx.clock.now()) else {
         return;
     };
     if !term.reports.insert(report) {
-        term.ctx.metrics.reports("dropped", 1);
+        term.ctx.metrics.count_reports("dropped", 1);
     }
 }
 
@@ -105,7 +105,7 @@ pub async fn run(term: Arc<Term>) -> anyhow::Result<()> {
             () = term.reports.news.notified() => {}
         }
         let goes_on = term.ctx.sleep_unless_over(GATHER).await;
-        flush(&term).await;
+        flush_reports(&term).await;
         if !goes_on {
             break;
         }
@@ -113,59 +113,59 @@ pub async fn run(term: Arc<Term>) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn flush(term: &Term) {
+async fn flush_reports(term: &Term) {
     loop {
-        let reports = term.reports.take_some();
+        let reports = term.reports.take_batch();
         if reports.is_empty() {
             return;
         }
         let count = reports.len();
-        if let Err(error) = write(term, reports).await {
+        if let Err(error) = write_reports(term, reports).await {
             // Progress is worth no second try: newer progress comes, and results bring theirs.
             tracing::warn!(%error, jobs = count, "writing worker reports failed, dropped");
-            term.ctx.metrics.reports("dropped", count as u64);
+            term.ctx.metrics.count_reports("dropped", count as u64);
         }
     }
 }
 
 /// Writes what came with results, and whatever was reported of their jobs before. An error means
 /// that nothing is written and may be tried again.
-pub async fn with_results<'a>(
+pub async fn write_reports_with_results<'a>(
     term: &Term,
     jobs: impl IntoIterator<Item = &'a JobId>,
     with_them: Vec<NewReport>,
 ) -> Result<(), LedgerError> {
-    let mut reports = term.reports.take(jobs);
+    let mut reports = term.reports.take_for_jobs(jobs);
     reports.extend(with_them);
     if reports.is_empty() {
         return Ok(());
     }
-    match write(term, reports).await {
+    match write_reports(term, reports).await {
         Err(error) if error.is_data_error() => {
             // The same reports would be refused again, and the results are good.
             tracing::error!(%error, "worker reports refused by the ledger, dropped");
-            term.ctx.metrics.reports("dropped", 1);
+            term.ctx.metrics.count_reports("dropped", 1);
             Ok(())
         }
         done => done,
     }
 }
 
-async fn write(term: &Term, mut reports: Vec<NewReport>) -> Result<(), LedgerError> {
+async fn write_reports(term: &Term, mut reports: Vec<NewReport>) -> Result<(), LedgerError> {
     while !reports.is_empty() {
-        let rest = reports.split_off(batch_len(&reports));
-        fetch(term, &mut reports).await;
+        let rest = reports.split_off(report_batch_len(&reports));
+        fetch_partial_results(term, &mut reports).await;
         let kept = term.stores.ledger.record_reports(&reports).await?;
-        term.ctx.metrics.reports("kept", kept as u64);
+        term.ctx.metrics.count_reports("kept", kept as u64);
         let others = reports.len().saturating_sub(kept) as u64;
-        term.ctx.metrics.reports("not_believed", others);
+        term.ctx.metrics.count_reports("not_believed", others);
         reports = rest;
     }
     Ok(())
 }
 
 /// How many of these are written at once; at least one.
-fn batch_len<'a>(reports: impl IntoIterator<Item = &'a NewReport>) -> usize {
+fn report_batch_len<'a>(reports: impl IntoIterator<Item = &'a NewReport>) -> usize {
     let mut partials = 0;
     reports
         .into_iter()
@@ -179,7 +179,7 @@ fn batch_len<'a>(reports: impl IntoIterator<Item = &'a NewReport>) -> usize {
 }
 
 /// Copies partial results that are small enough from where their workers left them.
-async fn fetch(term: &Term, reports: &mut [NewReport]) {
+async fn fetch_partial_results(term: &Term, reports: &mut [NewReport]) {
     let most = term.ctx.config.scheduler.partial_bytes;
     let mut wanted = Vec::new();
     let mut places = Vec::new();
@@ -191,7 +191,7 @@ async fn fetch(term: &Term, reports: &mut [NewReport]) {
                 .map(|d| d.to_string())
                 .unwrap_or_default();
             let key = keys::parse_pointer(&partial.pointer)
-                .filter(|key| keys::is_of_run(&report.job_id, &run, key));
+                .filter(|key| keys::is_key_of_run(&report.job_id, &run, key));
             if let Some(key) = key {
                 wanted.push(key.to_owned());
                 places.push((i, j));
@@ -201,7 +201,7 @@ async fn fetch(term: &Term, reports: &mut [NewReport]) {
     if wanted.is_empty() {
         return;
     }
-    match term.stores.guard.heads(&wanted, most.max(1)).await {
+    match term.stores.guard.get_heads(&wanted, most.max(1)).await {
         Ok(heads) => {
             for ((i, j), head) in places.into_iter().zip(heads) {
                 if let Some((size, content)) = head {

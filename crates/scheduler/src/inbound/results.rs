@@ -15,7 +15,7 @@ use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
 use crate::commit::handle::{InputBatch, PendingAck, ResultContent};
-use crate::inbound::reader::{each_batch, store_delay};
+use crate::inbound::reader::{for_each_batch, store_retry_delay};
 use crate::inbound::reports;
 use crate::term::Term;
 
@@ -30,7 +30,7 @@ static NEXT_KEY: AtomicU64 = AtomicU64::new(1);
 
 /// Reads results until the term is over.
 pub async fn run(term: Arc<Term>, consumer: Consumer) -> anyhow::Result<()> {
-    each_batch(
+    for_each_batch(
         "results",
         term,
         consumer,
@@ -59,7 +59,7 @@ async fn process_batch(term: &Term, settler: Settler, deliveries: Vec<Delivery>)
     let mut opened = Vec::with_capacity(deliveries.len());
     let mut bad = Vec::new();
     for delivery in deliveries {
-        match open(term, &delivery) {
+        match open_result(term, &delivery) {
             Ok(result) => {
                 opened.push(result);
                 good.push(delivery);
@@ -67,13 +67,16 @@ async fn process_batch(term: &Term, settler: Settler, deliveries: Vec<Delivery>)
             Err(reason) => bad.push((delivery, Settle::Poison { reason })),
         }
     }
-    term.acks.settle(&settler, bad).await;
+    term.acks.settle_deliveries(&settler, bad).await;
     if good.is_empty() {
         return;
     }
     let message_keys: Vec<_> = good.iter().map(Delivery::key).collect();
     let jobs: Vec<JobId> = opened.iter().map(|o| o.report.job.clone()).collect();
-    let seen = term.acks.claim(&message_keys, &jobs).await;
+    let seen = term
+        .acks
+        .check_duplicates_and_lock(&message_keys, &jobs)
+        .await;
     let mut batch = InputBatch::default();
     let mut done = PendingAck {
         settler: settler.clone(),
@@ -81,8 +84,8 @@ async fn process_batch(term: &Term, settler: Settler, deliveries: Vec<Delivery>)
         keys: Vec::with_capacity(good.len()),
         jobs,
     };
-    let fetched = fetch(term, &mut opened).await;
-    let written = write_extras(term, &mut opened, &seen).await;
+    let fetched = fetch_staged_results(term, &mut opened).await;
+    let written = write_attached_reports(term, &mut opened, &seen).await;
     let mut later = Vec::new();
     for (((result, seen), delivery), key) in
         opened.into_iter().zip(seen).zip(good).zip(message_keys)
@@ -92,7 +95,7 @@ async fn process_batch(term: &Term, settler: Settler, deliveries: Vec<Delivery>)
             // Its content is where nobody can read it now; it is not gone. Or what came
             // with it cannot be written now.
             let base = term.ctx.config.scheduler.retry_delay_store;
-            let delay = store_delay(base, delivery.deliveries);
+            let delay = store_retry_delay(base, delivery.deliveries);
             later.push((delivery, Settle::Retry(delay)));
             continue;
         }
@@ -103,7 +106,7 @@ async fn process_batch(term: &Term, settler: Settler, deliveries: Vec<Delivery>)
         done.deliveries.push(delivery);
         done.keys.push(key);
     }
-    term.acks.settle(&settler, later).await;
+    term.acks.settle_deliveries(&settler, later).await;
     batch.done = Some(done);
     // It fails only when the term is over, and then they come again.
     term.commit.enqueue_results(batch).await;
@@ -111,13 +114,13 @@ async fn process_batch(term: &Term, settler: Settler, deliveries: Vec<Delivery>)
 
 /// Writes what came with results before they are enqueued. False when the ledger could
 /// not be asked.
-async fn write_extras(term: &Term, opened: &mut [Opened], seen: &[bool]) -> bool {
+async fn write_attached_reports(term: &Term, opened: &mut [Opened], seen: &[bool]) -> bool {
     let mut extra = Vec::new();
     for (result, seen) in opened.iter_mut().zip(seen) {
         extra.extend(result.extra.take().filter(|_| !seen));
     }
     let jobs = opened.iter().map(|o| &o.report.job);
-    match reports::with_results(term, jobs, extra).await {
+    match reports::write_reports_with_results(term, jobs, extra).await {
         Ok(()) => true,
         Err(error) => {
             tracing::warn!(%error, "writing reports of results failed, results retried later");
@@ -126,13 +129,14 @@ async fn write_extras(term: &Term, opened: &mut [Opened], seen: &[bool]) -> bool
     }
 }
 
-fn open(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
-    let (envelope, payload) = packet::open(delivery.payload.clone()).map_err(|e| e.to_string())?;
+fn open_result(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
+    let (envelope, payload) =
+        packet::decode(delivery.payload.clone()).map_err(|e| e.to_string())?;
     let Payload::JobResult(r) = payload else {
         return Err("not a job result".to_owned());
     };
     let raw = &delivery.payload;
-    term.signatures.check(&envelope.sender_id, raw)?;
+    term.signatures.check_signature(&envelope.sender_id, raw)?;
     let job = JobId::new(&r.job_id).map_err(|e| e.to_string())?;
     let worker = WorkerId::new(&r.worker_id).map_err(|e| e.to_string())?;
     let detail = r.airlock.as_ref();
@@ -144,12 +148,12 @@ fn open(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
         .map(|d| d.dispatch_id.clone())
         .filter(|d| !d.is_empty())
         .unwrap_or(envelope.trace_id);
-    let dispatch = clean(dispatch, MAX_CODE);
+    let dispatch = sanitize_text(dispatch, MAX_CODE);
     let not_started = detail.is_some_and(|d| d.not_started);
     let outcome = if not_started {
         Outcome::NotStarted
     } else {
-        outcome(r.status).ok_or_else(|| format!("status {} is not an end", r.status))?
+        to_outcome(r.status).ok_or_else(|| format!("status {} is not an end", r.status))?
     };
     let extra = match outcome {
         Outcome::NotStarted => None,
@@ -159,7 +163,7 @@ fn open(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
         | Outcome::FailedFatal
         | Outcome::Cancelled
         | Outcome::TimedOut => {
-            reports::of_result(&r, &job, &worker, &dispatch, term.ctx.clock.now())
+            reports::report_from_result(&r, &job, &worker, &dispatch, term.ctx.clock.now())
         }
     };
     let mut report = ResultReport {
@@ -168,8 +172,8 @@ fn open(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
         worker,
         dispatch,
         outcome,
-        error_code: clean(error_code(r.error_code, r.error_code_enum), MAX_CODE),
-        error_message: clean(r.error_message, MAX_TEXT),
+        error_code: sanitize_text(to_error_code(r.error_code, r.error_code_enum), MAX_CODE),
+        error_message: sanitize_text(r.error_message, MAX_TEXT),
         started_at: detail
             .map(|d| Timestamp(d.started_at_us))
             .filter(|t| t.0 > 0),
@@ -181,7 +185,9 @@ fn open(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
         .map(|d| (d.payload_sha256.clone(), d.payload_size));
     let bytes = r.airlock.and_then(|d| d.payload);
     let pointer = (!r.result_ptr.is_empty() && bytes.is_none()).then_some(r.result_ptr);
-    let staged = pointer.as_deref().and_then(|p| staged_key(&report, p));
+    let staged = pointer
+        .as_deref()
+        .and_then(|p| parse_staged_key(&report, p));
     report.missing = pointer.is_some() && staged.is_none();
     if report.started_at.is_none() && r.execution_ms > 0 {
         let ran = Duration::from_millis(u64::try_from(r.execution_ms).unwrap_or(0));
@@ -199,8 +205,8 @@ fn open(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
 
 /// The key that a result's pointer names, if it is one of its run. Anything else is another
 /// job's, or nobody's: not ours to read, and least of all to let expire.
-fn staged_key(report: &ResultReport, pointer: &str) -> Option<String> {
-    let of_run = |key: &&str| keys::is_of_run(&report.job, &report.dispatch, key);
+fn parse_staged_key(report: &ResultReport, pointer: &str) -> Option<String> {
+    let of_run = |key: &&str| keys::is_key_of_run(&report.job, &report.dispatch, key);
     let key = keys::parse_pointer(pointer).filter(of_run);
     if key.is_none() {
         let (job, worker) = (&report.job, &report.worker);
@@ -211,7 +217,7 @@ fn staged_key(report: &ResultReport, pointer: &str) -> Option<String> {
 
 /// Fetches what came by pointer, in one round trip, and lets the staging place expire.
 /// False when the store could not be asked.
-async fn fetch(term: &Term, opened: &mut [Opened]) -> bool {
+async fn fetch_staged_results(term: &Term, opened: &mut [Opened]) -> bool {
     let mut readable = true;
     let limit = term.ctx.config.scheduler.max_result_bytes;
     let wanted: Vec<(usize, String)> = opened
@@ -238,7 +244,7 @@ async fn fetch(term: &Term, opened: &mut [Opened]) -> bool {
                     o.report.missing = bytes.is_none();
                     o.content.bytes = bytes;
                 }
-                names.retain(|key| !keys::is_artifact(key));
+                names.retain(|key| !keys::is_artifact_key(key));
                 if let Err(error) = term.stores.guard.expire(&names, STAGING_TTL).await {
                     tracing::debug!(%error, "expiring staged results failed");
                 }
@@ -267,7 +273,7 @@ fn matches_digest(expected: Option<&(Bytes, u64)>, found: &Bytes) -> bool {
     })
 }
 
-fn outcome(status: i32) -> Option<Outcome> {
+fn to_outcome(status: i32) -> Option<Outcome> {
     use cap::JobStatus as S;
     match S::try_from(status).ok()? {
         S::Succeeded => Some(Outcome::Succeeded),
@@ -281,7 +287,7 @@ fn outcome(status: i32) -> Option<Outcome> {
 }
 
 /// The code as text, or the name of the protocol's own one.
-fn error_code(text: String, number: i32) -> String {
+fn to_error_code(text: String, number: i32) -> String {
     if !text.is_empty() {
         return text;
     }
@@ -295,7 +301,7 @@ fn error_code(text: String, number: i32) -> String {
 }
 
 /// A worker's text as the ledger can keep it: no NUL, and not too long.
-fn clean(mut s: String, most: usize) -> String {
+fn sanitize_text(mut s: String, most: usize) -> String {
     if s.contains('\0') {
         s = s.replace('\0', "\u{fffd}");
     }
@@ -309,27 +315,33 @@ mod tests {
 
     #[test]
     fn only_ends_are_results() {
-        assert_eq!(outcome(5), Some(Outcome::Succeeded));
-        assert_eq!(outcome(10), Some(Outcome::FailedRetryable));
-        assert_eq!(outcome(11), Some(Outcome::FailedFatal));
+        assert_eq!(to_outcome(5), Some(Outcome::Succeeded));
+        assert_eq!(to_outcome(10), Some(Outcome::FailedRetryable));
+        assert_eq!(to_outcome(11), Some(Outcome::FailedFatal));
         for not_an_end in [0, 1, 2, 3, 4, 12, -1] {
-            assert_eq!(outcome(not_an_end), None, "{not_an_end}");
+            assert_eq!(to_outcome(not_an_end), None, "{not_an_end}");
         }
     }
 
     #[test]
     fn the_protocols_codes_have_names() {
-        assert_eq!(error_code("mine".into(), 201), "mine");
-        assert_eq!(error_code(String::new(), 201), "job_resource_exhausted");
-        assert_eq!(error_code(String::new(), 0), "");
-        assert_eq!(error_code(String::new(), 7777), "");
+        assert_eq!(to_error_code("mine".into(), 201), "mine");
+        assert_eq!(to_error_code(String::new(), 201), "job_resource_exhausted");
+        assert_eq!(to_error_code(String::new(), 0), "");
+        assert_eq!(to_error_code(String::new(), 7777), "");
     }
 
     #[test]
     fn long_texts_are_cut_between_characters() {
         let long = "é".repeat(MAX_TEXT);
-        assert_eq!(clean(long.clone(), MAX_TEXT).len(), MAX_TEXT);
-        assert_eq!(clean(format!("a{long}"), MAX_TEXT).len(), MAX_TEXT - 1);
-        assert_eq!(clean("bad\0code".to_owned(), MAX_CODE), "bad\u{fffd}code");
+        assert_eq!(sanitize_text(long.clone(), MAX_TEXT).len(), MAX_TEXT);
+        assert_eq!(
+            sanitize_text(format!("a{long}"), MAX_TEXT).len(),
+            MAX_TEXT - 1
+        );
+        assert_eq!(
+            sanitize_text("bad\0code".to_owned(), MAX_CODE),
+            "bad\u{fffd}code"
+        );
     }
 }

@@ -42,21 +42,21 @@ pub struct Combined {
 }
 
 impl SharedIds {
-    pub fn handshake(&mut self, id: &WorkerId, now: Timestamp) -> Combined {
-        self.note(id, now, Sign::Handshake)
+    pub fn record_handshake(&mut self, id: &WorkerId, now: Timestamp) -> Combined {
+        self.record_sign(id, now, Sign::Handshake)
     }
 
-    pub fn heartbeat(
+    pub fn record_heartbeat(
         &mut self,
         id: &WorkerId,
         now: Timestamp,
         slots: u32,
         active: u32,
     ) -> Combined {
-        self.note(id, now, Sign::Heartbeat { slots, active })
+        self.record_sign(id, now, Sign::Heartbeat { slots, active })
     }
 
-    fn note(&mut self, id: &WorkerId, now: Timestamp, sign: Sign) -> Combined {
+    fn record_sign(&mut self, id: &WorkerId, now: Timestamp, sign: Sign) -> Combined {
         let signs = self.signs.entry(id.clone()).or_default();
         signs.push_back((now, sign));
         while signs.len() > MAX_SIGNS
@@ -64,11 +64,11 @@ impl SharedIds {
         {
             signs.pop_front();
         }
-        combined(signs)
+        combine_signs(signs)
     }
 }
 
-fn combined(signs: &VecDeque<(Timestamp, Sign)>) -> Combined {
+fn combine_signs(signs: &VecDeque<(Timestamp, Sign)>) -> Combined {
     let mut handshakes = 0usize;
     let mut heartbeats = Vec::new();
     for (_, sign) in signs {
@@ -116,9 +116,9 @@ mod tests {
     #[test]
     fn who_has_just_come_is_counted_by_introductions() {
         let mut ids = SharedIds::default();
-        assert_eq!(ids.handshake(&id(), at(0)).slots, 1);
-        assert_eq!(ids.handshake(&id(), at(10)).slots, 2);
-        assert_eq!(ids.handshake(&id(), at(20)).slots, 3);
+        assert_eq!(ids.record_handshake(&id(), at(0)).slots, 1);
+        assert_eq!(ids.record_handshake(&id(), at(10)).slots, 2);
+        assert_eq!(ids.record_handshake(&id(), at(20)).slots, 3);
     }
 
     #[test]
@@ -135,7 +135,7 @@ mod tests {
                     .collect();
                 heartbeats.sort_unstable();
                 for (i, ms) in heartbeats.iter().enumerate() {
-                    last = ids.heartbeat(&id(), at(*ms), 2, 1);
+                    last = ids.record_heartbeat(&id(), at(*ms), 2, 1);
                     if i as u32 > 4 * members {
                         let near = members - members / 4..=members + members / 3;
                         let seen = last.slots / 2;
@@ -151,15 +151,15 @@ mod tests {
     fn one_that_is_gone_is_forgotten_and_memory_is_bounded() {
         let mut ids = SharedIds::default();
         for n in 0..4 {
-            ids.heartbeat(&id(), at(n * 5000), 1, 0);
-            ids.heartbeat(&id(), at(n * 5000 + 100), 1, 0);
+            ids.record_heartbeat(&id(), at(n * 5000), 1, 0);
+            ids.record_heartbeat(&id(), at(n * 5000 + 100), 1, 0);
         }
         let mut last = Combined {
             slots: 0,
             active: 0,
         };
         for n in 4..8 {
-            last = ids.heartbeat(&id(), at(n * 5000), 1, 1);
+            last = ids.record_heartbeat(&id(), at(n * 5000), 1, 1);
         }
         assert_eq!(
             last,
@@ -169,7 +169,7 @@ mod tests {
             }
         );
         for _ in 0..2 * MAX_SIGNS {
-            ids.handshake(&id(), at(50_000));
+            ids.record_handshake(&id(), at(50_000));
         }
         assert!(ids.signs[&id()].len() <= MAX_SIGNS);
     }

@@ -136,7 +136,7 @@ impl Signatures {
     }
 
     /// Whether a packet is accepted, and if so, whether its sender is proven.
-    pub fn check(&self, sender: &str, raw: &[u8]) -> Result<Proof, String> {
+    pub fn check_signature(&self, sender: &str, raw: &[u8]) -> Result<Proof, String> {
         let known = self.senders.get(sender);
         let enforce = known.and_then(|s| s.enforce).unwrap_or(self.enforce);
         if enforce == Enforce::Off {
@@ -153,18 +153,18 @@ impl Signatures {
             Enforce::Off => Ok(Proof::None),
             Enforce::Warn => {
                 self.metrics.signatures_doubtful.inc();
-                self.log_once(sender, &bad, false);
+                self.log_bad_signature_once(sender, &bad, false);
                 Ok(Proof::None)
             }
             Enforce::Require => {
                 self.metrics.signatures_refused.inc();
-                self.log_once(sender, &bad, true);
+                self.log_bad_signature_once(sender, &bad, true);
                 Err(bad)
             }
         }
     }
 
-    fn log_once(&self, sender: &str, bad: &str, refused: bool) {
+    fn log_bad_signature_once(&self, sender: &str, bad: &str, refused: bool) {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         if logged.len() < LOGGED && logged.insert(sender.to_owned()) {
             tracing::warn!(
@@ -177,8 +177,14 @@ impl Signatures {
     }
 
     /// Makes a packet of ours, signed when we have a key.
-    pub fn seal(&self, sender: &str, trace_id: &str, now: Timestamp, payload: Payload) -> Bytes {
-        let packet = packet::seal(sender, trace_id, now, payload);
+    pub fn sign_packet(
+        &self,
+        sender: &str,
+        trace_id: &str,
+        now: Timestamp,
+        payload: Payload,
+    ) -> Bytes {
+        let packet = packet::encode(sender, trace_id, now, payload);
         let Some(key) = &self.own else {
             return packet;
         };
@@ -206,7 +212,7 @@ mod tests {
             topic: "job.a".into(),
             ..cap::JobRequest::default()
         };
-        let packet = packet::seal(sender, "t", Timestamp(1), Payload::JobRequest(request));
+        let packet = packet::encode(sender, "t", Timestamp(1), Payload::JobRequest(request));
         match key {
             Some(key) => key.sign(&packet).unwrap(),
             None => packet,
@@ -222,7 +228,7 @@ mod tests {
         let (key, _) = SigningKey::generate().unwrap();
         let (other, _) = SigningKey::generate().unwrap();
         let sender = |signatures| SenderConfig {
-            public_key: key.public().to_pem(),
+            public_key: key.verifying_key().to_pem(),
             signatures,
         };
         let config = SignatureConfig {
@@ -235,21 +241,30 @@ mod tests {
             ..SignatureConfig::default()
         };
         let s = signatures(&config);
-        assert_eq!(s.check("a", &packet("a", Some(&key))), Ok(Proof::Signature));
-        assert!(s.check("a", &packet("a", Some(&other))).is_err());
-        assert!(s.check("a", &packet("a", None)).is_err());
-        assert!(s.check("b", &packet("b", Some(&key))).is_err());
+        assert_eq!(
+            s.check_signature("a", &packet("a", Some(&key))),
+            Ok(Proof::Signature)
+        );
+        assert!(s.check_signature("a", &packet("a", Some(&other))).is_err());
+        assert!(s.check_signature("a", &packet("a", None)).is_err());
+        assert!(s.check_signature("b", &packet("b", Some(&key))).is_err());
         assert_eq!(s.metrics.signatures_refused.get(), 3);
         assert_eq!(
-            s.check("lenient", &packet("lenient", None)),
+            s.check_signature("lenient", &packet("lenient", None)),
             Ok(Proof::None)
         );
         assert_eq!(s.metrics.signatures_doubtful.get(), 1);
-        assert_eq!(s.check("old", &packet("old", None)), Ok(Proof::None));
+        assert_eq!(
+            s.check_signature("old", &packet("old", None)),
+            Ok(Proof::None)
+        );
         assert_eq!(s.metrics.signatures_doubtful.get(), 1);
 
         let off = signatures(&SignatureConfig::default());
-        assert_eq!(off.check("b", &packet("b", None)), Ok(Proof::None));
+        assert_eq!(
+            off.check_signature("b", &packet("b", None)),
+            Ok(Proof::None)
+        );
     }
 
     #[test]
@@ -288,12 +303,12 @@ mod tests {
         let s = signatures(&config);
         std::fs::remove_file(&folder).unwrap();
         let cancel = Payload::JobCancel(cap::JobCancel::default());
-        let sealed = s.seal("scheduler", "t", Timestamp(1), cancel);
-        assert_eq!(key.public().verify(&sealed), Ok(()));
+        let sealed = s.sign_packet("scheduler", "t", Timestamp(1), cancel);
+        assert_eq!(key.verifying_key().verify(&sealed), Ok(()));
     }
 
     fn uuid() -> String {
-        format!("{:016x}", crate::term::random())
+        format!("{:016x}", crate::term::random_u64())
     }
 
     /// Plain base64, for one test.

@@ -26,7 +26,7 @@ use futures::stream::FuturesUnordered;
 
 use crate::commit::handle::SpeculativeSubmit;
 use crate::inbound::submissions;
-use crate::metrics::{Metrics, by_topic};
+use crate::metrics::{Metrics, count_by_topic};
 use crate::term::Term;
 
 /// How long the kernel is waited for. After that the jobs are left to the stream.
@@ -82,15 +82,15 @@ impl Speculation {
         !self.busy.load(Ordering::Relaxed) && late.is_none_or(|at| at.elapsed() >= PAUSE)
     }
 
-    fn announced(&self) -> MutexGuard<'_, HashMap<Id, Announced>> {
+    fn lock_announced(&self) -> MutexGuard<'_, HashMap<Id, Announced>> {
         self.announced
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Follows a transaction, if there is room and it is new.
-    fn insert(&self, id: Id) -> bool {
-        let mut announced = self.announced();
+    fn track_transaction(&self, id: Id) -> bool {
+        let mut announced = self.lock_announced();
         if announced.len() >= MAX_TRANSACTIONS {
             announced.retain(|_, a| a.since.elapsed() < WAKE_LIMIT);
         }
@@ -106,43 +106,45 @@ impl Speculation {
     }
 
     /// Whether it is still followed: the stream may have been first.
-    fn contains(&self, id: Id) -> bool {
-        self.announced().contains_key(&id)
+    fn is_tracked(&self, id: Id) -> bool {
+        self.lock_announced().contains_key(&id)
     }
 
     /// Its jobs are in the ledger and with the engine.
     fn mark_finished(&self, id: Id) {
-        if let Some(announced) = self.announced().get_mut(&id) {
+        if let Some(announced) = self.lock_announced().get_mut(&id) {
             announced.finished = true;
         }
     }
 
     /// Leaves its jobs to the stream.
-    fn remove(&self, id: Id) {
-        self.announced().remove(&id);
+    fn untrack_transaction(&self, id: Id) {
+        self.lock_announced().remove(&id);
     }
 
     /// The stream says that it is committed. True when there is nothing left to do about
     /// it; otherwise it is the stream's from now on.
-    pub fn is_finished(&self, id: &[u8]) -> bool {
+    pub fn take_finished(&self, id: &[u8]) -> bool {
         let Ok(id) = Id::try_from(id) else {
             return false;
         };
-        self.announced().remove(&id).is_some_and(|a| a.finished)
+        self.lock_announced()
+            .remove(&id)
+            .is_some_and(|a| a.finished)
     }
 
     /// The commit loop is done with a transaction: the engine tracks its jobs, or else the
     /// stream has to bring them.
-    pub fn finish(&self, submit: &SpeculativeSubmit, tracked: bool) {
+    pub fn finish_submit(&self, submit: &SpeculativeSubmit, tracked: bool) {
         let jobs = submit.topics.len() as u64;
         if tracked {
             self.mark_finished(submit.id);
             self.metrics.jobs_ahead.inc_by(jobs);
             for topic in &submit.topics {
-                by_topic(&self.metrics.jobs_received, topic.as_str());
+                count_by_topic(&self.metrics.jobs_received, topic.as_str());
             }
         } else {
-            self.remove(submit.id);
+            self.untrack_transaction(submit.id);
             self.metrics.jobs_ahead_in_vain.inc_by(jobs);
         }
     }
@@ -167,10 +169,10 @@ pub async fn run(term: Arc<Term>) -> anyhow::Result<()> {
         let Some(message) = message else {
             anyhow::bail!("the subscription to {} ended", subjects::AHEAD);
         };
-        match packet::open(message.payload) {
+        match packet::decode(message.payload) {
             Ok((_, Payload::Ahead(ahead))) if term.speculation.is_idle() => {
-                if let Some((id, jobs)) = accept(&term, &ahead) {
-                    evaluations.push(evaluate(&term, id, jobs));
+                if let Some((id, jobs)) = accept_announcement(&term, &ahead) {
+                    evaluations.push(evaluate_announced_jobs(&term, id, jobs));
                 }
             }
             Ok(_) => {}
@@ -180,7 +182,7 @@ pub async fn run(term: Arc<Term>) -> anyhow::Result<()> {
 }
 
 /// The jobs of an announcement, when it is genuine, for this shard, and new.
-fn accept(term: &Term, ahead: &own::Ahead) -> Option<(Id, Vec<LoadedJob>)> {
+fn accept_announcement(term: &Term, ahead: &own::Ahead) -> Option<(Id, Vec<LoadedJob>)> {
     let Some((id, jobs)) = term.speculation.key.open(ahead) else {
         term.ctx.metrics.signatures_refused.inc();
         tracing::debug!("announcement with a wrong seal ignored");
@@ -194,16 +196,18 @@ fn accept(term: &Term, ahead: &own::Ahead) -> Option<(Id, Vec<LoadedJob>)> {
     }
     let now = term.ctx.clock.now();
     let inline = term.ctx.config.scheduler.inline_bytes;
-    let loaded = jobs.into_iter().map(|job| read(job, inline, now));
+    let loaded = jobs.into_iter().map(|job| to_loaded_job(job, inline, now));
     let loaded = loaded.collect::<Option<Vec<_>>>()?;
-    term.speculation.insert(id).then_some((id, loaded))
+    term.speculation
+        .track_transaction(id)
+        .then_some((id, loaded))
 }
 
 /// The job as it will stand in the ledger. Its id is new, the gateway's own: it names no
 /// other tenant's job.
-fn read(job: own::AheadJob, inline: usize, now: Timestamp) -> Option<LoadedJob> {
+fn to_loaded_job(job: own::AheadJob, inline: usize, now: Timestamp) -> Option<LoadedJob> {
     let payload_len = job.payload.as_ref().map_or(0, |p| p.len() as u64);
-    Some(LoadedJob::accepted(Accepted {
+    Some(LoadedJob::from_accepted(Accepted {
         job_id: JobId::new(job.job_id).ok()?,
         tenant: TenantId::new(job.tenant).ok()?,
         spec: serde_json::from_slice(&job.spec).ok()?,
@@ -221,19 +225,19 @@ fn read(job: own::AheadJob, inline: usize, now: Timestamp) -> Option<LoadedJob> 
 
 /// Has them evaluated and hands them in. When that fails, the stream's wake-up has them read
 /// and evaluated as usual.
-async fn evaluate(term: &Term, id: Id, loaded: Vec<LoadedJob>) {
+async fn evaluate_announced_jobs(term: &Term, id: Id, loaded: Vec<LoadedJob>) {
     let ids: Vec<JobId> = loaded.iter().map(|job| job.job_id.clone()).collect();
     let topics: Vec<Topic> = loaded.iter().map(|job| job.spec.topic.clone()).collect();
     let evaluated = tokio::select! {
         () = term.ctx.over.cancelled() => None,
         () = tokio::time::sleep(KERNEL_LIMIT) => None,
-        batch = submissions::evaluate_early(term, loaded) => batch,
+        batch = submissions::evaluate_before_commit(term, loaded) => batch,
     };
-    let Some(mut batch) = evaluated.filter(|_| term.speculation.contains(id)) else {
-        term.speculation.remove(id);
+    let Some(mut batch) = evaluated.filter(|_| term.speculation.is_tracked(id)) else {
+        term.speculation.untrack_transaction(id);
         return;
     };
-    batch.told = Some(Box::new(SpeculativeSubmit {
+    batch.speculative = Some(Box::new(SpeculativeSubmit {
         id,
         jobs: ids,
         topics,
@@ -253,26 +257,26 @@ mod tests {
     #[test]
     fn a_transaction_is_finished_once() {
         let speculation = speculation();
-        assert!(speculation.insert([1; 16]));
-        assert!(!speculation.insert([1; 16]), "it is not new");
-        assert!(speculation.contains([1; 16]));
+        assert!(speculation.track_transaction([1; 16]));
+        assert!(!speculation.track_transaction([1; 16]), "it is not new");
+        assert!(speculation.is_tracked([1; 16]));
         speculation.mark_finished([1; 16]);
-        assert!(speculation.is_finished(&[1; 16]));
-        assert!(!speculation.is_finished(&[1; 16]), "it is forgotten");
-        assert!(!speculation.is_finished(b"no id"));
+        assert!(speculation.take_finished(&[1; 16]));
+        assert!(!speculation.take_finished(&[1; 16]), "it is forgotten");
+        assert!(!speculation.take_finished(b"no id"));
     }
 
     #[test]
     fn a_transaction_that_the_stream_brought_first_is_left_to_it() {
         let speculation = speculation();
-        assert!(speculation.insert([1; 16]));
+        assert!(speculation.track_transaction([1; 16]));
         assert!(
-            !speculation.is_finished(&[1; 16]),
+            !speculation.take_finished(&[1; 16]),
             "the commit loop has not finished it"
         );
-        assert!(!speculation.contains([1; 16]));
+        assert!(!speculation.is_tracked([1; 16]));
         speculation.mark_finished([1; 16]);
-        assert!(!speculation.is_finished(&[1; 16]));
+        assert!(!speculation.take_finished(&[1; 16]));
     }
 
     #[test]
@@ -293,10 +297,10 @@ mod tests {
     fn a_limited_number_of_transactions_is_followed() {
         let speculation = speculation();
         for n in 0..MAX_TRANSACTIONS as u128 {
-            assert!(speculation.insert(n.to_be_bytes()));
+            assert!(speculation.track_transaction(n.to_be_bytes()));
         }
-        assert!(!speculation.insert([255; 16]));
-        speculation.remove(0u128.to_be_bytes());
-        assert!(speculation.insert([255; 16]));
+        assert!(!speculation.track_transaction([255; 16]));
+        speculation.untrack_transaction(0u128.to_be_bytes());
+        assert!(speculation.track_transaction([255; 16]));
     }
 }

@@ -20,13 +20,13 @@ use tokio::sync::mpsc;
 
 use crate::commit::handle::{InputBatch, PendingAck};
 use crate::inbound::bus_submission;
-use crate::inbound::reader::{PARALLEL, each_batch, store_delay};
-use crate::metrics::by_topic;
-use crate::term::{Term, random};
+use crate::inbound::reader::{PARALLEL, for_each_batch, store_retry_delay};
+use crate::metrics::count_by_topic;
+use crate::term::{Term, random_u64};
 
 /// Reads submissions until the term is over.
 pub async fn run(term: Arc<Term>, consumer: Consumer) -> anyhow::Result<()> {
-    each_batch(
+    for_each_batch(
         "submissions",
         term,
         consumer,
@@ -46,9 +46,9 @@ enum SubmitMessage {
 }
 
 impl SubmitMessage {
-    fn of(delivery: &Delivery) -> Result<Self, String> {
+    fn from_delivery(delivery: &Delivery) -> Result<Self, String> {
         let raw = &delivery.payload;
-        match packet::open(raw.clone()).map_err(|e| e.to_string())? {
+        match packet::decode(raw.clone()).map_err(|e| e.to_string())? {
             (_, Payload::Wake(wake)) => {
                 let ids = wake.job_ids.into_iter().map(JobId::new);
                 let ids = ids.collect::<Result<_, _>>().map_err(|e| e.to_string())?;
@@ -67,7 +67,7 @@ impl SubmitMessage {
         }
     }
 
-    fn jobs(&self) -> &[JobId] {
+    fn job_ids(&self) -> &[JobId] {
         match self {
             Self::Wake(ids, _) => ids,
             Self::Offer(id, _) => std::slice::from_ref(id),
@@ -83,9 +83,9 @@ async fn process_batch(term: &Term, settler: Settler, deliveries: Vec<Delivery>)
     let mut good = Vec::with_capacity(deliveries.len());
     let mut finished = Vec::new();
     for delivery in deliveries {
-        match SubmitMessage::of(&delivery) {
+        match SubmitMessage::from_delivery(&delivery) {
             Ok(SubmitMessage::Wake(_, ahead))
-                if !ahead.is_empty() && term.speculation.is_finished(&ahead) =>
+                if !ahead.is_empty() && term.speculation.take_finished(&ahead) =>
             {
                 finished.push(delivery);
             }
@@ -93,7 +93,7 @@ async fn process_batch(term: &Term, settler: Settler, deliveries: Vec<Delivery>)
             Err(reason) => bad.push((delivery, Outcome::Poison { reason })),
         }
     }
-    term.acks.settle(&settler, bad).await;
+    term.acks.settle_deliveries(&settler, bad).await;
     if !finished.is_empty() {
         // Through the commit loop, behind the jobs themselves: it acknowledges while it leads.
         let done = PendingAck {
@@ -108,8 +108,8 @@ async fn process_batch(term: &Term, settler: Settler, deliveries: Vec<Delivery>)
         };
         term.commit.enqueue(batch).await;
     }
-    let groups = grouped(good, term.ctx.config.scheduler.batch, |(_, message)| {
-        message.jobs().len()
+    let groups = group_by_weight(good, term.ctx.config.scheduler.batch, |(_, message)| {
+        message.job_ids().len()
     });
     futures::stream::iter(groups)
         .for_each_concurrent(PARALLEL, |group| process_group(term, &settler, group))
@@ -117,7 +117,7 @@ async fn process_batch(term: &Term, settler: Settler, deliveries: Vec<Delivery>)
 }
 
 /// Neighbours together up to `limit` jobs; a message is never split.
-fn grouped<T>(items: Vec<T>, limit: usize, weight: fn(&T) -> usize) -> Vec<Vec<T>> {
+fn group_by_weight<T>(items: Vec<T>, limit: usize, weight: fn(&T) -> usize) -> Vec<Vec<T>> {
     let mut groups: Vec<Vec<T>> = Vec::new();
     let mut room = 0;
     for item in items {
@@ -140,25 +140,27 @@ async fn process_group(term: &Term, settler: &Settler, group: Group) {
     let keys: Vec<_> = group.iter().map(|(d, _)| d.key()).collect();
     let ids: Vec<JobId> = group
         .iter()
-        .flat_map(|(_, message)| message.jobs())
+        .flat_map(|(_, message)| message.job_ids())
         .cloned()
         .collect();
     // Both stores are asked at once, and the kernel too: the guard only saves work, it
     // decides nothing, and the locks are for what is written.
-    let (seen, evaluated) =
-        tokio::join!(term.acks.claim(&keys, &ids), load_and_evaluate(term, &ids));
+    let (seen, evaluated) = tokio::join!(
+        term.acks.check_duplicates_and_lock(&keys, &ids),
+        load_and_evaluate(term, &ids)
+    );
     let (stored, mut batch) = match evaluated {
         Ok(evaluated) => evaluated,
         Err(error) => {
             tracing::warn!(%error, jobs = ids.len(), "ledger unavailable, submissions retried later");
-            term.acks.release(&ids).await;
+            term.acks.release_locks(&ids).await;
             let again = group.into_iter().map(|(d, _)| {
                 (
                     d,
                     Outcome::Retry(term.ctx.config.scheduler.retry_delay_store),
                 )
             });
-            term.acks.settle(settler, again.collect()).await;
+            term.acks.settle_deliveries(settler, again.collect()).await;
             return;
         }
     };
@@ -174,8 +176,8 @@ async fn process_group(term: &Term, settler: &Settler, group: Group) {
     }
     if !offers.is_empty() {
         let asked: Vec<_> = offers.iter().map(|(_, offer)| &**offer).collect();
-        let (outcomes, accepted) = bus_submission::accept(term, &asked).await;
-        batch.join(evaluate(term, accepted).await);
+        let (outcomes, accepted) = bus_submission::accept_bus_jobs(term, &asked).await;
+        batch.merge_without_acks(evaluate_pending(term, accepted).await);
         let mut not_done = Vec::new();
         for ((delivery, offer), outcome) in offers.into_iter().zip(outcomes) {
             match outcome {
@@ -187,12 +189,12 @@ async fn process_group(term: &Term, settler: &Settler, group: Group) {
                     let job = &offer.request.job_id;
                     tracing::warn!(%error, job, "store unavailable, submission retried later");
                     let base = term.ctx.config.scheduler.retry_delay_store;
-                    let again = Outcome::Retry(store_delay(base, delivery.deliveries));
+                    let again = Outcome::Retry(store_retry_delay(base, delivery.deliveries));
                     not_done.push((delivery, again));
                 }
             }
         }
-        term.acks.settle(settler, not_done).await;
+        term.acks.settle_deliveries(settler, not_done).await;
     }
     batch.done = Some(PendingAck {
         settler: settler.clone(),
@@ -209,22 +211,22 @@ async fn load_and_evaluate(
     ids: &[JobId],
 ) -> Result<(HashSet<JobId>, InputBatch), LedgerError> {
     let inline = term.ctx.config.scheduler.inline_bytes;
-    let loaded = term.stores.ledger.load(ids, inline).await?;
+    let loaded = term.stores.ledger.load_jobs(ids, inline).await?;
     let stored = loaded.iter().map(|job| job.job_id.clone()).collect();
-    Ok((stored, evaluate(term, loaded).await))
+    Ok((stored, evaluate_pending(term, loaded).await))
 }
 
 /// Asks the kernel about what is PENDING and enqueues the answers.
 pub async fn evaluate_and_enqueue(term: &Term, loaded: Vec<LoadedJob>) {
-    let batch = evaluate(term, loaded).await;
+    let batch = evaluate_pending(term, loaded).await;
     term.commit.enqueue(batch).await;
 }
 
 /// What the kernel says to those that are PENDING.
-async fn evaluate(term: &Term, loaded: Vec<LoadedJob>) -> InputBatch {
-    let (jobs, payloads) = pending_jobs(loaded);
+async fn evaluate_pending(term: &Term, loaded: Vec<LoadedJob>) -> InputBatch {
+    let (jobs, payloads) = select_pending_jobs(loaded);
     for job in &jobs {
-        by_topic(&term.ctx.metrics.jobs_received, job.spec.topic.as_str());
+        count_by_topic(&term.ctx.metrics.jobs_received, job.spec.topic.as_str());
     }
     InputBatch {
         inputs: evaluate_jobs(term, jobs).await,
@@ -234,10 +236,10 @@ async fn evaluate(term: &Term, loaded: Vec<LoadedJob>) -> InputBatch {
 }
 
 /// What the kernel says to jobs that are about to be committed, if it can tell already.
-pub async fn evaluate_early(term: &Term, loaded: Vec<LoadedJob>) -> Option<InputBatch> {
-    let (mut jobs, payloads) = pending_jobs(loaded);
-    let spans = spans(term, &mut jobs);
-    let inputs = term.kernel.foresee(jobs).await?;
+pub async fn evaluate_before_commit(term: &Term, loaded: Vec<LoadedJob>) -> Option<InputBatch> {
+    let (mut jobs, payloads) = select_pending_jobs(loaded);
+    let spans = start_job_spans(term, &mut jobs);
+    let inputs = term.kernel.decide_before_commit(jobs).await?;
     drop(spans);
     Some(InputBatch {
         inputs,
@@ -249,7 +251,7 @@ pub async fn evaluate_early(term: &Term, loaded: Vec<LoadedJob>) -> Option<Input
 /// Those that are PENDING, and their inputs. What waits in the ledger is claimed when its
 /// time comes. Everything else is ours whatever our clock says of its due time, which the
 /// engine waits for: nobody would bring it again.
-fn pending_jobs(loaded: Vec<LoadedJob>) -> (Vec<QueuedJob>, Vec<(JobId, Bytes)>) {
+fn select_pending_jobs(loaded: Vec<LoadedJob>) -> (Vec<QueuedJob>, Vec<(JobId, Bytes)>) {
     let mut payloads = Vec::new();
     let mut jobs = Vec::with_capacity(loaded.len());
     for mut job in loaded {
@@ -259,20 +261,20 @@ fn pending_jobs(loaded: Vec<LoadedJob>) -> (Vec<QueuedJob>, Vec<(JobId, Bytes)>)
         if let Some(payload) = job.payload.take() {
             payloads.push((job.job_id.clone(), payload));
         }
-        jobs.push(queued_job(job));
+        jobs.push(to_queued_job(job));
     }
     (jobs, payloads)
 }
 
 async fn evaluate_jobs(term: &Term, mut jobs: Vec<QueuedJob>) -> Vec<Input> {
-    let spans = spans(term, &mut jobs);
-    let inputs = term.kernel.decide(jobs, random()).await;
+    let spans = start_job_spans(term, &mut jobs);
+    let inputs = term.kernel.decide_jobs(jobs, random_u64()).await;
     drop(spans);
     inputs
 }
 
 /// Each job's span covers the decision; kernel and worker hang below it.
-fn spans(term: &Term, jobs: &mut [QueuedJob]) -> Vec<tracing::Span> {
+fn start_job_spans(term: &Term, jobs: &mut [QueuedJob]) -> Vec<tracing::Span> {
     if !term.ctx.tracing {
         return Vec::new();
     }
@@ -280,8 +282,8 @@ fn spans(term: &Term, jobs: &mut [QueuedJob]) -> Vec<tracing::Span> {
     for job in jobs {
         let span =
             tracing::info_span!("scheduler.schedule", job_id = %job.id, topic = %job.spec.topic);
-        trace::follow(&span, &job.traceparent);
-        if let Some(traceparent) = trace::current(&span) {
+        trace::set_remote_parent(&span, &job.traceparent);
+        if let Some(traceparent) = trace::traceparent_of_span(&span) {
             job.traceparent = traceparent;
         }
         spans.push(span);
@@ -290,7 +292,7 @@ fn spans(term: &Term, jobs: &mut [QueuedJob]) -> Vec<tracing::Span> {
 }
 
 /// The engine's view of a row.
-pub fn queued_job(job: LoadedJob) -> QueuedJob {
+pub fn to_queued_job(job: LoadedJob) -> QueuedJob {
     QueuedJob {
         id: job.job_id,
         tenant: job.tenant,
@@ -325,7 +327,7 @@ pub async fn run_reevaluations(
         }
         let jobs = batch.drain(..).map(|job| (*job).clone()).collect();
         let inputs = evaluate_jobs(&term, jobs).await;
-        if !term.commit.enqueue(InputBatch::of(inputs)).await {
+        if !term.commit.enqueue(InputBatch::from_inputs(inputs)).await {
             return Ok(());
         }
     }
@@ -335,7 +337,7 @@ pub async fn run_reevaluations(
 pub async fn load_and_enqueue(term: &Term, ids: &[JobId]) -> Result<usize, LedgerError> {
     let inline = term.ctx.config.scheduler.inline_bytes;
     for chunk in ids.chunks(term.ctx.config.scheduler.batch) {
-        let loaded = term.stores.ledger.load(chunk, inline).await?;
+        let loaded = term.stores.ledger.load_jobs(chunk, inline).await?;
         evaluate_and_enqueue(term, loaded).await;
     }
     Ok(ids.len())
@@ -353,7 +355,7 @@ mod tests {
     fn whatever_way_a_run_was_lost_its_job_is_known_to_have_lost_one() {
         let row = |run_end| {
             let topic = Topic::new("job.a").expect("a topic");
-            let mut row = LoadedJob::accepted(Accepted {
+            let mut row = LoadedJob::from_accepted(Accepted {
                 job_id: JobId::new("a").expect("an id"),
                 tenant: TenantId::new("acme").expect("a tenant"),
                 spec: JobSpec::new(topic),
@@ -367,18 +369,18 @@ mod tests {
             row
         };
         for end in RunEnd::ALL {
-            assert_eq!(queued_job(row(Some(end))).lost, end.is_lost(), "{end}");
+            assert_eq!(to_queued_job(row(Some(end))).lost, end.is_lost(), "{end}");
         }
-        assert!(!queued_job(row(None)).lost);
+        assert!(!to_queued_job(row(None)).lost);
     }
 
     #[test]
     fn groups_hold_neighbours_up_to_the_limit_and_split_nothing() {
-        let groups = grouped(vec![3, 4, 3, 1, 12, 10, 1], 10, |n| *n);
+        let groups = group_by_weight(vec![3, 4, 3, 1, 12, 10, 1], 10, |n| *n);
         assert_eq!(
             groups,
             [vec![3, 4, 3], vec![1], vec![12], vec![10], vec![1]]
         );
-        assert!(grouped(Vec::<usize>::new(), 10, |n| *n).is_empty());
+        assert!(group_by_weight(Vec::<usize>::new(), 10, |n| *n).is_empty());
     }
 }

@@ -31,7 +31,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_TOPICS: usize = 1000;
 
 /// Subjects to listen on; inventories come to an inbox of our own.
-pub async fn listen(term: Arc<Term>, inbox: String) -> anyhow::Result<()> {
+pub async fn listen_to_workers(term: Arc<Term>, inbox: String) -> anyhow::Result<()> {
     let subjects = [
         subjects::HANDSHAKE,
         subjects::HEARTBEAT,
@@ -40,28 +40,35 @@ pub async fn listen(term: Arc<Term>, inbox: String) -> anyhow::Result<()> {
         inbox.as_str(),
     ];
     let shared = Arc::new(SharedWorkers::new(&term));
-    let silent = unregistered(&term);
-    if !silent.is_empty() && !term.commit.enqueue(InputBatch::of(silent)).await {
+    let silent = unregistered_workers(&term);
+    if !silent.is_empty() && !term.commit.enqueue(InputBatch::from_inputs(silent)).await {
         return Ok(());
     }
     let mut readers = Vec::new();
     for subject in subjects {
         let subscription = term.stores.bus.subscribe(subject, None).await?;
-        readers.push(read(term.clone(), shared.clone(), subscription));
+        readers.push(read_worker_messages(
+            term.clone(),
+            shared.clone(),
+            subscription,
+        ));
     }
-    futures::try_join!(futures::future::try_join_all(readers), watch_bus(&term))?;
+    futures::try_join!(
+        futures::future::try_join_all(readers),
+        report_bus_health(&term)
+    )?;
     Ok(())
 }
 
 /// Tells the engine whether heartbeats can arrive: the subscriptions above stand, and the
 /// server answers. A connection that only seems to stand carries no heartbeat either.
-async fn watch_bus(term: &Term) -> anyhow::Result<()> {
+async fn report_bus_health(term: &Term) -> anyhow::Result<()> {
     let mut connected = term.stores.bus.connected();
     let mut up = false;
     loop {
         let reachable = *connected.borrow_and_update()
             && tokio::select! {
-                answers = term.stores.bus.answers(PROBE_TIMEOUT) => answers,
+                answers = term.stores.bus.is_responsive(PROBE_TIMEOUT) => answers,
                 gone = connected.wait_for(|up| !up) => {
                     gone?;
                     false
@@ -71,7 +78,11 @@ async fn watch_bus(term: &Term) -> anyhow::Result<()> {
             up = reachable;
             let input = if up { Input::BusUp } else { Input::BusDown };
             tracing::info!(listening = up, "heartbeat subscriptions");
-            if !term.commit.enqueue(InputBatch::of(vec![input])).await {
+            if !term
+                .commit
+                .enqueue(InputBatch::from_inputs(vec![input]))
+                .await
+            {
                 return Ok(());
             }
         }
@@ -102,12 +113,12 @@ impl SharedWorkers {
         self.ids.contains(id.as_str())
     }
 
-    fn with<R>(&self, f: impl FnOnce(&mut SharedIds) -> R) -> R {
+    fn with_shared_ids<R>(&self, f: impl FnOnce(&mut SharedIds) -> R) -> R {
         f(&mut self.signs.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-async fn read(
+async fn read_worker_messages(
     term: Arc<Term>,
     shared: Arc<SharedWorkers>,
     mut subscription: Subscription,
@@ -126,7 +137,7 @@ async fn read(
         let mut cancelled = Vec::new();
         let mut greet = Vec::new();
         for message in incoming.drain(..) {
-            match packet::open(message.payload.clone()) {
+            match packet::decode(message.payload.clone()) {
                 Ok((envelope, payload)) => {
                     if envelope.sender_id == term.ctx.sender {
                         continue;
@@ -138,13 +149,19 @@ async fn read(
                     }
                     // A bad signature was counted and logged.
                     let raw = &message.payload;
-                    if term.signatures.check(&envelope.sender_id, raw).is_ok() {
+                    if term
+                        .signatures
+                        .check_signature(&envelope.sender_id, raw)
+                        .is_ok()
+                    {
                         match &payload {
-                            Payload::JobProgress(p) => reports::buffer(&term, &envelope, p),
+                            Payload::JobProgress(p) => {
+                                reports::buffer_progress(&term, &envelope, p)
+                            }
                             Payload::Handshake(h) => greet.extend(registering_worker(h)),
                             _ => {}
                         }
-                        term.epoch_claims.observe(&payload);
+                        term.epoch_claims.observe_packet(&payload);
                         inputs.extend(to_input(&shared, &envelope, payload, term.ctx.clock.now()));
                     }
                 }
@@ -155,12 +172,12 @@ async fn read(
             }
         }
         for worker in greet {
-            control::greet(&term, &worker).await;
+            control::reply_to_handshake(&term, &worker).await;
         }
         if !cancelled.is_empty() {
-            inputs.extend(ended_jobs(&term, cancelled).await);
+            inputs.extend(load_ended_jobs(&term, cancelled).await);
         }
-        if !inputs.is_empty() && !term.commit.enqueue(InputBatch::of(inputs)).await {
+        if !inputs.is_empty() && !term.commit.enqueue(InputBatch::from_inputs(inputs)).await {
             return Ok(());
         }
     }
@@ -173,14 +190,14 @@ fn to_input(
     now: Timestamp,
 ) -> Option<Input> {
     match payload {
-        Payload::Handshake(h) => handshake(shared, h, now),
-        Payload::Heartbeat(h) => heartbeat(shared, h, now),
-        Payload::JobProgress(p) => progress(envelope, p),
+        Payload::Handshake(h) => handshake_to_input(shared, h, now),
+        Payload::Heartbeat(h) => heartbeat_to_input(shared, h, now),
+        Payload::JobProgress(p) => progress_to_input(envelope, p),
         Payload::WorkerInventory(i) => Some(Input::Inventory {
             worker: WorkerId::new(i.worker_id).ok()?,
             incarnation: Incarnation::new(i.incarnation).ok()?,
-            running: dispatches(i.running_dispatch_ids).collect(),
-            finished: dispatches(i.finished_dispatch_ids).collect(),
+            running: parse_dispatch_ids(i.running_dispatch_ids).collect(),
+            finished: parse_dispatch_ids(i.finished_dispatch_ids).collect(),
         }),
         Payload::JobRequest(_)
         | Payload::JobResult(_)
@@ -205,13 +222,13 @@ fn registering_worker(h: &cap::Handshake) -> Option<WorkerId> {
 }
 
 /// Workers that never introduce themselves, by configuration: one for each topic.
-fn unregistered(term: &Term) -> Vec<Input> {
+fn unregistered_workers(term: &Term) -> Vec<Input> {
     let s = &term.ctx.config.scheduler;
     s.unregistered_topics
         .iter()
         .filter_map(|topic| {
             let id = WorkerId::new(format!("topic/{topic}")).ok()?;
-            let mut worker = cap_worker(id, Incarnation::topic_listener());
+            let mut worker = new_cap_worker(id, Incarnation::topic_listener());
             worker.topics = BTreeSet::from([topic.clone()]);
             worker.max_parallel = s.unregistered_slots;
             worker.addressing = Addressing::Unregistered;
@@ -221,7 +238,7 @@ fn unregistered(term: &Term) -> Vec<Input> {
 }
 
 /// What is known of a worker that knows only the agent protocol, at first.
-fn cap_worker(id: WorkerId, incarnation: Incarnation) -> Worker {
+fn new_cap_worker(id: WorkerId, incarnation: Incarnation) -> Worker {
     Worker {
         id,
         incarnation,
@@ -244,8 +261,8 @@ fn cap_worker(id: WorkerId, incarnation: Incarnation) -> Worker {
 }
 
 /// A cancel on the bus is a hint: the row says whether the job has ended.
-async fn ended_jobs(term: &Term, ids: Vec<JobId>) -> Vec<Input> {
-    match term.stores.ledger.states(&ids).await {
+async fn load_ended_jobs(term: &Term, ids: Vec<JobId>) -> Vec<Input> {
+    match term.stores.ledger.job_states(&ids).await {
         Ok(states) => states
             .into_iter()
             .filter(|(_, state)| state.is_final())
@@ -259,11 +276,11 @@ async fn ended_jobs(term: &Term, ids: Vec<JobId>) -> Vec<Input> {
     }
 }
 
-fn dispatches(ids: Vec<String>) -> impl Iterator<Item = DispatchId> {
+fn parse_dispatch_ids(ids: Vec<String>) -> impl Iterator<Item = DispatchId> {
     ids.into_iter().filter_map(|id| id.parse().ok())
 }
 
-fn handshake(shared: &SharedWorkers, h: cap::Handshake, now: Timestamp) -> Option<Input> {
+fn handshake_to_input(shared: &SharedWorkers, h: cap::Handshake, now: Timestamp) -> Option<Input> {
     if h.role != cap::ComponentRole::Worker as i32 {
         return None;
     }
@@ -276,13 +293,13 @@ fn handshake(shared: &SharedWorkers, h: cap::Handshake, now: Timestamp) -> Optio
             return None;
         }
         let mut worker = if is_shared {
-            let all = shared.with(|ids| ids.handshake(&id, now));
-            let mut worker = cap_worker(id, Incarnation::shared());
+            let all = shared.with_shared_ids(|ids| ids.record_handshake(&id, now));
+            let mut worker = new_cap_worker(id, Incarnation::shared());
             worker.max_parallel = all.slots;
             worker.addressing = Addressing::Shared;
             worker
         } else {
-            cap_worker(id, Incarnation::agent_protocol(now))
+            new_cap_worker(id, Incarnation::agent_protocol(now))
         };
         worker.topics = topics;
         return Some(Input::Register(Box::new(worker)));
@@ -315,14 +332,15 @@ fn handshake(shared: &SharedWorkers, h: cap::Handshake, now: Timestamp) -> Optio
     })))
 }
 
-fn heartbeat(shared: &SharedWorkers, h: cap::Heartbeat, now: Timestamp) -> Option<Input> {
+fn heartbeat_to_input(shared: &SharedWorkers, h: cap::Heartbeat, now: Timestamp) -> Option<Input> {
     let own = h.airlock;
     let worker = WorkerId::new(&h.worker_id).ok()?;
     let mut active_jobs = u32::try_from(h.active_jobs).unwrap_or(0);
     let mut max_parallel = u32::try_from(h.max_parallel_jobs).unwrap_or(0);
     let mut addressing = Addressing::Direct;
     if own.is_none() && shared.contains(&worker) {
-        let all = shared.with(|ids| ids.heartbeat(&worker, now, max_parallel, active_jobs));
+        let all = shared
+            .with_shared_ids(|ids| ids.record_heartbeat(&worker, now, max_parallel, active_jobs));
         (max_parallel, active_jobs, addressing) = (all.slots, all.active, Addressing::Shared);
     }
     Some(Input::Heartbeat(Heartbeat {
@@ -335,7 +353,9 @@ fn heartbeat(shared: &SharedWorkers, h: cap::Heartbeat, now: Timestamp) -> Optio
         gpu_utilization: h.gpu_utilization,
         max_parallel,
         draining: own.as_ref().is_some_and(|o| o.draining),
-        active: own.map_or_else(Vec::new, |o| dispatches(o.active_dispatch_ids).collect()),
+        active: own.map_or_else(Vec::new, |o| {
+            parse_dispatch_ids(o.active_dispatch_ids).collect()
+        }),
         pool: PoolName::new(h.pool).ok(),
         addressing,
     }))
@@ -343,8 +363,8 @@ fn heartbeat(shared: &SharedWorkers, h: cap::Heartbeat, now: Timestamp) -> Optio
 
 /// A worker that knows only the agent protocol may say whose run it is by the trace id of
 /// the packet the run came with.
-fn progress(envelope: &cap::BusPacket, p: cap::JobProgress) -> Option<Input> {
-    let dispatch = reports::run_of(envelope, &p).to_owned();
+fn progress_to_input(envelope: &cap::BusPacket, p: cap::JobProgress) -> Option<Input> {
+    let dispatch = reports::run_id_of_progress(envelope, &p).to_owned();
     Some(Input::Started {
         job: JobId::new(p.job_id).ok()?,
         worker: WorkerId::new(&envelope.sender_id).ok()?,

@@ -12,7 +12,7 @@ use airlock_model::{Constraints, Decision, Verdict};
 use serde::Deserialize as _;
 
 /// The verdict with the approval taken into account.
-pub fn apply(verdict: &mut Verdict, granted: &Granted) {
+pub fn apply_approval(verdict: &mut Verdict, granted: &Granted) {
     let same_rule = !verdict.rule_hash.is_empty() && verdict.rule_hash == granted.rule_hash;
     if verdict.decision != Decision::RequireApproval || !same_rule {
         return;
@@ -84,13 +84,13 @@ mod tests {
     #[test]
     fn only_the_same_rule_by_its_content_is_approved() {
         let mut verdict = held("h1");
-        apply(&mut verdict, &granted("h1", Vec::new()));
+        apply_approval(&mut verdict, &granted("h1", Vec::new()));
         assert_eq!(verdict.decision, Decision::AllowWithConstraints);
         assert_eq!(verdict.approved, Some(3));
         assert_eq!(verdict.reason, "approved by ann, bob: fine");
         for (ours, theirs) in [("h2", "h1"), ("", ""), ("h1", "")] {
             let mut verdict = held(ours);
-            apply(&mut verdict, &granted(theirs, Vec::new()));
+            apply_approval(&mut verdict, &granted(theirs, Vec::new()));
             assert_eq!(verdict, held(ours), "{ours:?} {theirs:?}");
         }
     }
@@ -102,7 +102,7 @@ mod tests {
             ..held("h1")
         };
         let mut verdict = denied.clone();
-        apply(&mut verdict, &granted("h1", Vec::new()));
+        apply_approval(&mut verdict, &granted("h1", Vec::new()));
         assert_eq!(verdict, denied);
     }
 
@@ -110,7 +110,7 @@ mod tests {
     fn an_approval_narrows_and_never_widens() {
         let json = |ms| serde_json::to_value(runtime(ms)).unwrap();
         let mut verdict = held("h1");
-        apply(
+        apply_approval(
             &mut verdict,
             &granted("h1", vec![json(90_000), json(5_000)]),
         );
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(bound.as_millis(), 5_000);
         let mut verdict = held("h1");
         let unreadable = serde_json::json!({"budgetz": 1});
-        apply(&mut verdict, &granted("h1", vec![unreadable]));
+        apply_approval(&mut verdict, &granted("h1", vec![unreadable]));
         assert_eq!(verdict, held("h1"), "what cannot be read approves nothing");
     }
 }

@@ -37,7 +37,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    pub fn verdict(&self, decided_at: Timestamp, confirmed_at: Timestamp) -> Verdict {
+    pub fn to_verdict(&self, decided_at: Timestamp, confirmed_at: Timestamp) -> Verdict {
         Verdict {
             decision: self.decision,
             reason: self.reason.clone(),
@@ -79,7 +79,7 @@ impl Cache {
     }
 
     /// The kernel said that this snapshot was in force at `asked_at` or later.
-    pub fn confirm(&mut self, snapshot: &str, asked_at: Timestamp) {
+    pub fn confirm_snapshot(&mut self, snapshot: &str, asked_at: Timestamp) {
         if self.confirmed_at.is_some_and(|at| at > asked_at) {
             return;
         }
@@ -100,10 +100,10 @@ impl Cache {
         for i in 0..self.read_sets.len() {
             self.make_key(i, job);
             if let Some(answer) = self.young.get(self.key.as_slice()) {
-                return Some(answer.verdict(now, confirmed_at));
+                return Some(answer.to_verdict(now, confirmed_at));
             }
             if let Some((key, answer)) = self.old.remove_entry(self.key.as_slice()) {
-                let verdict = answer.verdict(now, confirmed_at);
+                let verdict = answer.to_verdict(now, confirmed_at);
                 self.insert(key, answer);
                 return Some(verdict);
             }
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn only_what_agrees_on_every_field_that_was_read() {
         let mut cache = Cache::new(100);
-        cache.confirm("s1", at(0));
+        cache.confirm_snapshot("s1", at(0));
         cache.put(
             &reads(&["topic", "labels.customer"]),
             &job("job.a", "x"),
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn a_cost_and_a_label_of_another_spelling_are_not_taken_for_none() {
         let mut cache = Cache::new(100);
-        cache.confirm("s", at(0));
+        cache.confirm_snapshot("s", at(0));
         let reads = reads(&["estimated_cost", "labels.env"]);
         let with = |cost: Option<f64>, name: Option<&str>| {
             let mut job = job("job.a", "x");
@@ -250,29 +250,29 @@ mod tests {
         let (reads, job) = (reads(&["topic"]), job("job.a", "x"));
         cache.put(&reads, &job, answer("s1", "r"));
         assert!(cache.get(&job, at(0)).is_none(), "never confirmed");
-        cache.confirm("s1", at(0));
+        cache.confirm_snapshot("s1", at(0));
         cache.put(&reads, &job, answer("s1", "r"));
         assert!(cache.get(&job, at(1000)).is_some());
         assert!(cache.get(&job, at(1001)).is_none(), "too long ago");
-        cache.confirm("s1", at(1500));
+        cache.confirm_snapshot("s1", at(1500));
         assert!(cache.get(&job, at(2000)).is_some(), "confirmed again");
-        cache.confirm("s0", at(1400));
+        cache.confirm_snapshot("s0", at(1400));
         assert!(cache.get(&job, at(2000)).is_some(), "older news");
-        cache.confirm("s2", at(2000));
+        cache.confirm_snapshot("s2", at(2000));
         assert!(cache.get(&job, at(2000)).is_none(), "replaced");
         cache.put(&reads, &job, answer("s1", "r"));
         assert!(
             cache.get(&job, at(2000)).is_none(),
             "an answer that came late"
         );
-        cache.confirm("s1", at(2100));
+        cache.confirm_snapshot("s1", at(2100));
         assert!(cache.get(&job, at(2100)).is_none(), "s1 came back empty");
     }
 
     #[test]
     fn what_is_used_stays_and_it_never_grows_beyond_its_limit() {
         let mut cache = Cache::new(100);
-        cache.confirm("s", at(0));
+        cache.confirm_snapshot("s", at(0));
         let reads = reads(&["topic", "labels.customer"]);
         let hot = job("job.a", "hot");
         cache.put(&reads, &hot, answer("s", "r"));
@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn values_do_not_run_into_each_other() {
         let mut cache = Cache::new(100);
-        cache.confirm("s", at(0));
+        cache.confirm_snapshot("s", at(0));
         let reads = reads(&["risk_tags", "requires"]);
         let with = |tags: &[&str], requires: &[&str]| {
             let mut job = job("job.a", "x");

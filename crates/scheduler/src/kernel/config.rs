@@ -25,7 +25,7 @@ impl FailMode {
         }
     }
 
-    pub fn read(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         [Self::Closed, Self::Open]
             .into_iter()
             .find(|mode| mode.as_str() == text)
@@ -104,7 +104,7 @@ impl Default for BreakerConfig {
 impl KernelConfig {
     /// Everything that is wrong with it.
     pub fn validate(&self) -> Vec<String> {
-        let connection = self.connection();
+        let connection = self.to_connection_config();
         let mut problems = connection.validate();
         let mut check = |sound: bool, problem: &str| {
             if !sound {
@@ -142,7 +142,7 @@ impl KernelConfig {
 
     /// What the client needs to know. The fields are not flattened into this struct,
     /// because serde then no longer names a misspelt one.
-    pub(crate) fn connection(&self) -> ConnectionConfig {
+    pub(crate) fn to_connection_config(&self) -> ConnectionConfig {
         ConnectionConfig {
             url: self.url.clone(),
             tls_ca: self.tls_ca.clone(),
@@ -153,7 +153,7 @@ impl KernelConfig {
         }
     }
 
-    pub(crate) fn settings(&self) -> breaker::Settings {
+    pub(crate) fn to_breaker_settings(&self) -> breaker::Settings {
         let b = &self.breaker;
         breaker::Settings {
             fail_budget: b.fail_budget,

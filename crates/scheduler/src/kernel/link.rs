@@ -31,7 +31,7 @@ pub struct Answered {
 }
 
 /// What a call told.
-pub struct Told {
+pub struct BatchAnswer {
     pub answers: Vec<Answered>,
     pub snapshot: String,
     pub fail_mode: Option<FailMode>,
@@ -50,7 +50,7 @@ impl Link {
         metrics: Metrics,
     ) -> anyhow::Result<Self> {
         Ok(Self {
-            client: KernelClient::new(&config.connection()).await?,
+            client: KernelClient::new(&config.to_connection_config()).await?,
             ledger,
             metrics,
         })
@@ -58,41 +58,41 @@ impl Link {
 
     /// The same for jobs that are not in the ledger yet, as long as the caller waits.
     /// `None` when it takes more than their requests to tell.
-    pub async fn foresee(&self, jobs: &[&QueuedJob]) -> Option<Told> {
-        let answer = self.call(jobs, Vec::new(), true).await.ok()?;
+    pub async fn check_before_commit(&self, jobs: &[&QueuedJob]) -> Option<BatchAnswer> {
+        let answer = self.call_check_batch(jobs, Vec::new(), true).await.ok()?;
         let complete = answer.content_wanted.is_empty();
-        let told = read(answer, jobs.len()).ok()?;
+        let told = parse_batch_response(answer, jobs.len()).ok()?;
         let known = told.answers.iter().all(|a| a.reads.is_some());
         (complete && known).then_some(told)
     }
 
     /// Which policy is in force, within `bound`.
-    pub async fn confirm(&self, bound: Duration) -> Option<(String, Option<FailMode>)> {
+    pub async fn fetch_active_policy(&self, bound: Duration) -> Option<(String, Option<FailMode>)> {
         let answer = self.client.confirm_within(bound).await.ok()?;
-        Some((answer.snapshot, wire::fail_mode(answer.fail_mode)))
+        Some((answer.snapshot, wire::to_fail_mode(answer.fail_mode)))
     }
 
     /// One answer for each job, in order, or none at all.
-    pub async fn check(&self, jobs: &[&QueuedJob]) -> Result<Told, Unanswered> {
-        let first = self.call(jobs, Vec::new(), false).await?;
+    pub async fn check_jobs(&self, jobs: &[&QueuedJob]) -> Result<BatchAnswer, Unanswered> {
+        let first = self.call_check_batch(jobs, Vec::new(), false).await?;
         let wanted: Vec<usize> = first
             .content_wanted
             .iter()
             .filter_map(|i| usize::try_from(*i).ok())
             .filter(|i| *i < jobs.len())
             .collect();
-        let mut told = read(first, jobs.len())?;
+        let mut told = parse_batch_response(first, jobs.len())?;
         let size = |i: usize| {
             let input = usize::try_from(jobs[i].payload_len).unwrap_or(usize::MAX);
-            wire::encoded_at_most(jobs[i]).saturating_add(input)
+            wire::max_encoded_len(jobs[i]).saturating_add(input)
         };
-        for chunk in batch::split(&wanted, size) {
+        for chunk in batch::split_into_batches(&wanted, size) {
             let ids: Vec<JobId> = chunk.iter().map(|i| jobs[*i].id.clone()).collect();
             let payloads = self.ledger.payloads(&ids).await;
             let payloads = payloads.map_err(|e| Unanswered::Inputs(e.to_string()))?;
             let asked: Vec<&QueuedJob> = chunk.iter().map(|i| jobs[*i]).collect();
-            let second = self.call(&asked, payloads, false).await?;
-            let second = read(second, asked.len())?;
+            let second = self.call_check_batch(&asked, payloads, false).await?;
+            let second = parse_batch_response(second, asked.len())?;
             // The policy may have changed in between: what counts is the later one.
             told.snapshot = second.snapshot;
             told.fail_mode = second.fail_mode;
@@ -106,7 +106,7 @@ impl Link {
         Ok(told)
     }
 
-    async fn call(
+    async fn call_check_batch(
         &self,
         jobs: &[&QueuedJob],
         contents: Vec<(JobId, bytes::Bytes)>,
@@ -120,7 +120,7 @@ impl Link {
             requests: jobs
                 .iter()
                 .map(|job| {
-                    let mut request = wire::request(job);
+                    let mut request = wire::to_check_request(job);
                     if with_content
                         && let Some(content) = contents.remove(&job.id)
                         && content.len() <= CONTENT_BYTES
@@ -144,7 +144,10 @@ impl Link {
     }
 }
 
-fn read(answer: own::CheckBatchResponse, asked: usize) -> Result<Told, Unanswered> {
+fn parse_batch_response(
+    answer: own::CheckBatchResponse,
+    asked: usize,
+) -> Result<BatchAnswer, Unanswered> {
     let own::CheckBatchResponse {
         responses,
         reads,
@@ -168,14 +171,14 @@ fn read(answer: own::CheckBatchResponse, asked: usize) -> Result<Told, Unanswere
             let place = reads_of.get(i).copied().unwrap_or(0) as usize;
             let reads = place.checked_sub(1).and_then(|p| read_sets.get(p)?.clone());
             Answered {
-                answer: wire::answer(response),
+                answer: wire::to_answer(response),
                 reads,
             }
         })
         .collect();
-    Ok(Told {
+    Ok(BatchAnswer {
         answers,
         snapshot,
-        fail_mode: wire::fail_mode(fail_mode),
+        fail_mode: wire::to_fail_mode(fail_mode),
     })
 }

@@ -28,7 +28,7 @@ pub enum Unanswered {
 impl Unanswered {
     /// For whoever asks what a job waits for: without the names of hosts, which are in
     /// the log.
-    pub const fn in_short(&self) -> &'static str {
+    pub const fn as_short_text(&self) -> &'static str {
         match self {
             Self::CircuitOpen => "safety kernel circuit open",
             Self::Absent(_) => "safety kernel unreachable",
@@ -39,7 +39,7 @@ impl Unanswered {
     }
 
     /// What the fail mode speaks of.
-    pub const fn is_absence(&self) -> bool {
+    pub const fn is_kernel_absent(&self) -> bool {
         match self {
             Self::CircuitOpen | Self::Absent(_) => true,
             Self::Refused(_) | Self::Inputs(_) | Self::Approvals(_) => false,
@@ -47,7 +47,7 @@ impl Unanswered {
     }
 
     /// What the breaker counts: a call that was made and that the kernel left unanswered.
-    pub const fn is_failure(&self) -> bool {
+    pub const fn is_kernel_failure(&self) -> bool {
         match self {
             Self::Absent(_) => true,
             Self::CircuitOpen | Self::Refused(_) | Self::Inputs(_) | Self::Approvals(_) => false,

@@ -10,7 +10,7 @@ use airlock_model::breaker::Circuit;
 use airlock_proto::own;
 use airlock_service::{Context, Health, Status};
 
-use super::{KernelConfig, shown};
+use super::{KernelConfig, circuit_gauge_value};
 use crate::metrics::Metrics;
 
 /// How often every replica looks at the circuit they share.
@@ -20,26 +20,26 @@ const POLL: Duration = Duration::from_millis(500);
 const ASK_EVERY: Duration = Duration::from_secs(2);
 
 /// Until the service stops. Without Redis only a leader has a circuit, and shows it itself.
-pub async fn watch(
+pub async fn watch_kernel_health(
     config: KernelConfig,
     guard: Guard,
     metrics: Metrics,
     ctx: Context,
 ) -> anyhow::Result<()> {
-    let breaker = guard.breaker(guard.keys().safety_failures(), config.settings());
-    let client = KernelClient::new(&config.connection()).await?;
+    let breaker = guard.breaker(guard.keys().safety_failures(), config.to_breaker_settings());
+    let client = KernelClient::new(&config.to_connection_config()).await?;
     let mut asked: Option<Instant> = None;
     loop {
         // Times do not matter to what is shown.
-        let circuit = breaker.read_shared(Timestamp(0)).await;
+        let circuit = breaker.sync_from_shared(Timestamp(0)).await;
         if let Some(circuit) = circuit {
-            metrics.safety_circuit.set(shown(circuit));
+            metrics.safety_circuit.set(circuit_gauge_value(circuit));
         }
         if asked.is_none_or(|at| at.elapsed() >= ASK_EVERY) {
             let answer = client.confirm().await.map_err(|e| e.to_string());
             asked = Some(Instant::now());
-            show(&ctx.health, circuit, &answer);
-            ctx.health.set("redis", redis(&guard));
+            show_kernel_health(&ctx.health, circuit, &answer);
+            ctx.health.set("redis", redis_status(&guard));
         }
         tokio::select! {
             () = ctx.shutdown.cancelled() => return Ok(()),
@@ -48,7 +48,7 @@ pub async fn watch(
     }
 }
 
-fn redis(guard: &Guard) -> Status {
+fn redis_status(guard: &Guard) -> Status {
     match &*guard.mode().borrow() {
         Mode::Shared => Status::Ok,
         Mode::Local { reason, .. } => Status::Degraded(format!(
@@ -57,7 +57,11 @@ fn redis(guard: &Guard) -> Status {
     }
 }
 
-fn show(health: &Health, circuit: Option<Circuit>, answer: &Result<own::ConfirmResponse, String>) {
+fn show_kernel_health(
+    health: &Health,
+    circuit: Option<Circuit>,
+    answer: &Result<own::ConfirmResponse, String>,
+) {
     let open = matches!(circuit, Some(Circuit::Open { .. }));
     let kernel = match answer {
         Err(why) => Status::Degraded(format!("it cannot be asked: {why}")),
@@ -107,9 +111,9 @@ mod tests {
             since: Timestamp(0),
         });
         let told = |circuit, answer| {
-            show(&ctx.health, circuit, &answer);
+            show_kernel_health(&ctx.health, circuit, &answer);
             assert!(ctx.health.is_ready());
-            let text = |name: &str| format!("{:?}", ctx.health.component(name));
+            let text = |name: &str| format!("{:?}", ctx.health.component_status(name));
             (text("safety-kernel"), text("policy"))
         };
         let (kernel, policy) = told(None, Ok(good.clone()));

@@ -10,7 +10,7 @@ use airlock_proto::{cap, own};
 use super::cache::Answer;
 use super::config::FailMode;
 
-pub fn request(job: &QueuedJob) -> cap::PolicyCheckRequest {
+pub fn to_check_request(job: &QueuedJob) -> cap::PolicyCheckRequest {
     let spec = &job.spec;
     let text = |s: &Option<String>| s.clone().unwrap_or_default();
     cap::PolicyCheckRequest {
@@ -47,8 +47,8 @@ pub fn request(job: &QueuedJob) -> cap::PolicyCheckRequest {
     }
 }
 
-/// At least as much as [`request`] and its traceparent take on the wire, without making it.
-pub fn encoded_at_most(job: &QueuedJob) -> usize {
+/// At least as much as [`to_check_request`] and its traceparent take on the wire, without making it.
+pub fn max_encoded_len(job: &QueuedJob) -> usize {
     // A text has a tag and a length, an entry of a map three of each.
     const TEXT: usize = 8;
     const ENTRY: usize = 3 * TEXT;
@@ -65,7 +65,7 @@ pub fn encoded_at_most(job: &QueuedJob) -> usize {
 }
 
 /// A decision this version does not know is a denial.
-pub fn answer(r: cap::PolicyCheckResponse) -> Answer {
+pub fn to_answer(r: cap::PolicyCheckResponse) -> Answer {
     use cap::DecisionType as D;
     let detail = r.airlock.unwrap_or_default();
     let (decision, reason) = match D::try_from(r.decision) {
@@ -103,7 +103,7 @@ pub fn answer(r: cap::PolicyCheckResponse) -> Answer {
 }
 
 /// What the policy file says about an absent kernel; `None` when no policy is loaded.
-pub fn fail_mode(mode: i32) -> Option<FailMode> {
+pub fn to_fail_mode(mode: i32) -> Option<FailMode> {
     match own::FailMode::try_from(mode) {
         Ok(own::FailMode::Open) => Some(FailMode::Open),
         Ok(own::FailMode::Closed) => Some(FailMode::Closed),
@@ -119,7 +119,7 @@ mod tests {
     fn what_a_question_takes_is_never_underestimated() {
         use prost::Message as _;
         let mut job = super::super::tests::bed::job("job.a");
-        assert!(request(&job).encoded_len() <= encoded_at_most(&job));
+        assert!(to_check_request(&job).encoded_len() <= max_encoded_len(&job));
         let spec = Arc::make_mut(&mut job.spec);
         let long = |n: usize| Some("x".repeat(n));
         spec.labels = (0..64)
@@ -136,14 +136,14 @@ mod tests {
             deadline_ms: Some(i64::MAX),
         });
         job.payload_len = u64::MAX;
-        let (real, bound) = (request(&job).encoded_len(), encoded_at_most(&job));
+        let (real, bound) = (to_check_request(&job).encoded_len(), max_encoded_len(&job));
         assert!(real <= bound && bound < real + 4_096, "{real} {bound}");
     }
 
     #[test]
     fn a_decision_nobody_knows_is_a_denial() {
         for decision in [0, 6, 7, 99, -1] {
-            let answer = answer(cap::PolicyCheckResponse {
+            let answer = to_answer(cap::PolicyCheckResponse {
                 decision,
                 ..Default::default()
             });
@@ -176,7 +176,7 @@ mod tests {
             }),
             redaction_level: "strict".to_owned(),
         };
-        let answer = answer(cap::PolicyCheckResponse {
+        let answer = to_answer(cap::PolicyCheckResponse {
             decision: cap::DecisionType::RequireHuman.into(),
             constraints: Some(sent.clone()),
             airlock: Some(own::PolicyDetail {

@@ -28,7 +28,7 @@ impl<S: Clone + Eq + Hash, M> Bounded<S, M> {
     }
 
     /// Does something with a series, or with the one for all others when there are enough.
-    pub(super) fn touch(&self, key: S, other: S, touch: impl FnOnce(&M)) {
+    pub(super) fn with_series(&self, key: S, other: S, touch: impl FnOnce(&M)) {
         if let Some(series) = self.family.get(&key) {
             return touch(&series);
         }

@@ -17,7 +17,7 @@ pub struct StartLatency(HashSet<DispatchId>);
 
 impl StartLatency {
     /// A run is on its way, and has perhaps started.
-    pub fn started(
+    pub fn record_start(
         &mut self,
         metrics: &Metrics,
         run: DispatchId,
@@ -36,14 +36,14 @@ impl StartLatency {
     }
 
     /// A run has ended.
-    pub fn ended(
+    pub fn record_end(
         &mut self,
         metrics: &Metrics,
         run: DispatchId,
         scheduled: Timestamp,
         started: Option<Timestamp>,
     ) {
-        self.started(metrics, run, scheduled, started);
+        self.record_start(metrics, run, scheduled, started);
         self.0.remove(&run);
     }
 }
@@ -66,13 +66,13 @@ mod tests {
         let m = Metrics::new(&registry);
         let mut starts = StartLatency::default();
         let (run, at) = (id(1), Timestamp(1_000_000));
-        starts.started(&m, run, at, None);
+        starts.record_start(&m, run, at, None);
         let started = Some(at + Duration::from_millis(20));
-        starts.started(&m, run, at, started);
-        starts.started(&m, run, at, started);
-        starts.ended(&m, run, at, started);
-        starts.ended(&m, id(2), at, started);
-        starts.ended(&m, id(3), at, None);
+        starts.record_start(&m, run, at, started);
+        starts.record_start(&m, run, at, started);
+        starts.record_end(&m, run, at, started);
+        starts.record_end(&m, id(2), at, started);
+        starts.record_end(&m, id(3), at, None);
         let text = registry.encode().unwrap();
         let count = "cordum_scheduler_schedule_to_start_seconds_count 2\n";
         assert!(text.contains(count), "{text}");

@@ -30,7 +30,7 @@ pub struct Announcement {
 
 impl Announcement {
     /// A job as the ledger has it.
-    pub fn of(job: &LoadedJob) -> Self {
+    pub fn from_job(job: &LoadedJob) -> Self {
         Self {
             job_id: job.job_id.clone(),
             tenant: job.tenant.clone(),
@@ -45,7 +45,7 @@ impl Announcement {
         }
     }
 
-    fn event(&self) -> Option<own::JobEvent> {
+    fn to_event(&self) -> Option<own::JobEvent> {
         self.state.aftermath(None).event.then(|| own::JobEvent {
             seq: 0,
             job_id: self.job_id.to_string(),
@@ -60,13 +60,13 @@ impl Announcement {
         })
     }
 
-    fn dead_letter(&self) -> Option<own::DeadLetter> {
+    fn to_dead_letter(&self) -> Option<own::DeadLetter> {
         let code = self.state.aftermath(None).dead_letter?;
         Some(own::DeadLetter {
             job_id: self.job_id.to_string(),
             tenant_id: self.tenant.to_string(),
             topic: self.topic.as_str().to_owned(),
-            reason_code: code.of(&self.reason_code).to_owned(),
+            reason_code: code.for_reason_code(&self.reason_code).to_owned(),
             reason: self.reason.clone(),
             last_state: self.state.as_str().to_owned(),
             attempts: self.attempt,
@@ -78,14 +78,14 @@ impl Announcement {
 
 /// The packets of these announcements: events in packets of many, and one for each dead
 /// letter.
-fn packets(sender: &str, now: Timestamp, list: &[Announcement]) -> Vec<Outgoing> {
+fn to_packets(sender: &str, now: Timestamp, list: &[Announcement]) -> Vec<Outgoing> {
     let outgoing = |subject: &str, trace: &str, payload| Outgoing {
         subject: subject.to_owned(),
-        payload: packet::seal(sender, trace, now, payload),
+        payload: packet::encode(sender, trace, now, payload),
         msg_id: None,
         traceparent: None,
     };
-    let events: Vec<own::JobEvent> = list.iter().filter_map(Announcement::event).collect();
+    let events: Vec<own::JobEvent> = list.iter().filter_map(Announcement::to_event).collect();
     let events = events.chunks(EVENTS_PER_PACKET).map(|chunk| {
         let trace = chunk.first().map_or("", |event| &event.trace_id);
         let events = chunk.to_vec();
@@ -93,15 +93,15 @@ fn packets(sender: &str, now: Timestamp, list: &[Announcement]) -> Vec<Outgoing>
         outgoing(subjects::JOB_EVENT, trace, payload)
     });
     let letters = list.iter().filter_map(|a| {
-        let payload = Payload::DeadLetter(a.dead_letter()?);
+        let payload = Payload::DeadLetter(a.to_dead_letter()?);
         Some(outgoing(subjects::JOB_DLQ, &a.trace_id, payload))
     });
     events.chain(letters).collect()
 }
 
 /// Publishes these. An error says that some of it may not have got out.
-pub async fn publish(term: &Term, list: &[Announcement]) -> anyhow::Result<()> {
-    let packets = packets(&term.ctx.instance, term.ctx.clock.now(), list);
+pub async fn publish_announcements(term: &Term, list: &[Announcement]) -> anyhow::Result<()> {
+    let packets = to_packets(&term.ctx.instance, term.ctx.clock.now(), list);
     for sent in term.stores.bus.publish_all(packets).await {
         sent?;
     }
@@ -133,7 +133,7 @@ mod tests {
     fn every_state_is_announced_as_the_model_says() {
         for state in JobState::ALL {
             let list = [announcement(state)];
-            let sent: Vec<String> = packets("s", Timestamp::default(), &list)
+            let sent: Vec<String> = to_packets("s", Timestamp::default(), &list)
                 .into_iter()
                 .map(|o| o.subject)
                 .collect();
@@ -143,12 +143,12 @@ mod tests {
             expected.extend(after.dead_letter.map(|_| subjects::JOB_DLQ));
             assert_eq!(sent, expected, "{state}");
         }
-        let quarantined = announcement(JobState::OutputQuarantined).dead_letter();
+        let quarantined = announcement(JobState::OutputQuarantined).to_dead_letter();
         assert_eq!(
             quarantined.map(|l| l.reason_code).as_deref(),
             Some("worker_lost")
         );
-        let denied = announcement(JobState::Denied).dead_letter();
+        let denied = announcement(JobState::Denied).to_dead_letter();
         assert_eq!(
             denied.map(|l| l.reason_code).as_deref(),
             Some("safety_denied")
@@ -160,6 +160,6 @@ mod tests {
         let list: Vec<_> = (0..1_001)
             .map(|_| announcement(JobState::Succeeded))
             .collect();
-        assert_eq!(packets("s", Timestamp::default(), &list).len(), 3);
+        assert_eq!(to_packets("s", Timestamp::default(), &list).len(), 3);
     }
 }

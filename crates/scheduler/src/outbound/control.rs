@@ -11,9 +11,9 @@ use crate::outbound::duplicate_workers;
 use crate::term::Term;
 
 /// Sends what a plan has for workers.
-pub async fn send(term: &Term, plan: Plan, inbox: &str) {
+pub async fn send_control_messages(term: &Term, plan: Plan, inbox: &str) {
     let message =
-        |control: own::WorkerControl| term.seal("control", Payload::WorkerControl(control));
+        |control: own::WorkerControl| term.sign_packet("control", Payload::WorkerControl(control));
     for (worker, receipts) in plan.receipts {
         let payload = message(own::WorkerControl {
             epoch: term.ctx.epoch.0,
@@ -21,7 +21,7 @@ pub async fn send(term: &Term, plan: Plan, inbox: &str) {
             receipts,
             ..own::WorkerControl::default()
         });
-        tell(
+        log_send_error(
             term.stores
                 .bus
                 .send(&subjects::worker_control(&worker), payload, None)
@@ -35,14 +35,14 @@ pub async fn send(term: &Term, plan: Plan, inbox: &str) {
             rehello: true,
             ..own::WorkerControl::default()
         });
-        tell(
+        log_send_error(
             term.stores
                 .bus
                 .send(&subjects::worker_control(&worker), payload, None)
                 .await,
         );
     }
-    duplicate_workers::report(term, plan.duplicates).await;
+    duplicate_workers::report_duplicates(term, plan.duplicates).await;
     for worker in plan.inventory {
         request_inventory(term, &worker, inbox).await;
     }
@@ -59,8 +59,8 @@ pub async fn send(term: &Term, plan: Plan, inbox: &str) {
             ..cap::JobCancel::default()
         };
         let trace = run.dispatch.to_string();
-        let payload = term.seal(&trace, Payload::JobCancel(cancel));
-        tell(
+        let payload = term.sign_packet(&trace, Payload::JobCancel(cancel));
+        log_send_error(
             term.stores
                 .bus
                 .send(subjects::JOB_CANCEL, payload, None)
@@ -70,14 +70,14 @@ pub async fn send(term: &Term, plan: Plan, inbox: &str) {
 }
 
 /// Answers a worker that introduced itself. The packet's time tells it our clock.
-pub async fn greet(term: &Term, worker: &airlock_model::WorkerId) {
+pub async fn reply_to_handshake(term: &Term, worker: &airlock_model::WorkerId) {
     let control = own::WorkerControl {
         epoch: term.ctx.epoch.0,
         ledger_id: term.ctx.ledger_id.to_string(),
         ..own::WorkerControl::default()
     };
-    let payload = term.seal("control", Payload::WorkerControl(control));
-    tell(
+    let payload = term.sign_packet("control", Payload::WorkerControl(control));
+    log_send_error(
         term.stores
             .bus
             .send(&subjects::worker_control(worker), payload, None)
@@ -93,9 +93,9 @@ pub async fn request_inventory(term: &Term, worker: &airlock_model::WorkerId, in
         inventory: true,
         ..own::WorkerControl::default()
     };
-    let payload = term.seal("control", Payload::WorkerControl(control));
+    let payload = term.sign_packet("control", Payload::WorkerControl(control));
     let subject = subjects::worker_control(worker);
-    tell(
+    log_send_error(
         term.stores
             .bus
             .send_with_reply(&subject, inbox, payload)
@@ -104,7 +104,7 @@ pub async fn request_inventory(term: &Term, worker: &airlock_model::WorkerId, in
 }
 
 /// These may be lost: what matters is asked or told again.
-fn tell<E: std::fmt::Display>(sent: Result<(), E>) {
+fn log_send_error<E: std::fmt::Display>(sent: Result<(), E>) {
     if let Err(error) = sent {
         tracing::debug!(%error, "a worker was not told");
     }

@@ -20,8 +20,8 @@ pub const STREAM_LAG: Duration = Duration::from_millis(5);
 
 /// Sends each packet to the worker of its dispatch, if all may be sent so. Whether any may
 /// have arrived.
-pub async fn send(term: &Term, dispatches: &[Dispatch], packets: &[Outgoing]) -> bool {
-    if !term.ctx.config.scheduler.speculation || !are_eligible(dispatches) {
+pub async fn send_directly(term: &Term, dispatches: &[Dispatch], packets: &[Outgoing]) -> bool {
+    if !term.ctx.config.scheduler.speculation || !may_send_directly(dispatches) {
         return false;
     }
     let mut sent = false;
@@ -34,7 +34,7 @@ pub async fn send(term: &Term, dispatches: &[Dispatch], packets: &[Outgoing]) ->
 }
 
 /// Few, for the first time, and to workers of our SDK, which take a dispatch id once.
-fn are_eligible(dispatches: &[Dispatch]) -> bool {
+fn may_send_directly(dispatches: &[Dispatch]) -> bool {
     let is_eligible = |d: &Dispatch| d.assignment.sdk && !d.again;
     dispatches.len() <= MAX_DIRECT && dispatches.iter().all(is_eligible)
 }

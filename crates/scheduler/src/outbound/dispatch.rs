@@ -46,7 +46,7 @@ pub struct Sending {
 }
 
 /// Makes the packets. When they are few, they are also sent directly to their workers.
-pub async fn begin(
+pub async fn begin_sending(
     term: &Term,
     dispatches: Vec<Dispatch>,
     mut payloads: HashMap<JobId, Bytes>,
@@ -55,7 +55,7 @@ pub async fn begin(
     if dispatches.is_empty() {
         return sending;
     }
-    let unready = gather(term, &dispatches, &mut payloads).await;
+    let unready = stage_payloads(term, &dispatches, &mut payloads).await;
     let now = term.ctx.clock.now();
     for dispatch in dispatches {
         if unready.contains(&dispatch.job.id) {
@@ -63,11 +63,11 @@ pub async fn begin(
             continue;
         }
         let payload = payloads.remove(&dispatch.job.id);
-        let outgoing = outgoing_of(term, now, &dispatch, payload);
+        let outgoing = to_outgoing(term, now, &dispatch, payload);
         sending.outgoing.push(outgoing);
         sending.dispatches.push(dispatch);
     }
-    if direct_dispatch::send(term, &sending.dispatches, &sending.outgoing).await {
+    if direct_dispatch::send_directly(term, &sending.dispatches, &sending.outgoing).await {
         sending.sent_directly = Some(now);
     }
     sending
@@ -75,23 +75,23 @@ pub async fn begin(
 
 impl Sending {
     /// Whether the workers have them, so that the stream may have them a little later.
-    pub fn may_wait(&self) -> bool {
+    pub fn may_publish_later(&self) -> bool {
         self.sent_directly.is_some()
     }
 
     /// Publishes them to the stream and says what came of each.
-    pub async fn publish(self, term: &Term) -> Vec<Input> {
+    pub async fn publish_to_stream(self, term: &Term) -> Vec<Input> {
         let acks = term.stores.bus.publish_all(self.outgoing).await;
         let mut inputs = Vec::with_capacity(self.dispatches.len() + self.unready.len());
         for (dispatch, ack) in self.dispatches.into_iter().zip(acks) {
-            let (job, run) = (dispatch.job.id.clone(), dispatch.assignment.run());
+            let (job, run) = (dispatch.job.id.clone(), dispatch.assignment.run_id());
             match ack {
                 Ok(()) => {
                     let job_ = &dispatch.job;
                     let ready = job_.not_before.unwrap_or_default().max(job_.created_at);
                     let topic = job_.spec.topic.as_str();
                     let at = self.sent_directly.unwrap_or_else(|| term.ctx.clock.now());
-                    term.ctx.metrics.dispatched(topic, ready, at);
+                    term.ctx.metrics.observe_dispatch(topic, ready, at);
                     inputs.push(Input::Published { job, run, at });
                 }
                 Err(error) => {
@@ -109,7 +109,7 @@ impl Sending {
         }
         inputs.extend(self.unready.into_iter().map(|d| Input::PublishFailed {
             job: d.job.id.clone(),
-            run: d.assignment.run(),
+            run: d.assignment.run_id(),
             // Nothing of it has left, unless an earlier try did.
             sure: !d.again,
         }));
@@ -119,7 +119,7 @@ impl Sending {
 
 /// Makes sure that every payload is at hand, and where a worker will look for it. Returns
 /// the jobs for which that could not be done.
-async fn gather(
+async fn stage_payloads(
     term: &Term,
     dispatches: &[Dispatch],
     payloads: &mut HashMap<JobId, Bytes>,
@@ -164,17 +164,17 @@ async fn gather(
     unready
 }
 
-fn outgoing_of(term: &Term, now: Timestamp, d: &Dispatch, payload: Option<Bytes>) -> Outgoing {
+fn to_outgoing(term: &Term, now: Timestamp, d: &Dispatch, payload: Option<Bytes>) -> Outgoing {
     let (job, a) = (&d.job, &d.assignment);
     let spec = &job.spec;
     let text = |s: &Option<String>| s.clone().unwrap_or_default();
     let dispatch_id = a.dispatch.to_string();
     let inline = a.inline && job.payload_len <= term.ctx.config.scheduler.inline_bytes as u64;
-    let context = keys::pointer(&keys::context(&job.id));
+    let context = keys::to_pointer(&keys::context_key(&job.id));
     let (sha256, size) = match &payload {
         _ if inline => (Bytes::new(), 0),
-        Some(content) => digest(content),
-        None => digest(NO_INPUT),
+        Some(content) => digest_content(content),
+        None => digest_content(NO_INPUT),
     };
     let request = cap::JobRequest {
         job_id: job.id.to_string(),
@@ -199,9 +199,9 @@ fn outgoing_of(term: &Term, now: Timestamp, d: &Dispatch, payload: Option<Bytes>
         tenant_id: job.tenant.to_string(),
         principal_id: text(&spec.principal_id),
         labels: spec.labels.clone(),
-        budget: spec.budget.as_ref().map(budget),
+        budget: spec.budget.as_ref().map(to_cap_budget),
         // Our own SDK has all of it from the fields above.
-        meta: (!a.sdk).then(|| meta(job)),
+        meta: (!a.sdk).then(|| to_cap_metadata(job)),
         dispatch: Some(cap::DispatchIdentity {
             dispatch_id: dispatch_id.clone(),
             attempt: u64::from(a.attempt.0),
@@ -211,7 +211,7 @@ fn outgoing_of(term: &Term, now: Timestamp, d: &Dispatch, payload: Option<Bytes>
             payload: payload.filter(|_| inline),
             input_sha256: sha256,
             input_size: size,
-            ..extension(&term.ctx, now, d)
+            ..to_dispatch_extension(&term.ctx, now, d)
         }),
         ..cap::JobRequest::default()
     };
@@ -225,7 +225,7 @@ fn outgoing_of(term: &Term, now: Timestamp, d: &Dispatch, payload: Option<Bytes>
                 subjects::Subject::Topic(spec.topic.clone()).to_string()
             }
         },
-        payload: term.seal(&dispatch_id, Payload::JobRequest(request)),
+        payload: term.sign_packet(&dispatch_id, Payload::JobRequest(request)),
         msg_id: Some(if d.again {
             format!("{dispatch_id}-{}", now.as_micros())
         } else {
@@ -236,7 +236,7 @@ fn outgoing_of(term: &Term, now: Timestamp, d: &Dispatch, payload: Option<Bytes>
 }
 
 /// What our own SDK reads of a dispatch beside the agent protocol, but for its input.
-fn extension(ctx: &TermContext, now: Timestamp, d: &Dispatch) -> own::Dispatch {
+fn to_dispatch_extension(ctx: &TermContext, now: Timestamp, d: &Dispatch) -> own::Dispatch {
     let (job, a) = (&d.job, &d.assignment);
     own::Dispatch {
         epoch: ctx.epoch.0,
@@ -249,8 +249,8 @@ fn extension(ctx: &TermContext, now: Timestamp, d: &Dispatch) -> own::Dispatch {
         deadline_ms: job.deadline_at.map_or(0, Timestamp::as_millis),
         max_attempts: i32::try_from(a.limits.max_attempts).unwrap_or(0),
         constraints: a.constraints.as_deref().map(Into::into),
-        accept_within_ms: left(a.accept_by, now),
-        deadline_in_ms: job.deadline_at.map_or(0, |at| left(at, now)),
+        accept_within_ms: millis_until(a.accept_by, now),
+        deadline_in_ms: job.deadline_at.map_or(0, |at| millis_until(at, now)),
         sent_at_ms: now.as_millis(),
         ledger_id: ctx.ledger_id.to_string(),
         ..own::Dispatch::default()
@@ -258,19 +258,19 @@ fn extension(ctx: &TermContext, now: Timestamp, d: &Dispatch) -> own::Dispatch {
 }
 
 /// How a worker can tell that what it reads is what was staged for it.
-fn digest(content: &[u8]) -> (Bytes, u64) {
+fn digest_content(content: &[u8]) -> (Bytes, u64) {
     let sha256 = Bytes::copy_from_slice(&Sha256::digest(content));
     (sha256, content.len() as u64)
 }
 
 /// Milliseconds until `at`; one when it has passed, since none would be no limit.
-fn left(at: Timestamp, now: Timestamp) -> i64 {
+fn millis_until(at: Timestamp, now: Timestamp) -> i64 {
     i64::try_from(at.since(now).as_millis())
         .unwrap_or(i64::MAX)
         .max(1)
 }
 
-fn budget(b: &Budget) -> cap::Budget {
+fn to_cap_budget(b: &Budget) -> cap::Budget {
     cap::Budget {
         max_input_tokens: b.max_input_tokens.unwrap_or(0),
         max_output_tokens: b.max_output_tokens.unwrap_or(0),
@@ -280,7 +280,7 @@ fn budget(b: &Budget) -> cap::Budget {
 }
 
 /// What the protocol says about a job beside its request.
-fn meta(job: &QueuedJob) -> cap::JobMetadata {
+fn to_cap_metadata(job: &QueuedJob) -> cap::JobMetadata {
     let spec = &job.spec;
     let text = |s: &Option<String>| s.clone().unwrap_or_default();
     cap::JobMetadata {

@@ -16,7 +16,7 @@ const COMPONENT: &str = "workers";
 const MAX_NAMED: usize = 10;
 
 /// Shows in metrics and health which ids are duplicate now.
-pub fn show(ctx: &TermContext, engine: &Engine) {
+pub fn show_duplicates(ctx: &TermContext, engine: &Engine) {
     let count = engine.duplicate_worker_ids().count();
     let before = ctx.metrics.duplicate_ids.set(count as i64);
     if count > 0 {
@@ -35,13 +35,13 @@ pub fn show(ctx: &TermContext, engine: &Engine) {
 }
 
 /// Whoever leads next finds them itself.
-pub fn clear(ctx: &TermContext) {
+pub fn clear_duplicates(ctx: &TermContext) {
     ctx.metrics.duplicate_ids.set(0);
     ctx.health.remove(COMPONENT);
 }
 
 /// Logs and counts newly found ones, and tells the processes themselves.
-pub async fn report(term: &Term, found: Vec<(WorkerId, [Incarnation; 2])>) {
+pub async fn report_duplicates(term: &Term, found: Vec<(WorkerId, [Incarnation; 2])>) {
     for (worker, processes) in found {
         term.ctx.metrics.duplicates_found.inc();
         let [given_work, other] = &processes;
@@ -52,7 +52,7 @@ pub async fn report(term: &Term, found: Vec<(WorkerId, [Incarnation; 2])>) {
             same_id: processes.iter().map(ToString::to_string).collect(),
             ..own::WorkerControl::default()
         };
-        let payload = term.seal("control", Payload::WorkerControl(control));
+        let payload = term.sign_packet("control", Payload::WorkerControl(control));
         let subject = subjects::worker_control(&worker);
         if let Err(error) = term.stores.bus.send(&subject, payload, None).await {
             tracing::debug!(%worker, %error, "sending a duplicate id notice failed");

@@ -17,11 +17,11 @@ pub struct WorkerLog {
 }
 
 impl WorkerLog {
-    pub fn write(&mut self, changes: Vec<WorkerChange>) {
+    pub fn log_changes(&mut self, changes: Vec<WorkerChange>) {
         let left_out = self.left_out;
         for change in changes {
             if self.may_write(Instant::now()) {
-                line(&change);
+                log_worker_change(&change);
             }
         }
         if left_out == 0 && self.left_out > 0 {
@@ -51,7 +51,7 @@ impl WorkerLog {
     }
 }
 
-fn line(c: &WorkerChange) {
+fn log_worker_change(c: &WorkerChange) {
     let (worker_id, incarnation) = (&c.worker, &c.incarnation);
     let pool = c.pool.as_ref().map_or("", |p| p.as_str());
     match c.change {

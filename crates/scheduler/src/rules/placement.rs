@@ -42,16 +42,18 @@ pub struct Placement {
 impl Placement {
     /// Loads both files now and follows them. A file that is absent and was not named
     /// means the defaults, until there is one.
-    pub async fn open(config: &SchedulerConfig, ctx: &Context) -> anyhow::Result<Self> {
+    pub async fn load_and_watch(config: &SchedulerConfig, ctx: &Context) -> anyhow::Result<Self> {
         let default = PoolName::new(&config.default_pool)?;
-        let place = Place::of(config.pools_file.as_deref(), "pools.yaml");
+        let place = Place::from_setting(config.pools_file.as_deref(), "pools.yaml");
         let path = place.path.clone();
-        let load = unless_absent(place, Pools::load, move || Pools::single(default.clone()));
-        let pools = Reloaded::open("pools", path, load, ctx).await?;
-        let place = Place::of(config.timeouts_file.as_deref(), "timeouts.yaml");
+        let load = load_unless_absent(place, Pools::load, move || {
+            Pools::with_single_pool(default.clone())
+        });
+        let pools = Reloaded::load_and_watch("pools", path, load, ctx).await?;
+        let place = Place::from_setting(config.timeouts_file.as_deref(), "timeouts.yaml");
         let path = place.path.clone();
-        let load = unless_absent(place, Timeouts::load, Timeouts::default);
-        let timeouts = Reloaded::open("timeouts", path, load, ctx).await?;
+        let load = load_unless_absent(place, Timeouts::load, Timeouts::default);
+        let timeouts = Reloaded::load_and_watch("timeouts", path, load, ctx).await?;
         Ok(Self { pools, timeouts })
     }
 
@@ -65,7 +67,7 @@ impl Placement {
     }
 
     /// Tells the engine of every change, until the term is over.
-    pub async fn follow(self, term: Arc<Term>) -> anyhow::Result<()> {
+    pub async fn follow_rule_changes(self, term: Arc<Term>) -> anyhow::Result<()> {
         let mut pools = self.pools.subscribe();
         let mut timeouts = self.timeouts.subscribe();
         loop {
@@ -73,7 +75,7 @@ impl Placement {
             let rules = self.rules();
             if !term
                 .commit
-                .enqueue(InputBatch::of(vec![Input::Rules(rules)]))
+                .enqueue(InputBatch::from_inputs(vec![Input::Rules(rules)]))
                 .await
             {
                 return Ok(());
@@ -88,15 +90,15 @@ impl Placement {
 }
 
 /// What is wrong with the files, for a check of the whole configuration.
-pub fn problems(config: &SchedulerConfig) -> Vec<String> {
+pub fn validate_rule_files(config: &SchedulerConfig) -> Vec<String> {
     let mut problems = Vec::new();
-    let pools = Place::of(config.pools_file.as_deref(), "pools.yaml");
+    let pools = Place::from_setting(config.pools_file.as_deref(), "pools.yaml");
     if !pools.is_absent()
         && let Err(error) = Pools::load(&pools.path)
     {
         problems.push(error.to_string());
     }
-    let timeouts = Place::of(config.timeouts_file.as_deref(), "timeouts.yaml");
+    let timeouts = Place::from_setting(config.timeouts_file.as_deref(), "timeouts.yaml");
     if !timeouts.is_absent()
         && let Err(error) = Timeouts::load(&timeouts.path)
     {
@@ -107,7 +109,7 @@ pub fn problems(config: &SchedulerConfig) -> Vec<String> {
 
 /// A file that was never there is the default; one that has gone is a mistake, and what
 /// it said stays in force.
-fn unless_absent<T>(
+fn load_unless_absent<T>(
     place: Place,
     load: impl Fn(&Path) -> Result<T, FileError> + Send + Sync + 'static,
     default: impl Fn() -> T + Send + Sync + 'static,
@@ -160,7 +162,7 @@ impl LaneMetrics {
         m
     }
 
-    fn show(&self, lanes: Vec<Lane>, now: airlock_model::Timestamp) {
+    fn set_lanes(&self, lanes: Vec<Lane>, now: airlock_model::Timestamp) {
         self.depth.clear();
         self.oldest.clear();
         for lane in lanes.into_iter().take(MAX_LANES) {
@@ -185,16 +187,16 @@ impl LaneMetrics {
 }
 
 /// Counts the lanes until the term is over.
-pub async fn count(term: Arc<Term>, metrics: LaneMetrics) -> anyhow::Result<()> {
+pub async fn update_lane_metrics(term: Arc<Term>, metrics: LaneMetrics) -> anyhow::Result<()> {
     loop {
-        let Some(lanes) = term.commit.lanes().await else {
-            metrics.show(Vec::new(), term.ctx.clock.now());
+        let Some(lanes) = term.commit.list_lanes().await else {
+            metrics.set_lanes(Vec::new(), term.ctx.clock.now());
             return Ok(());
         };
-        metrics.show(lanes, term.ctx.clock.now());
+        metrics.set_lanes(lanes, term.ctx.clock.now());
         tokio::select! {
             () = term.ctx.over.cancelled() => {
-                metrics.show(Vec::new(), term.ctx.clock.now());
+                metrics.set_lanes(Vec::new(), term.ctx.clock.now());
                 return Ok(());
             }
             () = tokio::time::sleep(COUNT_EVERY) => {}

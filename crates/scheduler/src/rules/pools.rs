@@ -12,7 +12,7 @@ use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_saphyr::{Location, Spanned};
 
-use crate::rules::pools_file::{FileError, Ordered, Problems, read};
+use crate::rules::pools_file::{FileError, Ordered, Problems, read_yaml_file};
 
 /// The share a tenant may have at most.
 const MAX_WEIGHT: u32 = 1000;
@@ -26,15 +26,15 @@ pub struct Pools {
 
 impl Pools {
     /// Without a file: every topic goes to one pool.
-    pub fn single(pool: PoolName) -> Self {
+    pub fn with_single_pool(pool: PoolName) -> Self {
         Self {
-            routing: PoolRouting::single(pool),
+            routing: PoolRouting::single_pool(pool),
             tenants: TenantRules::default(),
         }
     }
 
     pub fn load(path: &Path) -> Result<Self, FileError> {
-        compile(path, read(path)?)
+        compile_pools(path, read_yaml_file(path)?)
     }
 }
 
@@ -104,7 +104,7 @@ impl<'de> Deserialize<'de> for Names {
     }
 }
 
-fn compile(path: &Path, document: Document) -> Result<Pools, FileError> {
+fn compile_pools(path: &Path, document: Document) -> Result<Pools, FileError> {
     let mut problems = Problems::new(path);
     let mut pools: BTreeMap<PoolName, Pool> = BTreeMap::new();
     for (key, entry) in document.pools.0 {
@@ -112,7 +112,7 @@ fn compile(path: &Path, document: Document) -> Result<Pools, FileError> {
         match PoolName::new(&key.value) {
             Ok(name) => {
                 let pool = Pool {
-                    capabilities: capabilities(&entry, &field, &mut problems),
+                    capabilities: parse_capabilities(&entry, &field, &mut problems),
                     status: match entry.status {
                         Status::Active => PoolStatus::Active,
                         Status::Draining => PoolStatus::Draining,
@@ -130,7 +130,7 @@ fn compile(path: &Path, document: Document) -> Result<Pools, FileError> {
         problems.add(Location::UNKNOWN, "topics", message);
     }
     for (key, names) in document.topics.0 {
-        let glob = problems.glob(&key, "topics");
+        let glob = problems.parse_glob(&key, "topics");
         let field = format!("topics.{:?}", key.value);
         if names.value.0.is_empty() {
             problems.add(names.referenced, &field, "the list of pools is empty");
@@ -143,21 +143,21 @@ fn compile(path: &Path, document: Document) -> Result<Pools, FileError> {
                     problems.add(at, &field, format!("pool {name:?} is given twice"));
                 }
                 Some(pool) => to.push(pool.clone()),
-                None => problems.add(at, &field, unknown(&name, &pools)),
+                None => problems.add(at, &field, unknown_pool_message(&name, &pools)),
             }
         }
         if let Some(glob) = glob {
             topics.insert(glob, to);
         }
     }
-    let tenants = tenants(document.tenants, &mut problems);
+    let tenants = compile_tenant_rules(document.tenants, &mut problems);
     problems.into_result(Pools {
         routing: PoolRouting { topics, pools },
         tenants,
     })
 }
 
-fn capabilities(entry: &PoolEntry, field: &str, problems: &mut Problems) -> BTreeSet<String> {
+fn parse_capabilities(entry: &PoolEntry, field: &str, problems: &mut Problems) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     for capability in &entry.capabilities {
         let name = &capability.value;
@@ -170,7 +170,7 @@ fn capabilities(entry: &PoolEntry, field: &str, problems: &mut Problems) -> BTre
     all
 }
 
-fn unknown(name: &str, pools: &BTreeMap<PoolName, Pool>) -> String {
+fn unknown_pool_message(name: &str, pools: &BTreeMap<PoolName, Pool>) -> String {
     let known: Vec<&str> = pools.keys().map(PoolName::as_str).take(20).collect();
     if known.is_empty() {
         format!("unknown pool {name:?}; declare it under pools")
@@ -182,7 +182,7 @@ fn unknown(name: &str, pools: &BTreeMap<PoolName, Pool>) -> String {
     }
 }
 
-fn tenants(entries: Ordered<TenantEntry>, problems: &mut Problems) -> TenantRules {
+fn compile_tenant_rules(entries: Ordered<TenantEntry>, problems: &mut Problems) -> TenantRules {
     let mut rules = TenantRules::default();
     for (key, entry) in entries.0 {
         let field = format!("tenants.{:?}", key.value);
@@ -226,12 +226,12 @@ mod tests {
     use airlock_model::Topic;
 
     use super::*;
-    use crate::rules::pools_file::parse;
+    use crate::rules::pools_file::parse_yaml;
 
     fn load(text: &str) -> Result<Pools, String> {
         let path = Path::new("pools.yaml");
-        parse(path, text)
-            .and_then(|document| compile(path, document))
+        parse_yaml(path, text)
+            .and_then(|document| compile_pools(path, document))
             .map_err(|e| e.to_string())
     }
 
@@ -243,7 +243,7 @@ mod tests {
     fn the_shipped_file_maps_every_job_to_default() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config/pools.yaml");
         let shipped = Pools::load(&path).unwrap();
-        let without = Pools::single(PoolName::new("default").unwrap());
+        let without = Pools::with_single_pool(PoolName::new("default").unwrap());
         assert_eq!(shipped, without, "the file says what holds without it");
     }
 

@@ -35,11 +35,11 @@ pub enum FileError {
     TooLong { path: PathBuf, len: usize },
     #[error(transparent)]
     Form(#[from] YamlError),
-    #[error("{}", list(.0))]
+    #[error("{}", format_problems(.0))]
     Meaning(Vec<String>),
 }
 
-fn list(problems: &[String]) -> String {
+fn format_problems(problems: &[String]) -> String {
     problems.join("; ")
 }
 
@@ -73,7 +73,7 @@ impl Problems {
     }
 
     /// A topic or pattern, if it is one.
-    pub fn glob(&mut self, key: &Spanned<String>, field: &str) -> Option<Glob> {
+    pub fn parse_glob(&mut self, key: &Spanned<String>, field: &str) -> Option<Glob> {
         match Glob::parse(&key.value) {
             Ok(glob) => Some(glob),
             Err(why) => {
@@ -96,16 +96,16 @@ impl Problems {
 }
 
 /// Reads a file and parses its form.
-pub fn read<T: DeserializeOwned + Default>(path: &Path) -> Result<T, FileError> {
+pub fn read_yaml_file<T: DeserializeOwned + Default>(path: &Path) -> Result<T, FileError> {
     let text = std::fs::read_to_string(path).map_err(|source| FileError::Unreadable {
         path: path.to_owned(),
         source,
     })?;
-    parse(path, &text)
+    parse_yaml(path, &text)
 }
 
 /// Parses the form of a text that came from `path`.
-pub fn parse<T: DeserializeOwned + Default>(path: &Path, text: &str) -> Result<T, FileError> {
+pub fn parse_yaml<T: DeserializeOwned + Default>(path: &Path, text: &str) -> Result<T, FileError> {
     if text.len() > MAX_BYTES {
         return Err(FileError::TooLong {
             path: path.to_owned(),
@@ -160,7 +160,7 @@ pub struct Place {
 }
 
 impl Place {
-    pub fn of(setting: Option<&str>, name: &str) -> Self {
+    pub fn from_setting(setting: Option<&str>, name: &str) -> Self {
         match setting {
             Some(path) => Self {
                 path: PathBuf::from(path),

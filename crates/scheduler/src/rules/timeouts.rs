@@ -10,7 +10,7 @@ use airlock_service::config::duration;
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 
-use crate::rules::pools_file::{FileError, Ordered, Problems, read};
+use crate::rules::pools_file::{FileError, Ordered, Problems, read_yaml_file};
 
 /// What the file says, compiled.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct Timeouts(pub ByTopic<TopicRule>);
 
 impl Timeouts {
     pub fn load(path: &Path) -> Result<Self, FileError> {
-        compile(path, read(path)?)
+        compile_timeouts(path, read_yaml_file(path)?)
     }
 }
 
@@ -46,7 +46,7 @@ enum End {
     WorkerLost,
 }
 
-fn compile(path: &Path, document: Document) -> Result<Timeouts, FileError> {
+fn compile_timeouts(path: &Path, document: Document) -> Result<Timeouts, FileError> {
     let mut problems = Problems::new(path);
     let mut topics = ByTopic::default();
     for (key, entry) in document.topics.0 {
@@ -54,20 +54,20 @@ fn compile(path: &Path, document: Document) -> Result<Timeouts, FileError> {
         let rule = TopicRule {
             timeout: entry
                 .timeout
-                .and_then(|t| timeout(&t, &format!("{field}.timeout"), &mut problems)),
+                .and_then(|t| parse_timeout(&t, &format!("{field}.timeout"), &mut problems)),
             max_attempts: entry
                 .max_attempts
-                .and_then(|n| attempts(&n, &format!("{field}.max_attempts"), &mut problems)),
-            retry_on: entry.retry_on.map(retry_on),
+                .and_then(|n| parse_attempts(&n, &format!("{field}.max_attempts"), &mut problems)),
+            retry_on: entry.retry_on.map(to_retry_on),
         };
-        if let Some(glob) = problems.glob(&key, "topics") {
+        if let Some(glob) = problems.parse_glob(&key, "topics") {
             topics.insert(glob, rule);
         }
     }
     problems.into_result(Timeouts(topics))
 }
 
-fn timeout(text: &Spanned<String>, field: &str, problems: &mut Problems) -> Option<Duration> {
+fn parse_timeout(text: &Spanned<String>, field: &str, problems: &mut Problems) -> Option<Duration> {
     let (at, text) = (text.referenced, text.value.trim());
     if text.starts_with('-') {
         problems.add(at, field, format!("`{text}` is negative"));
@@ -83,7 +83,7 @@ fn timeout(text: &Spanned<String>, field: &str, problems: &mut Problems) -> Opti
     None
 }
 
-fn attempts(n: &Spanned<i64>, field: &str, problems: &mut Problems) -> Option<u32> {
+fn parse_attempts(n: &Spanned<i64>, field: &str, problems: &mut Problems) -> Option<u32> {
     match u32::try_from(n.value) {
         Ok(n @ 1..=limits::MAX_ATTEMPTS) => Some(n),
         Ok(_) | Err(_) => {
@@ -95,7 +95,7 @@ fn attempts(n: &Spanned<i64>, field: &str, problems: &mut Problems) -> Option<u3
     }
 }
 
-fn retry_on(ends: Vec<End>) -> RetryOn {
+fn to_retry_on(ends: Vec<End>) -> RetryOn {
     let mut on = RetryOn {
         failed: false,
         failed_retryable: false,
@@ -118,12 +118,12 @@ mod tests {
     use airlock_model::Topic;
 
     use super::*;
-    use crate::rules::pools_file::parse;
+    use crate::rules::pools_file::parse_yaml;
 
     fn load(text: &str) -> Result<Timeouts, String> {
         let path = Path::new("timeouts.yaml");
-        parse(path, text)
-            .and_then(|document| compile(path, document))
+        parse_yaml(path, text)
+            .and_then(|document| compile_timeouts(path, document))
             .map_err(|e| e.to_string())
     }
 

@@ -18,13 +18,13 @@ pub struct Clock {
 
 impl Clock {
     /// Asks the ledger for its time.
-    pub async fn of(ledger: &Ledger) -> Result<Self, LedgerError> {
-        let clock = Self::at(Timestamp(0));
-        clock.sync(ledger).await?;
+    pub async fn from_ledger(ledger: &Ledger) -> Result<Self, LedgerError> {
+        let clock = Self::starting_at(Timestamp(0));
+        clock.sync_with_ledger(ledger).await?;
         Ok(clock)
     }
 
-    fn at(time: Timestamp) -> Self {
+    fn starting_at(time: Timestamp) -> Self {
         let started = Instant::now();
         Self {
             base: Arc::new(Mutex::new((time, started))),
@@ -33,7 +33,7 @@ impl Clock {
     }
 
     /// Aligns with the ledger again; never backwards.
-    pub async fn sync(&self, ledger: &Ledger) -> Result<(), LedgerError> {
+    pub async fn sync_with_ledger(&self, ledger: &Ledger) -> Result<(), LedgerError> {
         let asked = Instant::now();
         let theirs = ledger.ping().await?;
         // The answer was made somewhere between asking and now.
@@ -65,18 +65,18 @@ mod tests {
     #[tokio::test]
     async fn a_jump_of_the_ledgers_clock_never_turns_ours_back() -> anyhow::Result<()> {
         let postgres = Postgres::start().await?;
-        let ledger = Ledger::connect(&LedgerConfig::at(&postgres.url()), "test").await?;
+        let ledger = Ledger::connect(&LedgerConfig::from_url(&postgres.url()), "test").await?;
         let jump = Duration::from_secs(600);
         let theirs = ledger.ping().await?;
         // The ledger's clock went ten minutes ahead: ours follows.
-        let clock = Clock::at(theirs - jump);
+        let clock = Clock::starting_at(theirs - jump);
         assert!(clock.now() < theirs);
-        clock.sync(&ledger).await?;
+        clock.sync_with_ledger(&ledger).await?;
         assert!(clock.now() >= theirs);
         assert!(clock.uptime() < jump, "silence is not measured by it");
         // It went back: ours goes on from where it is, so nothing comes due twice.
-        let clock = Clock::at(theirs + jump);
-        clock.sync(&ledger).await?;
+        let clock = Clock::starting_at(theirs + jump);
+        clock.sync_with_ledger(&ledger).await?;
         assert!(clock.now() >= theirs + jump);
         Ok(())
     }

@@ -35,13 +35,13 @@ pub struct Overtaken {
 
 /// What the bus has seen of this ledger. Waits for a bus that is away: nothing can be led
 /// without it.
-pub async fn seen_on_bus(
+pub async fn find_later_epoch_on_bus(
     ctx: &Context,
     bus: &Bus,
     leadership: &Leadership,
 ) -> anyhow::Result<Option<Overtaken>> {
-    let mut backoff = Backoff::millis(100, 2_000);
-    let lost = leadership.lost();
+    let mut backoff = Backoff::from_millis(100, 2_000);
+    let lost = leadership.lost_token();
     loop {
         match bus.leaders_seen(leadership.shard()).await {
             Ok(seen) => {
@@ -66,7 +66,11 @@ pub async fn seen_on_bus(
 /// A later epoch is also seen when this process was simply replaced and is the last to
 /// learn of it: then the ledger has it too, nothing was set back, and this term is over
 /// as with any lost lease.
-pub async fn set_back(ledger: &Ledger, shard: Shard, epoch: Epoch) -> anyhow::Result<()> {
+pub async fn ensure_not_replaced(
+    ledger: &Ledger,
+    shard: Shard,
+    epoch: Epoch,
+) -> anyhow::Result<()> {
     let later = ledger.leader(shard).await?.filter(|l| l.epoch > epoch);
     match later {
         Some(later) => anyhow::bail!(
@@ -94,7 +98,7 @@ impl EpochClaims {
         }
     }
 
-    pub fn observe(&self, payload: &Payload) {
+    pub fn observe_packet(&self, payload: &Payload) {
         let (ledger, epoch) = match payload {
             Payload::Handshake(h) => match &h.airlock {
                 Some(own) => (&own.ledger_id, own.highest_epoch),
@@ -118,7 +122,7 @@ impl EpochClaims {
     }
 
     /// Waits until a worker has seen a later epoch than this term's.
-    pub async fn overtaken(&self) -> Overtaken {
+    pub async fn wait_until_overtaken(&self) -> Overtaken {
         tokio::time::sleep(FIRST).await;
         let mut claims = self.highest.subscribe();
         // The sender is ours, so that it cannot fail.
@@ -142,17 +146,17 @@ mod tests {
     async fn a_term_that_the_ledger_knows_a_later_one_of_is_lost_and_not_set_back()
     -> anyhow::Result<()> {
         let postgres = Postgres::start().await?;
-        let ledger = Ledger::connect(&LedgerConfig::at(&postgres.url()), "test").await?;
+        let ledger = Ledger::connect(&LedgerConfig::from_url(&postgres.url()), "test").await?;
         ledger.migrate().await?;
         let limit = Duration::from_secs(10);
         let mut session = ledger.lease_connection("one").await?;
         let first = session.raise_epoch(Shard(0), "one", limit).await?;
-        set_back(&ledger, Shard(0), first).await?;
+        ensure_not_replaced(&ledger, Shard(0), first).await?;
         let second = session.raise_epoch(Shard(0), "two", limit).await?;
-        let lost = set_back(&ledger, Shard(0), first).await;
+        let lost = ensure_not_replaced(&ledger, Shard(0), first).await;
         let text = lost.expect_err("replaced").to_string();
         assert_eq!(text, "the leader lease was lost: two leads with epoch 2");
-        set_back(&ledger, Shard(0), second).await
+        ensure_not_replaced(&ledger, Shard(0), second).await
     }
 
     fn handshake(ledger: &str, epoch: u64) -> Payload {
@@ -177,20 +181,20 @@ mod tests {
             ("", 41),
             ("ours", u64::MAX),
         ] {
-            claims.observe(&handshake(ledger, epoch));
+            claims.observe_packet(&handshake(ledger, epoch));
         }
         let long = Duration::from_secs(60);
         assert!(
-            tokio::time::timeout(long, claims.overtaken())
+            tokio::time::timeout(long, claims.wait_until_overtaken())
                 .await
                 .is_err()
         );
-        claims.observe(&handshake("ours", 40));
-        claims.observe(&Payload::WorkerInventory(own::WorkerInventory {
+        claims.observe_packet(&handshake("ours", 40));
+        claims.observe_packet(&Payload::WorkerInventory(own::WorkerInventory {
             ledger_id: "ours".to_owned(),
             highest_epoch: 41,
             ..own::WorkerInventory::default()
         }));
-        assert_eq!(claims.overtaken().await.by, Epoch(41));
+        assert_eq!(claims.wait_until_overtaken().await.by, Epoch(41));
     }
 }

@@ -19,9 +19,9 @@ use crate::background::policy_poll::{self, ActivePolicy};
 use crate::background::{approvals, audit, reconciler, replayer, retention, snapshot, upkeep};
 use crate::commit::committer::Core;
 use crate::commit::handle::{CommitHandle, CommitQueues};
-use crate::commit::locked_rows::Aside;
+use crate::commit::locked_rows::LockedRows;
 use crate::commit::payload_cache::PayloadCache;
-use crate::commit::reload::reloaded;
+use crate::commit::reload::to_recovered_job;
 use crate::inbound::acks::Acks;
 use crate::inbound::bad_messages::DeadLetterSink;
 use crate::inbound::reports::{self, ReportBuffer};
@@ -39,18 +39,21 @@ use crate::term::published_changes::PublishedChanges;
 use crate::term::round_health::{self, LastRound};
 use crate::term::store_ownership;
 use crate::term::tasks::LeaderTasks;
-use crate::term::{Stores, Term, TermContext, random};
+use crate::term::{Stores, Term, TermContext, random_u64};
 
 /// Open jobs read at once on take-over.
 const RECOVER_PAGE: u32 = 2000;
 
 /// Leads until the service stops or the lease is lost.
-pub async fn lead(replica: &Replica, leadership: &Leadership) -> anyhow::Result<()> {
+pub async fn lead_term(replica: &Replica, leadership: &Leadership) -> anyhow::Result<()> {
     let (config, service) = (&replica.config, &replica.service);
-    let (term, queues) = begin(replica, leadership).await?;
+    let (term, queues) = begin_term(replica, leadership).await?;
     let inbox = term.stores.bus.new_inbox();
-    let mut engine = Engine::new(config.scheduler.engine(), replica.placement.rules());
-    store_ownership::claim(&term.ctx, &term.stores).await;
+    let mut engine = Engine::new(
+        config.scheduler.to_engine_settings(),
+        replica.placement.rules(),
+    );
+    store_ownership::claim_redis(&term.ctx, &term.stores).await;
     let renumbered = term.stores.ledger.recover_cursors().await?;
     if renumbered > 0 {
         let entries = renumbered;
@@ -59,12 +62,12 @@ pub async fn lead(replica: &Replica, leadership: &Leadership) -> anyhow::Result<
             "ledger comes from another cluster, cursors renumbered"
         );
     }
-    for job in recover(&term, &mut engine).await? {
-        term.commit.evaluate_again(job);
+    for job in recover_engine(&term, &mut engine).await? {
+        term.commit.request_reevaluation(job);
     }
     let streams = Streams {
-        submissions: open(&term, subjects::JOB_SUBMIT, "scheduler-submit").await?,
-        results: open(&term, subjects::JOB_RESULT, "scheduler-result").await?,
+        submissions: open_consumer(&term, subjects::JOB_SUBMIT, "scheduler-submit").await?,
+        results: open_consumer(&term, subjects::JOB_RESULT, "scheduler-result").await?,
         inbox: inbox.clone(),
     };
     let assigned_workers = engine.assigned_workers();
@@ -81,9 +84,9 @@ pub async fn lead(replica: &Replica, leadership: &Leadership) -> anyhow::Result<
         payloads: PayloadCache::default(),
         late: Vec::new(),
         starts: StartLatency::default(),
-        told: Vec::new(),
+        speculative: Vec::new(),
         worker_log: WorkerLog::default(),
-        aside: Aside::default(),
+        locked_rows: LockedRows::default(),
     };
     let mut tasks = LeaderTasks::default();
     tasks.spawn("commit loop", core.run(queues.requests, queues.results));
@@ -96,23 +99,23 @@ pub async fn lead(replica: &Replica, leadership: &Leadership) -> anyhow::Result<
     service.health.ok("leader");
     let (shard, epoch) = (term.ctx.shard, term.ctx.epoch);
     tracing::info!(epoch = epoch.0, shard = shard.0, "leading");
-    let lost = leadership.lost();
+    let lost = leadership.lost_token();
     let end = tokio::select! {
         () = service.shutdown.cancelled() => Ok(()),
         () = lost.cancelled() => Err(anyhow::anyhow!("the leader lease was lost")),
-        by = term.epoch_claims.overtaken() => Err(by.into()),
-        () = term.stores.ledger.replaced() => {
+        by = term.epoch_claims.wait_until_overtaken() => Err(by.into()),
+        () = term.stores.ledger.wait_until_replaced() => {
             Err(anyhow::anyhow!("the ledger refuses this term's writes: a later one leads"))
         }
-        error = tasks.failure() => Err(error),
-        error = term.ctx.tasks.failure() => Err(error),
+        error = tasks.wait_for_failure() => Err(error),
+        error = term.ctx.tasks.wait_for_failure() => Err(error),
     };
     step_down(&term, tasks).await;
     end
 }
 
 /// Makes what the parts of a term share.
-async fn begin(
+async fn begin_term(
     replica: &Replica,
     leadership: &Leadership,
 ) -> anyhow::Result<(Arc<Term>, CommitQueues)> {
@@ -125,7 +128,7 @@ async fn begin(
         ..
     } = replica;
     let (shard, epoch) = (leadership.shard(), leadership.epoch());
-    let clock = Clock::of(&stores.ledger).await?;
+    let clock = Clock::from_ledger(&stores.ledger).await?;
     let ledger = stores.ledger.as_leader(shard, epoch);
     let (commit, queues) = CommitHandle::new();
     let kernel = Kernel::new(
@@ -198,7 +201,10 @@ fn spawn_inbound(
     undecided: mpsc::UnboundedReceiver<Arc<QueuedJob>>,
 ) {
     let t = || term.clone();
-    tasks.spawn("worker messages", workers::listen(t(), streams.inbox));
+    tasks.spawn(
+        "worker messages",
+        workers::listen_to_workers(t(), streams.inbox),
+    );
     tasks.spawn("speculation", speculation::run(t()));
     tasks.spawn(
         "reevaluations",
@@ -213,8 +219,8 @@ fn spawn_inbound(
 fn spawn_background(tasks: &mut LeaderTasks, term: &Arc<Term>, replica: &Replica) {
     let t = || term.clone();
     let ctx_and_stores = || (term.ctx.clone(), term.stores.clone());
-    tasks.spawn("round health", round_health::watch(t()));
-    tasks.spawn("round record", round_health::record(t()));
+    tasks.spawn("round health", round_health::show_round_age(t()));
+    tasks.spawn("round record", round_health::record_round_age(t()));
     tasks.spawn("due jobs", upkeep::claim_due_jobs(t()));
     tasks.spawn("replayer", replayer::run(t()));
     let (ctx, stores) = ctx_and_stores();
@@ -228,13 +234,22 @@ fn spawn_background(tasks: &mut LeaderTasks, term: &Arc<Term>, replica: &Replica
     tasks.spawn("policy poll", policy_poll::run(t()));
     tasks.spawn("clock", upkeep::sync_clock(t()));
     let (ctx, stores) = ctx_and_stores();
-    tasks.spawn("store ownership", store_ownership::watch(ctx, stores));
-    tasks.spawn("worker snapshots", upkeep::write_snapshots(t()));
+    tasks.spawn(
+        "store ownership",
+        store_ownership::watch_ownership(ctx, stores),
+    );
+    tasks.spawn("worker snapshots", upkeep::write_worker_snapshots(t()));
     tasks.spawn("approvals", approvals::run(t()));
     let (ctx, stores) = ctx_and_stores();
     tasks.spawn("audit trail", audit::run(ctx, stores));
-    tasks.spawn("placement rules", replica.placement.clone().follow(t()));
-    tasks.spawn("lane metrics", placement::count(t(), replica.lanes.clone()));
+    tasks.spawn(
+        "placement rules",
+        replica.placement.clone().follow_rule_changes(t()),
+    );
+    tasks.spawn(
+        "lane metrics",
+        placement::update_lane_metrics(t(), replica.lanes.clone()),
+    );
 }
 
 /// Takes nothing new; what is committed is still published and acknowledged.
@@ -253,17 +268,17 @@ async fn step_down(term: &Term, mut tasks: LeaderTasks) {
             "leader tasks aborted, unacknowledged messages come again"
         );
     }
-    term.acks.close().await;
-    duplicate_workers::clear(&term.ctx);
+    term.acks.release_all_locks().await;
+    duplicate_workers::clear_duplicates(&term.ctx);
 }
 
-async fn open(term: &Term, subject: &str, base: &str) -> Result<Consumer, BusError> {
-    let mut backoff = Backoff::millis(100, 2_000);
+async fn open_consumer(term: &Term, subject: &str, base: &str) -> Result<Consumer, BusError> {
+    let mut backoff = Backoff::from_millis(100, 2_000);
     loop {
         match term
             .stores
             .bus
-            .take_over(
+            .take_over_consumer(
                 StreamName::Sys,
                 subject,
                 base,
@@ -284,11 +299,11 @@ async fn open(term: &Term, subject: &str, base: &str) -> Result<Consumer, BusErr
 
 /// Reads every open job, and the workers of the last snapshot, into the engine. Returns
 /// the jobs the kernel must be asked about.
-async fn recover(term: &Term, engine: &mut Engine) -> anyhow::Result<Vec<Arc<QueuedJob>>> {
+async fn recover_engine(term: &Term, engine: &mut Engine) -> anyhow::Result<Vec<Arc<QueuedJob>>> {
     let now = term.ctx.clock.now();
     let uptime = term.ctx.clock.uptime();
-    let workers = snapshot::read(&term.ctx.ledger_id, &term.stores).await;
-    engine.handle(now, uptime, &mut random, workers);
+    let workers = snapshot::read_worker_snapshot(&term.ctx.ledger_id, &term.stores).await;
+    engine.handle(now, uptime, &mut random_u64, workers);
     let mut after = None;
     let mut pending = Vec::new();
     let mut total = 0;
@@ -296,18 +311,18 @@ async fn recover(term: &Term, engine: &mut Engine) -> anyhow::Result<Vec<Arc<Que
         let (page, next) = term
             .stores
             .ledger
-            .open_page(term.ctx.shard, after.as_ref(), RECOVER_PAGE)
+            .open_jobs_page(term.ctx.shard, after.as_ref(), RECOVER_PAGE)
             .await?;
         total += page.len();
         let inputs: Vec<Input> = page
             .into_iter()
             // What is not due yet waits in the ledger, and is claimed when its time comes.
             .filter(|j| j.state != JobState::Pending || !j.waits)
-            .map(|j| Input::Recovered(Box::new(reloaded(j, now, true))))
+            .map(|j| Input::Recovered(Box::new(to_recovered_job(j, now, true))))
             .collect();
         // Only questions to the kernel can come of this: the engine hears nobody yet, so
         // nobody is lost, and no timer is due at the moment of taking over.
-        for effect in engine.handle(now, uptime, &mut random, inputs) {
+        for effect in engine.handle(now, uptime, &mut random_u64, inputs) {
             if let Effect::Recheck(job) = effect {
                 pending.push(job);
             }

@@ -54,15 +54,15 @@ pub struct Term {
 
 impl Term {
     /// Makes a packet for workers, signed when we have a key.
-    pub fn seal(&self, trace_id: &str, payload: Payload) -> Bytes {
+    pub fn sign_packet(&self, trace_id: &str, payload: Payload) -> Bytes {
         let now = self.ctx.clock.now();
         self.signatures
-            .seal(&self.ctx.sender, trace_id, now, payload)
+            .sign_packet(&self.ctx.sender, trace_id, now, payload)
     }
 }
 
 /// A random number from the operating system.
-pub fn random() -> u64 {
+pub fn random_u64() -> u64 {
     let mut bytes = [0u8; 8];
     match getrandom::fill(&mut bytes) {
         Ok(()) => u64::from_ne_bytes(bytes),

@@ -41,12 +41,12 @@ impl LastRound {
 }
 
 /// Shows how old the last good round is until the term is over.
-pub async fn watch(term: Arc<Term>) -> anyhow::Result<()> {
+pub async fn show_round_age(term: Arc<Term>) -> anyhow::Result<()> {
     let health = &term.ctx.health;
     term.last_round.mark();
     loop {
         let age = term.last_round.age();
-        health.fact("last_good_round_age_ms", age.as_millis() as u64);
+        health.set_fact("last_good_round_age_ms", age.as_millis() as u64);
         if age > LIMIT {
             let message = format!("the last good round is {} s old", age.as_secs());
             health.down("rounds", message);
@@ -61,8 +61,8 @@ pub async fn watch(term: Arc<Term>) -> anyhow::Result<()> {
 }
 
 /// Records the age of the last good round in the ledger, where the gateway reads it. Apart
-/// from [`watch`], so that a slow ledger does not hold up this process's own health.
-pub async fn record(term: Arc<Term>) -> anyhow::Result<()> {
+/// from [`show_round_age`], so that a slow ledger does not hold up this process's own health.
+pub async fn record_round_age(term: Arc<Term>) -> anyhow::Result<()> {
     loop {
         if let Err(error) = term.stores.ledger.record_round(term.last_round.age()).await {
             tracing::debug!(%error, "last good round not recorded");

@@ -13,9 +13,9 @@ const POLL: Duration = Duration::from_secs(5);
 
 /// Claims Redis for our ledger and says whether it is another's. Without Redis there is
 /// nothing to claim.
-pub async fn claim(ctx: &TermContext, stores: &Stores) {
+pub async fn claim_redis(ctx: &TermContext, stores: &Stores) {
     const COMPONENT: &str = "redis_ledger";
-    match stores.guard.claim(&ctx.ledger_id).await {
+    match stores.guard.claim_for_ledger(&ctx.ledger_id).await {
         Ok(None) => ctx.health.ok(COMPONENT),
         Ok(Some(other)) => ctx.health.degraded(
             COMPONENT,
@@ -30,7 +30,7 @@ pub async fn claim(ctx: &TermContext, stores: &Stores) {
     }
 }
 
-async fn check_bus(ctx: &TermContext, stores: &Stores) {
+async fn check_bus_owner(ctx: &TermContext, stores: &Stores) {
     const COMPONENT: &str = "nats_ledger";
     match stores.bus.leaders_seen(ctx.shard).await {
         Ok(seen) if seen.others.is_empty() => ctx.health.ok(COMPONENT),
@@ -51,10 +51,10 @@ async fn check_bus(ctx: &TermContext, stores: &Stores) {
 }
 
 /// Renews the claim and checks both stores until the term is over.
-pub async fn watch(ctx: Arc<TermContext>, stores: Arc<Stores>) -> anyhow::Result<()> {
+pub async fn watch_ownership(ctx: Arc<TermContext>, stores: Arc<Stores>) -> anyhow::Result<()> {
     loop {
-        claim(&ctx, &stores).await;
-        check_bus(&ctx, &stores).await;
+        claim_redis(&ctx, &stores).await;
+        check_bus_owner(&ctx, &stores).await;
         if !ctx.sleep_unless_over(POLL).await {
             return Ok(());
         }

@@ -28,12 +28,12 @@ impl LeaderTasks {
     ) {
         self.running.spawn(async move {
             let ended = AssertUnwindSafe(task).catch_unwind().await;
-            (name, ended.unwrap_or_else(|p| Err(panicked(&*p))))
+            (name, ended.unwrap_or_else(|p| Err(panic_to_error(&*p))))
         });
     }
 
     /// Waits until one of the tasks ends, which none should while the term lasts.
-    pub async fn failure(&mut self) -> anyhow::Error {
+    pub async fn wait_for_failure(&mut self) -> anyhow::Error {
         let (name, error) = match self.running.join_next().await {
             Some(Ok((name, Err(error)))) => (name, error),
             Some(Ok((name, Ok(())))) => (name, anyhow::anyhow!("it returned")),
@@ -83,7 +83,7 @@ impl FollowUps {
         let owner = self.clone();
         self.tracker.spawn(async move {
             if let Err(panic) = AssertUnwindSafe(task).catch_unwind().await {
-                owner.note(name, &panicked(&*panic));
+                owner.record_failure(name, &panic_to_error(&*panic));
             }
         });
     }
@@ -97,13 +97,13 @@ impl FollowUps {
     ) {
         self.tracker.spawn(async move {
             if let Err(panic) = AssertUnwindSafe(task).catch_unwind().await {
-                let error = panicked(&*panic);
+                let error = panic_to_error(&*panic);
                 tracing::error!(task = name, %error, "task failed, its messages come again");
             }
         });
     }
 
-    fn note(&self, name: &'static str, error: &anyhow::Error) {
+    fn record_failure(&self, name: &'static str, error: &anyhow::Error) {
         tracing::error!(task = name, %error, "leader task ended");
         // Later ones change nothing: the term ends by the first.
         let _ = self.panicked.set(format!("leader task `{name}` {error}"));
@@ -111,7 +111,7 @@ impl FollowUps {
     }
 
     /// Waits until one of the tasks has panicked.
-    pub async fn failure(&self) -> anyhow::Error {
+    pub async fn wait_for_failure(&self) -> anyhow::Error {
         self.failed.cancelled().await;
         let text = self.panicked.get().cloned().unwrap_or_default();
         anyhow::anyhow!(text)
@@ -124,7 +124,7 @@ impl FollowUps {
     }
 }
 
-fn panicked(payload: &(dyn std::any::Any + Send)) -> anyhow::Error {
+fn panic_to_error(payload: &(dyn std::any::Any + Send)) -> anyhow::Error {
     let message = payload
         .downcast_ref::<&str>()
         .map(|text| (*text).to_owned())
@@ -150,7 +150,7 @@ mod tests {
         let mut tasks = LeaderTasks::default();
         tasks.spawn("goes on", std::future::pending());
         tasks.spawn("the one", task);
-        tasks.failure().await
+        tasks.wait_for_failure().await
     }
 
     #[tokio::test]
@@ -187,7 +187,7 @@ mod tests {
         assert!(ran.await.is_err(), "it panicked");
         assert!(!tasks.failed.is_cancelled());
         tasks.spawn("bad", async { panic!("oh") });
-        let error = tasks.failure().await;
+        let error = tasks.wait_for_failure().await;
         assert_eq!(error.to_string(), "leader task `bad` panicked: oh");
         tasks.drain().await;
     }

@@ -136,7 +136,7 @@ impl HttpConfig {
 #[serde(default, deny_unknown_fields)]
 pub struct ShutdownConfig {
     /// How long work in progress may take to drain after SIGTERM.
-    #[serde(deserialize_with = "super::duration::seconds")]
+    #[serde(deserialize_with = "super::duration::deserialize_seconds")]
     pub grace_seconds: u64,
 }
 

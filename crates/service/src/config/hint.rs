@@ -8,7 +8,7 @@ use airlock_settings::hint::nearest;
 
 /// `message` without the value that was found: whoever wrote it knows it, and it may be a
 /// secret that stands in the wrong place. What kind of value it was stays.
-pub(super) fn without_value(message: String) -> String {
+pub(super) fn strip_found_value(message: String) -> String {
     for what in ["invalid type: ", "invalid value: ", "invalid length "] {
         let Some(start) = message.find(what).map(|at| at + what.len()) else {
             continue;
@@ -24,7 +24,7 @@ pub(super) fn without_value(message: String) -> String {
 }
 
 /// `message` with a suggestion where one of the names it lists is close.
-pub(super) fn with_hint(message: String) -> String {
+pub(super) fn append_hint(message: String) -> String {
     if !message.contains("unknown") {
         return message;
     }
@@ -50,13 +50,13 @@ mod tests {
 
     #[test]
     fn suggests_the_nearest_name_only_when_it_is_near() {
-        let near = with_hint("unknown field `lisen`, expected `listen` or `grace`".into());
+        let near = append_hint("unknown field `lisen`, expected `listen` or `grace`".into());
         assert!(near.ends_with("(did you mean `listen`?)"), "{near}");
-        let bare = with_hint("unknown field `bacth`, expected one of url, batch".into());
+        let bare = append_hint("unknown field `bacth`, expected one of url, batch".into());
         assert!(bare.ends_with("(did you mean `batch`?)"), "{bare}");
-        let far = with_hint("unknown field `colour`, expected `listen`".into());
+        let far = append_hint("unknown field `colour`, expected `listen`".into());
         assert!(!far.contains("did you mean"), "{far}");
-        let other = with_hint("invalid type: `x`, expected `y`".into());
+        let other = append_hint("invalid type: `x`, expected `y`".into());
         assert!(!other.contains("did you mean"), "{other}");
     }
 
@@ -77,7 +77,7 @@ mod tests {
             ),
             ("missing field `name`", "missing field `name`"),
         ] {
-            assert_eq!(without_value(message.to_owned()), left);
+            assert_eq!(strip_found_value(message.to_owned()), left);
         }
     }
 }

@@ -8,12 +8,12 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use airlock_settings::revealed;
+use airlock_settings::with_secrets_revealed;
 use figment::Figment;
 use figment::value::{Dict, Value};
 
 use super::error::{ConfigError, Problem};
-use super::overrides::{self, Layer, Override, describe};
+use super::overrides::{self, Layer, Override, describe_error};
 use super::{COMMON_ENV, ServiceConfig, yaml};
 use crate::Service;
 
@@ -72,7 +72,7 @@ pub struct Loaded<C> {
 pub fn load<S: Service>(sources: &Sources) -> Result<Loaded<S::Config>, ConfigError> {
     let mut problems = Vec::new();
     let file = sources.find_file(S::NAME);
-    let merged = merge::<S>(sources, file.as_ref(), &mut problems);
+    let merged = merge_layers::<S>(sources, file.as_ref(), &mut problems);
     match merged {
         Some((config, ignored)) if problems.is_empty() => Ok(Loaded {
             config,
@@ -86,22 +86,23 @@ pub fn load<S: Service>(sources: &Sources) -> Result<Loaded<S::Config>, ConfigEr
     }
 }
 
-fn merge<S: Service>(
+fn merge_layers<S: Service>(
     sources: &Sources,
     file: Option<&PathBuf>,
     problems: &mut Vec<Problem>,
 ) -> Option<(S::Config, Vec<String>)> {
-    let defaults = match revealed(|| Value::serialize(S::Config::default()).map_err(Box::new)) {
-        Ok(Value::Dict(_, dict)) => dict,
-        Ok(_) => {
-            problems.push(Problem::Merge("the defaults are not a mapping".to_owned()));
-            return None;
-        }
-        Err(error) => {
-            problems.push(Problem::Merge(describe(*error)));
-            return None;
-        }
-    };
+    let defaults =
+        match with_secrets_revealed(|| Value::serialize(S::Config::default()).map_err(Box::new)) {
+            Ok(Value::Dict(_, dict)) => dict,
+            Ok(_) => {
+                problems.push(Problem::Merge("the defaults are not a mapping".to_owned()));
+                return None;
+            }
+            Err(error) => {
+                problems.push(Problem::Merge(describe_error(*error)));
+                return None;
+            }
+        };
     let base = Figment::new().merge(Layer {
         name: "defaults".to_owned(),
         dict: defaults.clone(),
@@ -109,19 +110,20 @@ fn merge<S: Service>(
     let mut figment = base.clone();
 
     if let Some(path) = file {
-        match file_layer::<S::Config>(path) {
+        match read_file_layer::<S::Config>(path) {
             Ok(layer) => figment = figment.merge(layer),
             Err(problem) => problems.push(problem),
         }
     }
-    let (prefixed, ignored) = overrides::prefixed(&sources.env, &defaults);
-    let all: Vec<Override> = overrides::documented(&sources.env, COMMON_ENV.iter().chain(S::ENV))
-        .into_iter()
-        .chain(prefixed)
-        .chain(overrides::flags(sources, problems))
-        .collect();
+    let (prefixed, ignored) = overrides::prefixed_overrides(&sources.env, &defaults);
+    let all: Vec<Override> =
+        overrides::documented_overrides(&sources.env, COMMON_ENV.iter().chain(S::ENV))
+            .into_iter()
+            .chain(prefixed)
+            .chain(overrides::flag_overrides(sources, problems))
+            .collect();
     for single in all {
-        match single.check::<S::Config>(&base) {
+        match single.to_checked_layer::<S::Config>(&base) {
             Ok(layer) => figment = figment.merge(layer),
             Err(problem) => problems.push(problem),
         }
@@ -138,21 +140,21 @@ fn merge<S: Service>(
             Some((config, ignored))
         }
         Err(error) => {
-            problems.push(Problem::Merge(describe(error)));
+            problems.push(Problem::Merge(describe_error(error)));
             None
         }
     }
 }
 
-fn file_layer<C: ServiceConfig>(path: &std::path::Path) -> Result<Layer, Problem> {
-    let text = yaml::read(path)?;
+fn read_file_layer<C: ServiceConfig>(path: &std::path::Path) -> Result<Layer, Problem> {
+    let text = yaml::read_text(path)?;
     yaml::parse_strict::<C>(path, &text)?;
     let values: serde_json::Value = yaml::parse_strict(path, &text)?;
     let dict = match Value::serialize(values) {
         Ok(Value::Dict(_, dict)) => dict,
         // A blank file; the strict reader has refused anything else.
         Ok(_) => Dict::new(),
-        Err(error) => return Err(Problem::Merge(describe(error))),
+        Err(error) => return Err(Problem::Merge(describe_error(error))),
     };
     Ok(Layer {
         name: path.display().to_string(),

@@ -12,7 +12,7 @@ use figment::{Figment, Metadata, Profile, Provider, error::Kind};
 use serde::de::DeserializeOwned;
 
 use super::error::Problem;
-use super::hint::{with_hint, without_value};
+use super::hint::{append_hint, strip_found_value};
 use super::load::Sources;
 
 /// The deepest path a variable or flag may name.
@@ -44,7 +44,7 @@ impl Provider for Layer {
 }
 
 impl Override {
-    fn layer(&self, value: Value) -> Layer {
+    fn to_layer(&self, value: Value) -> Layer {
         let mut path = self.path.iter().rev();
         let mut dict = Dict::new();
         if let Some(leaf) = path.next() {
@@ -61,8 +61,11 @@ impl Override {
 
     /// The layer for this override, tried over `base`. Text in brackets or braces
     /// is read as YAML only when the field does not take it as text.
-    pub(super) fn check<T: DeserializeOwned>(&self, base: &Figment) -> Result<Layer, Problem> {
-        let as_text = self.layer(Value::from(self.text.clone()));
+    pub(super) fn to_checked_layer<T: DeserializeOwned>(
+        &self,
+        base: &Figment,
+    ) -> Result<Layer, Problem> {
+        let as_text = self.to_layer(Value::from(self.text.clone()));
         let error = match try_layer::<T>(base, &as_text) {
             Ok(()) => return Ok(as_text),
             Err(error) => error,
@@ -71,7 +74,7 @@ impl Override {
             && let Ok(parsed) = serde_saphyr::from_str::<serde_json::Value>(&self.text)
             && let Ok(value) = Value::serialize(parsed)
         {
-            let structured = self.layer(value);
+            let structured = self.to_layer(value);
             let Err(error) = try_layer::<T>(base, &structured) else {
                 return Ok(structured);
             };
@@ -85,13 +88,13 @@ impl Override {
                 message: format!(
                     "{}: not valid ({}; the values are not shown, they may be secret)",
                     known.join("."),
-                    kind(&error.kind),
+                    describe_kind(&error.kind),
                 ),
             });
         }
         Err(Problem::Override {
             origin: self.origin.clone(),
-            message: describe(*error),
+            message: describe_error(*error),
         })
     }
 }
@@ -109,7 +112,7 @@ fn try_layer<T: DeserializeOwned>(
 }
 
 /// What is wrong with a value, without the value.
-fn kind(kind: &Kind) -> &'static str {
+fn describe_kind(kind: &Kind) -> &'static str {
     match kind {
         Kind::InvalidType(..) => "another type of value is expected",
         Kind::InvalidLength(..) => "it has too many or too few parts",
@@ -127,7 +130,7 @@ fn kind(kind: &Kind) -> &'static str {
 }
 
 /// Figment's error as one line: the field, then what is wrong with it.
-pub(super) fn describe(error: figment::Error) -> String {
+pub(super) fn describe_error(error: figment::Error) -> String {
     let path = error.path.join(".");
     let what = match error.kind {
         Kind::UnknownField(field, known) => {
@@ -139,7 +142,7 @@ pub(super) fn describe(error: figment::Error) -> String {
         }
         other => other.to_string(),
     };
-    let what = with_hint(without_value(what));
+    let what = append_hint(strip_found_value(what));
     if path.is_empty() {
         what
     } else {
@@ -148,7 +151,7 @@ pub(super) fn describe(error: figment::Error) -> String {
 }
 
 /// Documented names. Set but empty counts as unset, as compose files do it.
-pub(super) fn documented<'a>(
+pub(super) fn documented_overrides<'a>(
     env: &'a BTreeMap<String, String>,
     names: impl Iterator<Item = &'a (&'static str, &'static str)>,
 ) -> Vec<Override> {
@@ -166,7 +169,7 @@ pub(super) fn documented<'a>(
 
 /// `AIRLOCK_<SECTION>__<FIELD>`. A section this service does not have is left
 /// alone (services often share one environment); its names are returned second.
-pub(super) fn prefixed(
+pub(super) fn prefixed_overrides(
     env: &BTreeMap<String, String>,
     sections: &Dict,
 ) -> (Vec<Override>, Vec<String>) {
@@ -198,7 +201,7 @@ pub(super) fn prefixed(
 }
 
 /// `--set section.field=value`.
-pub(super) fn flags(sources: &Sources, problems: &mut Vec<Problem>) -> Vec<Override> {
+pub(super) fn flag_overrides(sources: &Sources, problems: &mut Vec<Problem>) -> Vec<Override> {
     let mut found = Vec::new();
     for flag in &sources.set {
         let parsed = flag

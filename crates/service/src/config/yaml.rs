@@ -11,14 +11,14 @@ use serde::de::DeserializeOwned;
 use serde_saphyr::Options;
 
 use super::error::Problem;
-use super::hint::{with_hint, without_value};
+use super::hint::{append_hint, strip_found_value};
 
 /// Files above this are not configuration.
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
 
 /// A mistake in a file, with its place.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}: {message}", place(path, *line, *column))]
+#[error("{}: {message}", format_place(path, *line, *column))]
 pub struct YamlError {
     pub path: PathBuf,
     /// Counted from 1; 0 where the reader could not tell.
@@ -27,7 +27,7 @@ pub struct YamlError {
     pub message: String,
 }
 
-fn place(path: &Path, line: u64, column: u64) -> String {
+fn format_place(path: &Path, line: u64, column: u64) -> String {
     if line == 0 {
         path.display().to_string()
     } else {
@@ -35,7 +35,7 @@ fn place(path: &Path, line: u64, column: u64) -> String {
     }
 }
 
-fn options() -> Options {
+fn parser_options() -> Options {
     serde_saphyr::options! {
         with_snippet: false,
         strict_booleans: true,
@@ -51,7 +51,7 @@ pub fn parse_strict<T: DeserializeOwned + Default>(
     if is_blank(text) {
         return Ok(T::default());
     }
-    serde_saphyr::from_str_with_options(text, options()).map_err(|error| {
+    serde_saphyr::from_str_with_options(text, parser_options()).map_err(|error| {
         let location = error.location();
         let rendered = error.render();
         // The reader appends its own position, which we say in front.
@@ -63,7 +63,7 @@ pub fn parse_strict<T: DeserializeOwned + Default>(
             path: path.to_owned(),
             line: location.map_or(0, |location| location.line()),
             column: location.map_or(0, |location| location.column()),
-            message: with_hint(without_value(
+            message: append_hint(strip_found_value(
                 message.trim().trim_end_matches(',').to_owned(),
             )),
         }
@@ -72,12 +72,12 @@ pub fn parse_strict<T: DeserializeOwned + Default>(
 
 /// Reads the file at `path` into `T`.
 pub fn read_strict<T: DeserializeOwned + Default>(path: &Path) -> Result<T, Problem> {
-    let text = read(path)?;
+    let text = read_text(path)?;
     Ok(parse_strict(path, &text)?)
 }
 
 /// The text of the file, bounded in size.
-pub(super) fn read(path: &Path) -> Result<String, Problem> {
+pub(super) fn read_text(path: &Path) -> Result<String, Problem> {
     let unreadable = |source| Problem::Unreadable {
         path: path.to_owned(),
         source,

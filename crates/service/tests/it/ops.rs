@@ -1,4 +1,4 @@
-use airlock_service::{Context, HostError, HttpConfig, ShutdownConfig, host, ops};
+use airlock_service::{Context, HostError, HttpConfig, ShutdownConfig, host_service, ops};
 use axum::routing::get;
 
 use crate::http;
@@ -7,9 +7,13 @@ use crate::probe::{Mode, Probe, ProbeConfig};
 #[tokio::test]
 async fn the_endpoints_tell_how_the_service_is() {
     let ctx = Context::for_host("probe");
-    let address = ops::serve(&HttpConfig::at("127.0.0.1:0"), ops::standalone(&ctx), &ctx)
-        .await
-        .expect("binds");
+    let address = ops::serve(
+        &HttpConfig::at("127.0.0.1:0"),
+        ops::standalone_router(&ctx),
+        &ctx,
+    )
+    .await
+    .expect("binds");
 
     let (status, body) = http::get(address, "/health/live").await;
     assert_eq!(status, 200, "{body}");
@@ -18,7 +22,7 @@ async fn the_endpoints_tell_how_the_service_is() {
 
     ctx.health.declare_ready();
     ctx.health.degraded("guard", "local mode");
-    ctx.health.fact("role", "standby");
+    ctx.health.set_fact("role", "standby");
     let (status, body) = http::get(address, "/health/ready").await;
     assert_eq!(status, 200, "{body}");
     let report: serde_json::Value = serde_json::from_str(&body).expect("is JSON");
@@ -46,9 +50,13 @@ async fn the_endpoints_tell_how_the_service_is() {
 #[tokio::test]
 async fn routes_can_be_mounted_and_replaced_while_serving() {
     let ctx = Context::for_host("probe");
-    let address = ops::serve(&HttpConfig::at("127.0.0.1:0"), ops::standalone(&ctx), &ctx)
-        .await
-        .expect("binds");
+    let address = ops::serve(
+        &HttpConfig::at("127.0.0.1:0"),
+        ops::standalone_router(&ctx),
+        &ctx,
+    )
+    .await
+    .expect("binds");
     assert_eq!(http::get(address, "/health/leader").await.0, 404);
     ctx.mount("/health/leader", get(async || "one"));
     ctx.mount("/elsewhere", get(async || "there"));
@@ -91,9 +99,13 @@ async fn an_address_in_use_is_named() {
         .expect("binds");
     let address = taken.local_addr().expect("has an address").to_string();
     let ctx = Context::for_host("probe");
-    let error = ops::serve(&HttpConfig::at(&address), ops::standalone(&ctx), &ctx)
-        .await
-        .expect_err("is in use");
+    let error = ops::serve(
+        &HttpConfig::at(&address),
+        ops::standalone_router(&ctx),
+        &ctx,
+    )
+    .await
+    .expect_err("is in use");
     assert!(error.to_string().contains(&address), "{error}");
 }
 
@@ -104,9 +116,13 @@ async fn a_panicking_handler_costs_one_request() {
         "/boom",
         get(async || -> &'static str { panic!("on purpose") }),
     );
-    let address = ops::serve(&HttpConfig::at("127.0.0.1:0"), ops::standalone(&ctx), &ctx)
-        .await
-        .expect("binds");
+    let address = ops::serve(
+        &HttpConfig::at("127.0.0.1:0"),
+        ops::standalone_router(&ctx),
+        &ctx,
+    )
+    .await
+    .expect("binds");
     assert_eq!(http::get(address, "/boom").await.0, 500);
     assert_eq!(http::get(address, "/health/live").await.0, 200);
 }
@@ -114,12 +130,12 @@ async fn a_panicking_handler_costs_one_request() {
 #[tokio::test]
 async fn a_hosted_service_serves_and_stops() {
     let ctx = Context::for_host("probe");
-    let hosted = tokio::spawn(host::<Probe>(ProbeConfig::default(), ctx.clone()));
+    let hosted = tokio::spawn(host_service::<Probe>(ProbeConfig::default(), ctx.clone()));
     let address = ctx.http_address().await.expect("serves");
     assert_eq!(http::get(address, "/health/live").await.0, 200);
     ctx.shutdown.cancel();
     hosted.await.expect("joins").expect("stops cleanly");
-    assert!(ctx.tasks.live().is_empty());
+    assert!(ctx.tasks.running_tasks().is_empty());
 }
 
 #[tokio::test]
@@ -132,7 +148,7 @@ async fn a_hosted_service_that_hangs_is_ended_and_named() {
         ..ProbeConfig::default()
     };
     ctx.shutdown.cancel();
-    let error = host::<Probe>(config, ctx).await.expect_err("hangs");
+    let error = host_service::<Probe>(config, ctx).await.expect_err("hangs");
     assert!(
         matches!(&error, HostError::Overdue { tasks, .. } if *tasks == ["stubborn"]),
         "{error}"

@@ -16,7 +16,7 @@ fn load(path: &Path) -> Result<u32, String> {
 }
 
 async fn open(path: &Path, ctx: &Context) -> Arc<Reloaded<u32>> {
-    Reloaded::open("policy", path, load, ctx)
+    Reloaded::load_and_watch("policy", path, load, ctx)
         .await
         .expect("loads")
 }
@@ -25,7 +25,7 @@ async fn open(path: &Path, ctx: &Context) -> Arc<Reloaded<u32>> {
 async fn component(ctx: &Context, wanted: impl Fn(&Status) -> bool) -> Status {
     let mut last = None;
     for _ in 0..BOUND.as_millis() / 10 {
-        last = ctx.health.component("policy");
+        last = ctx.health.component_status("policy");
         if let Some(status) = last.as_ref().filter(|status| wanted(status)) {
             return status.clone();
         }
@@ -106,7 +106,7 @@ async fn a_bad_file_at_the_start_is_an_error() {
     let folder = TempDir::new().expect("a folder");
     let ctx = Context::for_host("probe");
     let path = folder.path().join("absent");
-    let error = Reloaded::open("policy", &path, load, &ctx)
+    let error = Reloaded::load_and_watch("policy", &path, load, &ctx)
         .await
         .err()
         .expect("no file");

@@ -19,7 +19,7 @@ const REQUEST: &[u8] = b"GET /health/live HTTP/1.1\r\nHost: probe\r\n\r\n";
 
 async fn serve(config: HttpConfig) -> (Context, SocketAddr) {
     let ctx = Context::for_host("probe");
-    let address = ops::serve(&config, ops::standalone(&ctx), &ctx)
+    let address = ops::serve(&config, ops::standalone_router(&ctx), &ctx)
         .await
         .expect("binds");
     (ctx, address)

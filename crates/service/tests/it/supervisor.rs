@@ -114,5 +114,5 @@ async fn draining_names_and_aborts_what_does_not_end() {
     assert_eq!(overdue, ["stubborn"]);
     dropped.await.expect("was aborted");
     ctx.tasks.drain(BOUND).await.expect("nothing is left");
-    assert!(ctx.tasks.live().is_empty());
+    assert!(ctx.tasks.running_tasks().is_empty());
 }

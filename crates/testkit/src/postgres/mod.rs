@@ -74,15 +74,15 @@ impl PostgresBuilder {
             .await
             .context("copying the template")??;
         let data = DataDir(instance.data.clone());
-        watchdog::add_dir(&data.0)?;
+        watchdog::watch_dir(&data.0)?;
         let launch = |port: u16| {
             let mut launch = Launch::new(instance.program.clone(), &data.0).args(["-D"]);
             launch.args.push(data.0.clone().into());
             launch.run_as = instance.run_as;
-            Ok(launch.args(self.flags(port)))
+            Ok(launch.args(self.server_flags(port)))
         };
         let server = Server::start("postgres", &dir, launch, |addr| async move {
-            wire::query(addr, ROLE, DATABASE, "SELECT 1")
+            wire::run_query(addr, ROLE, DATABASE, "SELECT 1")
                 .await
                 .map(drop)
         })
@@ -90,7 +90,7 @@ impl PostgresBuilder {
         Ok(Postgres { server, data })
     }
 
-    fn flags(&self, port: u16) -> Vec<String> {
+    fn server_flags(&self, port: u16) -> Vec<String> {
         let fsync = if self.fsync { "on" } else { "off" };
         let port = port.to_string();
         let fixed = [
@@ -128,10 +128,10 @@ impl Postgres {
     }
 
     pub fn url(&self) -> String {
-        self.url_of(DATABASE)
+        self.database_url(DATABASE)
     }
 
-    fn url_of(&self, database: &str) -> String {
+    fn database_url(&self, database: &str) -> String {
         format!("postgres://{ROLE}@{}/{database}", self.addr())
     }
 
@@ -144,17 +144,17 @@ impl Postgres {
         );
         self.query_as_superuser(&format!("CREATE DATABASE \"{name}\" OWNER {ROLE}"))
             .await?;
-        Ok(self.url_of(name))
+        Ok(self.database_url(name))
     }
 
     /// Copies the data folder as it is now, holding the server still meanwhile: what a
     /// file-level backup of a running server has after its recovery.
     pub fn snapshot(&self) -> anyhow::Result<DataSnapshot> {
         self.stop()?;
-        let copied = template::copy_of(&self.data.0);
+        let copied = template::copy_to_new_data_dir(&self.data.0);
         self.cont()?;
         let copy = DataDir(copied?);
-        watchdog::add_dir(&copy.0)?;
+        watchdog::watch_dir(&copy.0)?;
         // It names a process that runs, and not this copy's.
         std::fs::remove_file(copy.0.join("postmaster.pid"))?;
         Ok(DataSnapshot(copy))
@@ -164,7 +164,7 @@ impl Postgres {
     pub async fn rewind(&self, to: &DataSnapshot) -> anyhow::Result<()> {
         self.kill()?;
         release_segment(&self.data.0);
-        template::refill(&self.data.0, &to.0.0)?;
+        template::replace_data_dir(&self.data.0, &to.0.0)?;
         self.restart().await
     }
 
@@ -173,15 +173,15 @@ impl Postgres {
         let fresh = DataDir(template::new_instance()?.data);
         self.kill()?;
         release_segment(&self.data.0);
-        template::refill(&self.data.0, &fresh.0)?;
+        template::replace_data_dir(&self.data.0, &fresh.0)?;
         self.restart().await
     }
 
     /// Dumps the database `airlock` with `pg_dump`, to a file.
     pub fn dump(&self) -> anyhow::Result<PathBuf> {
-        let file = self.dir().unique("dump", ".sql");
+        let file = self.dir().unique_path("dump", ".sql");
         let to = format!("--file={}", file.display());
-        template::client("pg_dump", &[&to, "--no-owner", &self.url()])?;
+        template::run_client_program("pg_dump", &[&to, "--no-owner", &self.url()])?;
         Ok(file)
     }
 
@@ -189,12 +189,12 @@ impl Postgres {
     pub fn restore(&self, dump: &Path) -> anyhow::Result<()> {
         let from = format!("--file={}", dump.display());
         let strict = "--set=ON_ERROR_STOP=1";
-        template::client("psql", &["--quiet", strict, &from, &self.url()])
+        template::run_client_program("psql", &["--quiet", strict, &from, &self.url()])
     }
 
     /// Runs SQL in the database `airlock` as `airlock`.
     pub async fn query(&self, sql: &str) -> anyhow::Result<Vec<Row>> {
-        wire::query(self.addr(), ROLE, DATABASE, sql).await
+        wire::run_query(self.addr(), ROLE, DATABASE, sql).await
     }
 
     /// A connection to the database `airlock` as `airlock`, for many statements.
@@ -204,7 +204,7 @@ impl Postgres {
 
     /// Runs SQL in the database `airlock` as a superuser.
     pub async fn query_as_superuser(&self, sql: &str) -> anyhow::Result<Vec<Row>> {
-        wire::query(self.addr(), SUPERUSER, DATABASE, sql).await
+        wire::run_query(self.addr(), SUPERUSER, DATABASE, sql).await
     }
 }
 

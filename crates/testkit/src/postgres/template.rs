@@ -30,11 +30,11 @@ pub(super) struct Instance {
 
 pub(super) fn new_instance() -> anyhow::Result<Instance> {
     let folder = Program::Postgres.locate()?;
-    let run_as = user::run_as()?;
-    let temp = user::reachable_temp(run_as);
-    let template = template(&folder, &temp, run_as)?;
+    let run_as = user::find_unprivileged_user()?;
+    let temp = user::reachable_temp_dir(run_as);
+    let template = find_or_build_template(&folder, &temp, run_as)?;
 
-    let data = copy_of(&template)?;
+    let data = copy_to_new_data_dir(&template)?;
     Ok(Instance {
         program: folder.join("postgres"),
         data,
@@ -43,16 +43,16 @@ pub(super) fn new_instance() -> anyhow::Result<Instance> {
 }
 
 /// A new folder that the server can use, with the contents of another.
-pub(super) fn copy_of(from: &Path) -> anyhow::Result<PathBuf> {
-    let run_as = user::run_as()?;
-    let temp = user::reachable_temp(run_as);
-    let data = fresh_folder(&temp, "airlock-postgres-", run_as)?;
-    fill(&data, from)?;
+pub(super) fn copy_to_new_data_dir(from: &Path) -> anyhow::Result<PathBuf> {
+    let run_as = user::find_unprivileged_user()?;
+    let temp = user::reachable_temp_dir(run_as);
+    let data = create_folder_for(&temp, "airlock-postgres-", run_as)?;
+    copy_data_dir(&data, from)?;
     Ok(data)
 }
 
 /// Replaces what is in a data folder by the contents of another.
-pub(super) fn refill(data: &Path, from: &Path) -> anyhow::Result<()> {
+pub(super) fn replace_data_dir(data: &Path, from: &Path) -> anyhow::Result<()> {
     for entry in std::fs::read_dir(data)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
@@ -61,13 +61,13 @@ pub(super) fn refill(data: &Path, from: &Path) -> anyhow::Result<()> {
             std::fs::remove_file(entry.path())?;
         }
     }
-    fill(data, from)
+    copy_data_dir(data, from)
 }
 
-fn fill(data: &Path, from: &Path) -> anyhow::Result<()> {
-    let mut copy = command(Path::new("cp"), user::run_as()?, data);
+fn copy_data_dir(data: &Path, from: &Path) -> anyhow::Result<()> {
+    let mut copy = build_command(Path::new("cp"), user::find_unprivileged_user()?, data);
     copy.arg("-R").arg(from.join(".")).arg(data);
-    run(&mut copy, "").with_context(|| format!("copying {}", from.display()))?;
+    run_command(&mut copy, "").with_context(|| format!("copying {}", from.display()))?;
     Ok(std::fs::set_permissions(
         data,
         PermissionsExt::from_mode(0o700),
@@ -75,18 +75,22 @@ fn fill(data: &Path, from: &Path) -> anyhow::Result<()> {
 }
 
 /// Runs a client program of the server's.
-pub(super) fn client(program: &str, args: &[&str]) -> anyhow::Result<()> {
+pub(super) fn run_client_program(program: &str, args: &[&str]) -> anyhow::Result<()> {
     let folder = Program::Postgres.locate()?;
-    let mut command = command(&folder.join(program), None, &std::env::temp_dir());
-    run(command.args(args), "")?;
+    let mut command = build_command(&folder.join(program), None, &std::env::temp_dir());
+    run_command(command.args(args), "")?;
     Ok(())
 }
 
-fn template(folder: &Path, temp: &Path, run_as: Option<RunAs>) -> anyhow::Result<PathBuf> {
+fn find_or_build_template(
+    folder: &Path,
+    temp: &Path,
+    run_as: Option<RunAs>,
+) -> anyhow::Result<PathBuf> {
     let owner = run_as.map_or_else(|| rustix::process::geteuid().as_raw(), |user| user.uid);
     let cache = temp.join(format!("airlock-testkit-postgres-{owner}"));
     std::fs::create_dir_all(&cache).with_context(|| format!("making {}", cache.display()))?;
-    give_to(&cache, run_as)?;
+    change_owner(&cache, run_as)?;
     // The name can be guessed, so somebody else might have made it first.
     ensure!(
         cache.symlink_metadata()?.uid() == owner,
@@ -94,8 +98,8 @@ fn template(folder: &Path, temp: &Path, run_as: Option<RunAs>) -> anyhow::Result
         cache.display()
     );
 
-    let version = run(
-        command(&folder.join("postgres"), None, temp).arg("--version"),
+    let version = run_command(
+        build_command(&folder.join("postgres"), None, temp).arg("--version"),
         "",
     )?;
     let name: String = version
@@ -123,9 +127,9 @@ fn template(folder: &Path, temp: &Path, run_as: Option<RunAs>) -> anyhow::Result
     if template.is_dir() {
         return Ok(template);
     }
-    let building = fresh_folder(&cache, "building-", run_as)?;
-    let built =
-        build(folder, &building, run_as).and_then(|()| Ok(std::fs::rename(&building, &template)?));
+    let building = create_folder_for(&cache, "building-", run_as)?;
+    let built = build_template(folder, &building, run_as)
+        .and_then(|()| Ok(std::fs::rename(&building, &template)?));
     if built.is_err() {
         // Nothing may stay behind under a name that nobody will look for.
         let _ = std::fs::remove_dir_all(&building);
@@ -134,17 +138,17 @@ fn template(folder: &Path, temp: &Path, run_as: Option<RunAs>) -> anyhow::Result
     Ok(template)
 }
 
-fn build(folder: &Path, data: &Path, run_as: Option<RunAs>) -> anyhow::Result<()> {
-    let mut initdb = command(&folder.join("initdb"), run_as, data);
+fn build_template(folder: &Path, data: &Path, run_as: Option<RunAs>) -> anyhow::Result<()> {
+    let mut initdb = build_command(&folder.join("initdb"), run_as, data);
     initdb
         .args(["--username", SUPERUSER, "--auth", "trust"])
         .args(["--encoding", "UTF8", "--locale", "C"])
         // Small segments make small copies: one megabyte instead of sixteen.
         .args(["--no-sync", "--wal-segsize", "1", "--pgdata"])
         .arg(data);
-    run(&mut initdb, "")?;
+    run_command(&mut initdb, "")?;
 
-    let mut single = command(&folder.join("postgres"), run_as, data);
+    let mut single = build_command(&folder.join("postgres"), run_as, data);
     single
         .args(["--single", "-c", "fsync=off", "-D"])
         .arg(data)
@@ -152,7 +156,7 @@ fn build(folder: &Path, data: &Path, run_as: Option<RunAs>) -> anyhow::Result<()
     let sql =
         format!("CREATE ROLE {ROLE} LOGIN CREATEDB\nCREATE DATABASE {DATABASE} OWNER {ROLE}\n");
     // In this mode a failed statement does not change the exit status.
-    let output_text = run(&mut single, &sql)?;
+    let output_text = run_command(&mut single, &sql)?;
     ensure!(
         !output_text.contains("ERROR"),
         "setting up the database: {output_text}"
@@ -160,17 +164,21 @@ fn build(folder: &Path, data: &Path, run_as: Option<RunAs>) -> anyhow::Result<()
     Ok(())
 }
 
-fn fresh_folder(parent: &Path, prefix: &str, run_as: Option<RunAs>) -> anyhow::Result<PathBuf> {
+fn create_folder_for(
+    parent: &Path,
+    prefix: &str,
+    run_as: Option<RunAs>,
+) -> anyhow::Result<PathBuf> {
     let path = tempfile::Builder::new()
         .prefix(prefix)
         .tempdir_in(parent)
         .with_context(|| format!("making a folder in {}", parent.display()))?
         .keep();
-    give_to(&path, run_as)?;
+    change_owner(&path, run_as)?;
     Ok(path)
 }
 
-fn give_to(path: &Path, run_as: Option<RunAs>) -> anyhow::Result<()> {
+fn change_owner(path: &Path, run_as: Option<RunAs>) -> anyhow::Result<()> {
     match run_as {
         Some(user) => chown(path, Some(user.uid), Some(user.gid))
             .with_context(|| format!("giving {} away", path.display())),
@@ -178,7 +186,7 @@ fn give_to(path: &Path, run_as: Option<RunAs>) -> anyhow::Result<()> {
     }
 }
 
-fn command(program: &Path, run_as: Option<RunAs>, dir: &Path) -> Command {
+fn build_command(program: &Path, run_as: Option<RunAs>, dir: &Path) -> Command {
     let mut command = Command::new(program);
     command
         .env_clear()
@@ -192,7 +200,7 @@ fn command(program: &Path, run_as: Option<RunAs>, dir: &Path) -> Command {
 }
 
 /// Runs it to its end with `input`; what it output_text, on both outputs.
-fn run(command: &mut Command, input: &str) -> anyhow::Result<String> {
+fn run_command(command: &mut Command, input: &str) -> anyhow::Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let mut child = command
         .stdin(Stdio::piped())

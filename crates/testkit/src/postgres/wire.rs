@@ -18,27 +18,27 @@ const PROTOCOL_3_0: i32 = 196_608;
 /// The columns of a row as text; `None` is NULL.
 pub type Row = Vec<Option<String>>;
 
-pub(super) async fn query(
+pub(super) async fn run_query(
     addr: SocketAddr,
     role: &str,
     database: &str,
     sql: &str,
 ) -> anyhow::Result<Vec<Row>> {
-    tokio::time::timeout(BOUND, exchange(addr, role, database, sql))
+    tokio::time::timeout(BOUND, exchange_query(addr, role, database, sql))
         .await
         .with_context(|| format!("postgres did not answer within {BOUND:?}"))?
         .with_context(|| format!("running {sql:?}"))
 }
 
-async fn exchange(
+async fn exchange_query(
     addr: SocketAddr,
     role: &str,
     database: &str,
     sql: &str,
 ) -> anyhow::Result<Vec<Row>> {
     let mut session = Session::open(addr, role, database).await?;
-    let rows = session.exchange(sql).await?;
-    send(&mut session.0, Some(b'X'), &[]).await?;
+    let rows = session.exchange_query(sql).await?;
+    send_message(&mut session.0, Some(b'X'), &[]).await?;
     Ok(rows)
 }
 
@@ -56,28 +56,28 @@ impl Session {
             hello.extend_from_slice(word.as_bytes());
             hello.push(0);
         }
-        send(&mut stream, None, &hello).await?;
-        until_ready(&mut stream).await?;
+        send_message(&mut stream, None, &hello).await?;
+        read_until_ready(&mut stream).await?;
         Ok(Self(stream))
     }
 
     /// Runs SQL.
     pub async fn query(&mut self, sql: &str) -> anyhow::Result<Vec<Row>> {
-        tokio::time::timeout(BOUND, self.exchange(sql))
+        tokio::time::timeout(BOUND, self.exchange_query(sql))
             .await
             .with_context(|| format!("postgres did not answer within {BOUND:?}"))?
             .with_context(|| format!("running {sql:?}"))
     }
 
-    async fn exchange(&mut self, sql: &str) -> anyhow::Result<Vec<Row>> {
+    async fn exchange_query(&mut self, sql: &str) -> anyhow::Result<Vec<Row>> {
         let mut statement = sql.as_bytes().to_vec();
         statement.push(0);
-        send(&mut self.0, Some(b'Q'), &statement).await?;
-        until_ready(&mut self.0).await
+        send_message(&mut self.0, Some(b'Q'), &statement).await?;
+        read_until_ready(&mut self.0).await
     }
 }
 
-async fn send(
+async fn send_message(
     stream: &mut BufReader<TcpStream>,
     kind: Option<u8>,
     body: &[u8],
@@ -90,7 +90,7 @@ async fn send(
 }
 
 /// Reads until the server is ready for the next statement.
-async fn until_ready(stream: &mut BufReader<TcpStream>) -> anyhow::Result<Vec<Row>> {
+async fn read_until_ready(stream: &mut BufReader<TcpStream>) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     let mut failure = None;
     loop {
@@ -108,8 +108,8 @@ async fn until_ready(stream: &mut BufReader<TcpStream>) -> anyhow::Result<Vec<Ro
         stream.read_exact(&mut body).await?;
         match kind {
             b'R' => ensure!(body == [0; 4], "the server asks for a password"),
-            b'D' => rows.push(row(&body).context("a row cut short")?),
-            b'E' => failure = Some(error_text(&body)),
+            b'D' => rows.push(parse_row(&body).context("a row cut short")?),
+            b'E' => failure = Some(parse_error_message(&body)),
             b'Z' => break,
             // Parameters, notices, descriptions and completion tags.
             _ => {}
@@ -121,7 +121,7 @@ async fn until_ready(stream: &mut BufReader<TcpStream>) -> anyhow::Result<Vec<Ro
     }
 }
 
-fn row(mut body: &[u8]) -> Option<Row> {
+fn parse_row(mut body: &[u8]) -> Option<Row> {
     let count = u16::from_be_bytes(*body.split_off(..2)?.as_array()?);
     let mut columns = Vec::new();
     for _ in 0..count {
@@ -139,7 +139,7 @@ fn row(mut body: &[u8]) -> Option<Row> {
 }
 
 /// Fields are a letter and a text each; `C` is the code, `M` the message.
-fn error_text(body: &[u8]) -> String {
+fn parse_error_message(body: &[u8]) -> String {
     let field = |wanted: u8| {
         body.split(|b| *b == 0)
             .find(|f| f.first() == Some(&wanted))
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn rows_tell_null_from_empty() {
         let body = [0, 2, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 1, b'x'];
-        assert_eq!(row(&body), Some(vec![None, Some("x".to_owned())]));
-        assert_eq!(row(&body[..9]), None);
+        assert_eq!(parse_row(&body), Some(vec![None, Some("x".to_owned())]));
+        assert_eq!(parse_row(&body[..9]), None);
     }
 }

@@ -144,7 +144,7 @@ impl StackBuilder {
         let parts = Parts {
             dir: &dir,
             policy: policy.clone(),
-            config: self.config_folder(&dir)?,
+            config: self.write_config_folder(&dir)?,
             kernel: kernel_port.addr(),
             api_key: random_key()?,
             postgres: &postgres,
@@ -156,7 +156,7 @@ impl StackBuilder {
         // The kernel first: what asks it for decisions may wait for it, but a
         // test of something else should not begin with that.
         if self.services.contains(&Service::SafetyKernel) {
-            let kernel = self.node(&parts, Service::SafetyKernel, 0).await?;
+            let kernel = self.spawn_node(&parts, Service::SafetyKernel, 0).await?;
             kernel.wait_ready().await?;
             nodes.push(kernel);
         }
@@ -168,7 +168,7 @@ impl StackBuilder {
         ] {
             if self.services.contains(&service) {
                 for index in 0..count {
-                    nodes.push(self.node(&parts, service, index).await?);
+                    nodes.push(self.spawn_node(&parts, service, index).await?);
                 }
             }
         }
@@ -189,7 +189,7 @@ impl StackBuilder {
         })
     }
 
-    async fn node(
+    async fn spawn_node(
         &self,
         parts: &Parts<'_>,
         service: Service,
@@ -197,7 +197,7 @@ impl StackBuilder {
     ) -> anyhow::Result<Node> {
         let name = format!("{}-{index}", service.short_name());
         let links = match self.proxies {
-            true => parts.links(service).await?,
+            true => parts.start_proxies(service).await?,
             false => Links::default(),
         };
         let http = match service {
@@ -209,7 +209,7 @@ impl StackBuilder {
         let mut builder = Process::builder(service.program())
             .name(&name)
             .dir(parts.dir);
-        for (key, value) in parts.env(service, &name, http.as_ref(), &links)? {
+        for (key, value) in parts.node_env(service, &name, http.as_ref(), &links)? {
             builder = builder.env(key, value);
         }
         for (only, key, value) in &self.env {
@@ -231,7 +231,7 @@ impl StackBuilder {
 
     /// Always a copy in the test's folder, so that a test may change it.
     fn write_policy(&self, dir: &TestDir) -> anyhow::Result<PathBuf> {
-        let path = dir.unique("safety", ".yaml");
+        let path = dir.unique_path("safety", ".yaml");
         let text = match &self.policy {
             Some(text) => text.clone(),
             None => {
@@ -244,7 +244,7 @@ impl StackBuilder {
         Ok(path)
     }
 
-    fn config_folder(&self, dir: &TestDir) -> anyhow::Result<PathBuf> {
+    fn write_config_folder(&self, dir: &TestDir) -> anyhow::Result<PathBuf> {
         let folder = match &self.config_dir {
             Some(given) => {
                 ensure!(
@@ -253,7 +253,7 @@ impl StackBuilder {
                 );
                 given.clone()
             }
-            None => dir.folder("config")?,
+            None => dir.create_folder("config")?,
         };
         for (name, contents) in &self.config_files {
             std::fs::write(folder.join(name), contents)
@@ -276,7 +276,7 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    async fn links(&self, service: Service) -> anyhow::Result<Links> {
+    async fn start_proxies(&self, service: Service) -> anyhow::Result<Links> {
         let postgres = match service {
             Service::Worker => None,
             Service::SafetyKernel | Service::Scheduler | Service::Gateway => {
@@ -295,7 +295,7 @@ impl Parts<'_> {
         })
     }
 
-    fn env(
+    fn node_env(
         &self,
         service: Service,
         name: &str,
@@ -311,9 +311,9 @@ impl Parts<'_> {
             ("REDIS_URL", through(&links.redis, self.redis.url())?),
         ];
         if service == Service::Worker {
-            let journal = journal::path(self.dir, name);
+            let journal = journal::journal_path(self.dir, name);
             env.push(("WORKER_ID", name.to_owned()));
-            env.push(("DEMO_JOURNAL", text(journal)?));
+            env.push(("DEMO_JOURNAL", path_to_text(journal)?));
             return Ok(env);
         }
         let kernel = through(&links.kernel, format!("http://{}", self.kernel))?;
@@ -322,9 +322,9 @@ impl Parts<'_> {
                 "DATABASE_URL",
                 through(&links.postgres, self.postgres.url())?,
             ),
-            ("SAFETY_POLICY_PATH", text(self.policy.clone())?),
+            ("SAFETY_POLICY_PATH", path_to_text(self.policy.clone())?),
             ("SAFETY_KERNEL_INSECURE", "true".to_owned()),
-            ("AIRLOCK_CONFIG_DIR", text(self.config.clone())?),
+            ("AIRLOCK_CONFIG_DIR", path_to_text(self.config.clone())?),
         ]);
         if let Some(http) = http {
             env.push(("AIRLOCK_HTTP__LISTEN", http.addr().to_string()));
@@ -342,13 +342,13 @@ impl Parts<'_> {
     }
 }
 
-fn text(path: PathBuf) -> anyhow::Result<String> {
+fn path_to_text(path: PathBuf) -> anyhow::Result<String> {
     path.into_os_string()
         .into_string()
         .map_err(|path| anyhow::anyhow!("{} is not UTF-8", path.display()))
 }
 
 fn random_key() -> anyhow::Result<String> {
-    let (a, b) = (random::number()?, random::number()?);
+    let (a, b) = (random::random_u64()?, random::random_u64()?);
     Ok(format!("{a:016x}{b:016x}"))
 }

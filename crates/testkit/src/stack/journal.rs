@@ -29,13 +29,13 @@ pub struct RunEnded {
 
 /// Each worker has a journal of its own, so that a line cut short by a kill
 /// never runs into another worker's.
-pub(super) fn path(dir: &TestDir, worker: &str) -> PathBuf {
+pub(super) fn journal_path(dir: &TestDir, worker: &str) -> PathBuf {
     dir.path().join(format!("{worker}.journal"))
 }
 
-pub(super) fn read(worker: &str, path: &Path) -> anyhow::Result<Vec<JournalLine>> {
+pub(super) fn read_journal(worker: &str, path: &Path) -> anyhow::Result<Vec<JournalLine>> {
     match std::fs::read_to_string(path) {
-        Ok(text) => parse(worker, &text),
+        Ok(text) => parse_journal(worker, &text),
         // A worker that never ran a job wrote nothing.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(error) => Err(error).with_context(|| format!("reading {}", path.display())),
@@ -44,19 +44,19 @@ pub(super) fn read(worker: &str, path: &Path) -> anyhow::Result<Vec<JournalLine>
 
 /// Two lines per run, see the demo worker. Each line is written at once; a last
 /// one without its end belongs to a worker killed in that moment.
-fn parse(worker: &str, text: &str) -> anyhow::Result<Vec<JournalLine>> {
+fn parse_journal(worker: &str, text: &str) -> anyhow::Result<Vec<JournalLine>> {
     let mut runs: Vec<JournalLine> = Vec::new();
     for line in text
         .split_inclusive('\n')
         .filter_map(|line| line.strip_suffix('\n'))
     {
-        read_line(worker, line, &mut runs)
+        parse_journal_line(worker, line, &mut runs)
             .with_context(|| format!("the journal of {worker} has the line {line:?}"))?;
     }
     Ok(runs)
 }
 
-fn read_line(worker: &str, line: &str, runs: &mut Vec<JournalLine>) -> Option<()> {
+fn parse_journal_line(worker: &str, line: &str, runs: &mut Vec<JournalLine>) -> Option<()> {
     let mut fields = line.split_whitespace();
     match fields.next()? {
         "start" => runs.push(JournalLine {
@@ -91,14 +91,14 @@ mod tests {
     #[test]
     fn a_line_cut_short_is_left_out_and_a_wrong_one_is_an_error() {
         let text = "start a 1 x 10\nstart b 2 y 11\nend x 20 done\nstart c 3";
-        let runs = parse("w", text).expect("parses");
+        let runs = parse_journal("w", text).expect("parses");
         assert_eq!(runs.len(), 2);
         let end = runs[0].ended.as_ref().expect("an end");
         assert_eq!((end.at, end.outcome.as_str()), (20, "done"));
         assert_eq!((runs[1].job_id.as_str(), runs[1].attempt), ("b", 2));
         assert_eq!(runs[1].ended, None);
         for wrong in ["start a one x 1\n", "end x 1 done\n", "a 1 x\n"] {
-            assert!(parse("w", wrong).is_err(), "{wrong}");
+            assert!(parse_journal("w", wrong).is_err(), "{wrong}");
         }
     }
 }

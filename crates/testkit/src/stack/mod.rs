@@ -292,8 +292,8 @@ impl Stack {
     pub fn journal(&self) -> anyhow::Result<Vec<JournalLine>> {
         let mut lines = Vec::new();
         for worker in self.all(Service::Worker) {
-            let path = journal::path(&self.dir, worker.name());
-            lines.extend(journal::read(worker.name(), &path)?);
+            let path = journal::journal_path(&self.dir, worker.name());
+            lines.extend(journal::read_journal(worker.name(), &path)?);
         }
         Ok(lines)
     }

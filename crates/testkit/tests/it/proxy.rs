@@ -88,7 +88,7 @@ async fn refusing_ends_connections_and_healing_listens_again() -> anyhow::Result
     client.write_all(b"a").await?;
     assert!(read(&mut client, SOON).await.is_some());
 
-    proxy.refuse().await;
+    proxy.refuse_connections().await;
     let end = read(&mut client, SOON).await.unwrap_or_default();
     assert!(end.is_empty(), "the connection was ended");
     assert!(TcpStream::connect(proxy.addr()).await.is_err());
@@ -98,7 +98,7 @@ async fn refusing_ends_connections_and_healing_listens_again() -> anyhow::Result
     client.write_all(b"b").await?;
     assert_eq!(read(&mut client, SOON).await.as_deref(), Some(&b"b"[..]));
 
-    proxy.reset();
+    proxy.reset_connections();
     let end = read(&mut client, SOON).await.unwrap_or_default();
     assert!(end.is_empty(), "a reset ends connections");
     assert!(TcpStream::connect(proxy.addr()).await.is_ok());

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use airlock_model::routing::Glob;
 use airlock_proto::cap::{DiffConstraints, SandboxProfile, ToolchainConstraints};
 
-pub(crate) use report::{of_job, present};
+pub(crate) use report::{build_constraint_reports, list_constraints_with_use};
 
 use crate::error::JobError;
 use crate::run::job::Job;
@@ -78,14 +78,14 @@ impl<'a> Policy<'a> {
         self.job.constraints()?.toolchain.as_ref()
     }
 
-    fn changes(self) -> Option<&'a DiffConstraints> {
+    fn diff_constraints(self) -> Option<&'a DiffConstraints> {
         self.job.constraints()?.diff.as_ref()
     }
 
     /// Whether a tool may be used. Names in the policy may have `*` for any characters.
     pub fn tool(self, name: &str) -> Result<(), JobError> {
         let allowed = self.toolchain().map_or(&[][..], |t| &t.allowed_tools);
-        self.listed(TOOLS, allowed, name, "the tool")
+        self.check_listed(TOOLS, allowed, name, "the tool")
     }
 
     /// A command to run, if it may be: killed when the job ends, with nothing on its
@@ -94,7 +94,7 @@ impl<'a> Policy<'a> {
     /// is given, so a policy that allows `git` does not allow `/tmp/git`.
     pub fn command(self, program: &str) -> Result<tokio::process::Command, JobError> {
         let allowed = self.toolchain().map_or(&[][..], |t| &t.allowed_commands);
-        self.listed(COMMANDS, allowed, program, "the command")?;
+        self.check_listed(COMMANDS, allowed, program, "the command")?;
         let mut command = tokio::process::Command::new(program);
         let inherited = INHERITED
             .iter()
@@ -123,10 +123,10 @@ impl<'a> Policy<'a> {
             glob.matches(&host) || glob.matches(&with_port)
         };
         if sandbox.network_allowlist.iter().any(matches) {
-            self.job.enforced(NETWORK);
+            self.job.record_enforced(NETWORK);
             return Ok(());
         }
-        Err(self.job.refuse(
+        Err(self.job.report_constraint_violation(
             NETWORK,
             format!("a connection to {with_port} is not allowed"),
         ))
@@ -136,7 +136,7 @@ impl<'a> Policy<'a> {
     /// Gives the path with all links followed, to be used instead of the one given.
     pub fn read(self, path: impl AsRef<Path>) -> Result<PathBuf, JobError> {
         let lists = |s: &'a SandboxProfile| [&s.fs_read_only, &s.fs_read_write];
-        self.path(
+        self.check_path(
             READ_ONLY,
             path.as_ref(),
             "reading",
@@ -148,7 +148,7 @@ impl<'a> Policy<'a> {
     pub fn write(self, path: impl AsRef<Path>) -> Result<PathBuf, JobError> {
         const NONE: &Vec<String> = &Vec::new();
         let lists = |s: &'a SandboxProfile| [NONE, &s.fs_read_write];
-        self.path(
+        self.check_path(
             READ_WRITE,
             path.as_ref(),
             "writing",
@@ -158,7 +158,7 @@ impl<'a> Policy<'a> {
 
     /// Whether a change may be made that touches these files, in so many lines.
     pub fn diff<P: AsRef<str>>(self, files: &[P], lines: usize) -> Result<(), JobError> {
-        let Some(limits) = self.changes() else {
+        let Some(limits) = self.diff_constraints() else {
             return Ok(());
         };
         let within =
@@ -169,24 +169,24 @@ impl<'a> Policy<'a> {
                 files.len(),
                 limits.max_files
             );
-            return Err(self.job.refuse(MAX_FILES, message));
+            return Err(self.job.report_constraint_violation(MAX_FILES, message));
         }
         if !within(lines, limits.max_lines) {
             let message = format!("{lines} lines changed; {} are allowed", limits.max_lines);
-            return Err(self.job.refuse(MAX_LINES, message));
+            return Err(self.job.report_constraint_violation(MAX_LINES, message));
         }
         for file in files.iter().map(AsRef::as_ref) {
-            let plain = paths::plain(file);
+            let plain = paths::normalize_relative_path(file);
             for glob in limits.deny_path_globs.iter().map(Glob::new) {
                 // What leads out of the tree is no file of a change.
                 if plain.as_ref().is_none_or(|plain| glob.matches(plain)) {
                     let message = format!("{file} must not be changed");
-                    return Err(self.job.refuse(DENIED_PATHS, message));
+                    return Err(self.job.report_constraint_violation(DENIED_PATHS, message));
                 }
             }
         }
         for constraint in [MAX_FILES, MAX_LINES, DENIED_PATHS] {
-            self.job.enforced(constraint);
+            self.job.record_enforced(constraint);
         }
         Ok(())
     }
@@ -198,21 +198,21 @@ impl<'a> Policy<'a> {
         if level.is_empty() {
             return None;
         }
-        self.job.enforced(REDACTION);
+        self.job.record_enforced(REDACTION);
         Some(level)
     }
 
     /// The constraints that were not checked so far, by their paths. Those that a
     /// process cannot enforce alone stay here; they are what its container is for.
     pub fn unchecked(self) -> Vec<&'static str> {
-        present(self.job)
+        list_constraints_with_use(self.job)
             .into_iter()
             .filter(|(_, used)| used.is_none())
             .map(|(constraint, _)| constraint)
             .collect()
     }
 
-    fn listed(
+    fn check_listed(
         self,
         constraint: &'static str,
         allowed: &[String],
@@ -223,15 +223,15 @@ impl<'a> Policy<'a> {
             return Ok(());
         }
         if allowed.iter().any(|entry| Glob::new(entry).matches(name)) {
-            self.job.enforced(constraint);
+            self.job.record_enforced(constraint);
             return Ok(());
         }
         Err(self
             .job
-            .refuse(constraint, format!("{what} {name} is not allowed")))
+            .report_constraint_violation(constraint, format!("{what} {name} is not allowed")))
     }
 
-    fn path(
+    fn check_path(
         self,
         constraint: &'static str,
         path: &Path,
@@ -246,16 +246,16 @@ impl<'a> Policy<'a> {
         };
         let refuse = |why: String| {
             let message = format!("{action} {}: {why}", path.display());
-            self.job.refuse(constraint, message)
+            self.job.report_constraint_violation(constraint, message)
         };
-        let real = paths::resolve(path).map_err(|e| refuse(e.to_string()))?;
+        let real = paths::resolve_symlinks(path).map_err(|e| refuse(e.to_string()))?;
         if lists
             .into_iter()
             .flatten()
-            .any(|folder| paths::is_below(&real, folder))
+            .any(|folder| paths::is_path_below(&real, folder))
         {
-            self.job.enforced(READ_ONLY);
-            self.job.enforced(READ_WRITE);
+            self.job.record_enforced(READ_ONLY);
+            self.job.record_enforced(READ_WRITE);
             return Ok(real);
         }
         Err(refuse("not in an allowed folder".to_owned()))

@@ -8,7 +8,7 @@ use std::io::{Error, ErrorKind, Result};
 use std::path::{Path, PathBuf};
 
 /// The path with every link followed. Its last parts need not exist yet.
-pub(super) fn resolve(path: &Path) -> Result<PathBuf> {
+pub(super) fn resolve_symlinks(path: &Path) -> Result<PathBuf> {
     let absolute = std::path::absolute(path)?;
     let mut existing = absolute.as_path();
     let mut rest = Vec::new();
@@ -30,14 +30,14 @@ pub(super) fn resolve(path: &Path) -> Result<PathBuf> {
     }
 }
 
-pub(super) fn is_below(real: &Path, folder: &str) -> bool {
+pub(super) fn is_path_below(real: &Path, folder: &str) -> bool {
     let folder = Path::new(folder);
-    folder.is_absolute() && resolve(folder).is_ok_and(|folder| real.starts_with(folder))
+    folder.is_absolute() && resolve_symlinks(folder).is_ok_and(|folder| real.starts_with(folder))
 }
 
 /// A file's name in a change, as there is only one of: without `.`, `..` and empty parts.
 /// `None`: it leads out of the tree.
-pub(super) fn plain(file: &str) -> Option<String> {
+pub(super) fn normalize_relative_path(file: &str) -> Option<String> {
     let mut parts = Vec::new();
     for part in file.split(['/', '\\']) {
         match part {

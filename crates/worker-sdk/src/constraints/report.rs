@@ -9,7 +9,7 @@ use super::{
 use crate::run::job::Job;
 
 /// The constraints that the job has, each with what was done about it.
-pub(crate) fn present(job: &Job) -> Vec<(&'static str, Option<Use>)> {
+pub(crate) fn list_constraints_with_use(job: &Job) -> Vec<(&'static str, Option<Use>)> {
     let Some(constraints) = job.constraints() else {
         return Vec::new();
     };
@@ -58,8 +58,8 @@ pub(crate) fn present(job: &Job) -> Vec<(&'static str, Option<Use>)> {
 }
 
 /// As a result carries it.
-pub(crate) fn of_job(job: &Job) -> Vec<ConstraintReport> {
-    present(job)
+pub(crate) fn build_constraint_reports(job: &Job) -> Vec<ConstraintReport> {
+    list_constraints_with_use(job)
         .into_iter()
         .map(|(constraint, used)| {
             let (outcome, detail) = match used {

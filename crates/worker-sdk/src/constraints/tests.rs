@@ -9,7 +9,7 @@ use super::*;
 use crate::testing::TestJob;
 
 fn job(constraints: PolicyConstraints) -> std::sync::Arc<Job> {
-    TestJob::new("job.x").constraints(constraints).for_tests()
+    TestJob::new("job.x").constraints(constraints).into_job()
 }
 
 fn words(list: &[&str]) -> Vec<String> {
@@ -24,7 +24,7 @@ fn refused<T: std::fmt::Debug>(result: Result<T, JobError>) -> String {
 
 #[test]
 fn without_constraints_everything_is_allowed() {
-    let job = TestJob::new("job.x").for_tests();
+    let job = TestJob::new("job.x").into_job();
     let policy = Policy::new(&job);
     policy.tool("anything").expect("allowed");
     policy.command("anything").expect("allowed");
@@ -32,7 +32,7 @@ fn without_constraints_everything_is_allowed() {
     policy.write("/etc/passwd").expect("allowed");
     policy.diff(&["a"], 1_000_000).expect("allowed");
     assert_eq!(policy.redaction_level(), None);
-    assert!(of_job(&job).is_empty());
+    assert!(build_constraint_reports(&job).is_empty());
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn tools_and_commands_are_those_on_the_list() {
     refused(policy.command("./git"));
     // What was refused once stays reported, though something else was allowed since.
     policy.tool("search").expect("still on the list");
-    let report = of_job(&job);
+    let report = build_constraint_reports(&job);
     assert_eq!(report.len(), 2);
     for entry in report {
         assert_eq!(
@@ -193,7 +193,7 @@ fn the_report_tells_enforced_from_unchecked() {
         ..PolicyConstraints::default()
     });
     let outcomes = |job: &Job| -> Vec<(String, i32)> {
-        let report = of_job(job).into_iter();
+        let report = build_constraint_reports(job).into_iter();
         report.map(|r| (r.constraint, r.outcome)).collect()
     };
     let enforced = i32::from(ConstraintOutcome::Enforced);

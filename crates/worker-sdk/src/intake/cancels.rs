@@ -11,13 +11,13 @@ use uuid::Uuid;
 use crate::run::job::StopCause;
 use crate::worker::shared::Shared;
 
-pub(crate) async fn handle_cancels(shared: Arc<Shared>, mut subscription: Subscription) {
+pub(crate) async fn receive_cancels(shared: Arc<Shared>, mut subscription: Subscription) {
     while let Some(incoming) = subscription.recv().await {
         let keys = &shared.settings.keys;
-        if !keys.is_trusted(&incoming.payload, "cancel", &shared.stats) {
+        if !keys.is_signed_by_scheduler(&incoming.payload, "cancel", &shared.stats) {
             continue;
         }
-        match packet::open(incoming.payload) {
+        match packet::decode(incoming.payload) {
             Ok((_, Payload::JobCancel(cancel))) => cancel_job(&shared, cancel),
             Ok(_) => {}
             Err(error) => tracing::warn!(%error, "unreadable cancel dropped"),
@@ -46,7 +46,10 @@ fn cancel_job(shared: &Shared, cancel: cap::JobCancel) {
         reason => reason.to_owned(),
     };
     let grace = shared.settings.cancel_grace;
-    for job in shared.table.cancel(&cancel.job_id, dispatch, &reason) {
+    for job in shared
+        .table
+        .find_or_remember_cancelled(&cancel.job_id, dispatch, &reason)
+    {
         tracing::info!(job_id = %job.id, reason, "cancelling job");
         job.stop(StopCause::Cancelled(reason.clone()), Instant::now(), grace);
     }

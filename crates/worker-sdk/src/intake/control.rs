@@ -12,23 +12,28 @@ use crate::intake::deliveries;
 use crate::worker::clock;
 use crate::worker::shared::Shared;
 
-pub(crate) async fn handle_control(shared: Arc<Shared>, mut subscription: Subscription) {
+pub(crate) async fn receive_control_messages(shared: Arc<Shared>, mut subscription: Subscription) {
     while let Some(incoming) = subscription.recv().await {
         let keys = &shared.settings.keys;
-        if !keys.is_trusted(&incoming.payload, "control", &shared.stats) {
+        if !keys.is_signed_by_scheduler(&incoming.payload, "control", &shared.stats) {
             continue;
         }
-        let control = match packet::open(incoming.payload) {
+        let control = match packet::decode(incoming.payload) {
             Ok((envelope, Payload::WorkerControl(control))) => {
                 if let Some(sent) = packet::sent_at(&envelope) {
-                    let (sent, now) = (sent.as_millis(), clock::steady().as_millis());
+                    let (sent, now) = (sent.as_millis(), clock::steady_clock_now().as_millis());
                     let (ledger, epoch) = (&control.ledger_id, control.epoch);
-                    shared.offsets.observe(ledger, epoch, sent, now);
+                    shared.offsets.observe_sent_time(ledger, epoch, sent, now);
                 }
                 control
             }
             Ok((envelope, Payload::JobRequest(request))) => {
-                deliveries::accept_direct(&shared, &envelope, request, incoming.traceparent);
+                deliveries::accept_direct_dispatch(
+                    &shared,
+                    &envelope,
+                    request,
+                    incoming.traceparent,
+                );
                 continue;
             }
             Ok(_) => continue,
@@ -37,23 +42,27 @@ pub(crate) async fn handle_control(shared: Arc<Shared>, mut subscription: Subscr
                 continue;
             }
         };
-        handle(&shared, &control, incoming.reply).await;
+        handle_control_message(&shared, &control, incoming.reply).await;
     }
 }
 
-async fn handle(shared: &Shared, control: &own::WorkerControl, reply: Option<String>) {
+async fn handle_control_message(
+    shared: &Shared,
+    control: &own::WorkerControl,
+    reply: Option<String>,
+) {
     if !shared.table.note_epoch(&control.ledger_id, control.epoch) {
         shared.handshake_wanted.notify_one();
     }
     apply_receipts(shared, control);
     if !control.same_id.is_empty() {
-        warn_of_duplicate(shared, &control.same_id);
+        warn_of_duplicate_worker_id(shared, &control.same_id);
     }
     if control.inventory {
         send_inventory(shared, reply).await;
     }
     if control.rehello {
-        shared.send_handshake(shared.phase()).await;
+        shared.send_handshake(shared.handshake_phase()).await;
         shared.heartbeat_now.notify_one();
     }
 }
@@ -65,7 +74,7 @@ fn apply_receipts(shared: &Shared, control: &own::WorkerControl) {
     let mut outbox = shared.outbox();
     for id in &control.receipts {
         match Uuid::parse_str(id) {
-            Ok(id) => outbox.receipt(&id),
+            Ok(id) => outbox.remove_receipted(&id),
             Err(error) => tracing::warn!(id, %error, "receipt with an invalid dispatch id"),
         }
     }
@@ -75,7 +84,7 @@ fn apply_receipts(shared: &Shared, control: &own::WorkerControl) {
 }
 
 /// Another live process uses the id of this one: whoever deployed them must know.
-fn warn_of_duplicate(shared: &Shared, processes: &[String]) {
+fn warn_of_duplicate_worker_id(shared: &Shared, processes: &[String]) {
     let own = shared.packets.incarnation.as_str();
     let others: Vec<&str> = processes
         .iter()
@@ -92,14 +101,18 @@ fn warn_of_duplicate(shared: &Shared, processes: &[String]) {
 
 async fn send_inventory(shared: &Shared, reply: Option<String>) {
     // In this order: a job that ends in between is then in both lists, not in neither.
-    let running = shared.table.ids();
-    let finished = shared.outbox().ids().map(Uuid::to_string).collect();
+    let running = shared.table.dispatch_ids();
+    let finished = shared
+        .outbox()
+        .dispatch_ids()
+        .map(Uuid::to_string)
+        .collect();
     if let Some(reply) = reply {
         let latest = shared.table.latest_epoch();
         let packet = shared
             .packets
-            .inventory(running, finished, latest, clock::wall());
-        shared.send(&reply, packet).await;
+            .inventory(running, finished, latest, clock::wall_clock_now());
+        shared.send_packet(&reply, packet).await;
     }
-    shared.repeat_results();
+    shared.republish_results();
 }

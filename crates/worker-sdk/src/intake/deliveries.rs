@@ -27,14 +27,14 @@ const BATCH: usize = 256;
 /// Runs until the consumer has ended for good.
 pub(crate) async fn receive_deliveries(shared: Arc<Shared>, mut consumer: Consumer) -> BusError {
     loop {
-        while !shared.has_room() {
+        while !shared.has_room_for_dispatches() {
             shared.room.notified().await;
         }
         let batch = match consumer.next_batch(BATCH).await {
             Ok(batch) => batch,
             Err(error) => return error,
         };
-        let now = clock::steady();
+        let now = clock::steady_clock_now();
         for delivery in &batch {
             accept_delivery(&shared, delivery, now);
         }
@@ -47,13 +47,13 @@ pub(crate) async fn receive_deliveries(shared: Arc<Shared>, mut consumer: Consum
 
 fn accept_delivery(shared: &Arc<Shared>, delivery: &Delivery, now: Timestamp) {
     let keys = &shared.settings.keys;
-    if !keys.is_trusted(&delivery.payload, "dispatch", &shared.stats) {
+    if !keys.is_signed_by_scheduler(&delivery.payload, "dispatch", &shared.stats) {
         return;
     }
-    let accepted = match packet::open(delivery.payload.clone()) {
+    let accepted = match packet::decode(delivery.payload.clone()) {
         Ok((envelope, Payload::JobRequest(request))) => {
             parse_dispatch(shared, &envelope, request, delivery.traceparent.clone())
-                .map(|dispatch| accept(shared, dispatch, Route::Stream, now))
+                .map(|dispatch| accept_dispatch(shared, dispatch, Route::Stream, now))
         }
         Ok(_) => Err("it is not a job request".to_owned()),
         Err(error) => Err(error.to_string()),
@@ -65,28 +65,28 @@ fn accept_delivery(shared: &Arc<Shared>, delivery: &Delivery, now: Timestamp) {
 
 /// Accepts a dispatch that came directly; the caller has verified its signature. Without
 /// room it is left to the stream.
-pub(super) fn accept_direct(
+pub(super) fn accept_direct_dispatch(
     shared: &Arc<Shared>,
     envelope: &cap::BusPacket,
     request: cap::JobRequest,
     traceparent: Option<String>,
 ) {
-    if !shared.has_room() {
+    if !shared.has_room_for_dispatches() {
         return;
     }
     match parse_dispatch(shared, envelope, request, traceparent) {
-        Ok(dispatch) => accept(shared, dispatch, Route::Direct, clock::steady()),
+        Ok(dispatch) => accept_dispatch(shared, dispatch, Route::Direct, clock::steady_clock_now()),
         Err(reason) => drop_malformed(shared, 0, &reason),
     }
 }
 
 fn drop_malformed(shared: &Shared, seq: u64, reason: &str) {
-    Stats::add(&shared.stats.dropped_malformed, 1);
+    Stats::add_to_counter(&shared.stats.dropped_malformed, 1);
     tracing::warn!(seq, reason, "malformed dispatch dropped");
 }
 
 /// Begins the job, unless there is a reason to drop the dispatch.
-fn accept(shared: &Arc<Shared>, dispatch: ParsedDispatch, route: Route, now: Timestamp) {
+fn accept_dispatch(shared: &Arc<Shared>, dispatch: ParsedDispatch, route: Route, now: Timestamp) {
     let ParsedDispatch {
         mut parts,
         incarnation,
@@ -95,7 +95,7 @@ fn accept(shared: &Arc<Shared>, dispatch: ParsedDispatch, route: Route, now: Tim
     } = dispatch;
     shared
         .offsets
-        .localize(&mut parts.detail, &ledger, route, now.as_millis());
+        .localize_dispatch_times(&mut parts.detail, &ledger, route, now.as_millis());
     let dispatch = parts.dispatch;
     let header = DispatchHeader {
         dispatch,
@@ -110,7 +110,7 @@ fn accept(shared: &Arc<Shared>, dispatch: ParsedDispatch, route: Route, now: Tim
         .accept(header, now.as_millis(), || Job::new(parts));
     match accepted {
         Ok(job) => {
-            Stats::add(&shared.stats.accepted, 1);
+            Stats::add_to_counter(&shared.stats.accepted, 1);
             tokio::spawn(run_job(Arc::clone(shared), job, payload));
         }
         Err(reason) => drop_dispatch(shared, dispatch, reason),
@@ -118,11 +118,11 @@ fn accept(shared: &Arc<Shared>, dispatch: ParsedDispatch, route: Route, now: Tim
 }
 
 fn drop_dispatch(shared: &Shared, dispatch: Uuid, reason: DropReason) {
-    shared.stats.dropped(reason);
+    shared.stats.count_dropped_dispatch(reason);
     match reason {
         // Whoever sends it again has not received its result.
         DropReason::Repeat => {
-            shared.outbox().repeat_one(&dispatch);
+            shared.outbox().republish_one(&dispatch);
             shared.unpublished.notify_one();
         }
         DropReason::OtherRoute => return,

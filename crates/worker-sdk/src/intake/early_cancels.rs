@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use airlock_model::JobId;
 use uuid::Uuid;
 
-use crate::text::bounded;
+use crate::text::truncate_to_bytes;
 
 /// Longer than any dispatch may be under way: it is dropped once its accept-by has passed.
 const REMEMBERED_FOR: Duration = Duration::from_secs(300);
@@ -39,8 +39,8 @@ impl EarlyCancels {
             self.order.pop_front();
         }
         let cancel = Cancel {
-            job: bounded(job, JobId::MAX_LEN),
-            reason: bounded(reason, LONGEST_REASON),
+            job: truncate_to_bytes(job, JobId::MAX_LEN),
+            reason: truncate_to_bytes(reason, LONGEST_REASON),
         };
         if self.by_dispatch.insert(dispatch, cancel).is_none() {
             self.order.push_back((now, dispatch));

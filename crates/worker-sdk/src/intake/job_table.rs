@@ -96,7 +96,7 @@ impl JobTable {
         self.lock().jobs.len()
     }
 
-    pub fn ids(&self) -> Vec<String> {
+    pub fn dispatch_ids(&self) -> Vec<String> {
         self.lock().jobs.keys().map(Uuid::to_string).collect()
     }
 
@@ -112,7 +112,12 @@ impl JobTable {
 
     /// The jobs that a cancel means: those of this id, or only this dispatch if one is
     /// named. A dispatch that is not here may still come: it is cancelled then.
-    pub fn cancel(&self, job_id: &str, dispatch: Option<Uuid>, reason: &str) -> Vec<Arc<Job>> {
+    pub fn find_or_remember_cancelled(
+        &self,
+        job_id: &str,
+        dispatch: Option<Uuid>,
+        reason: &str,
+    ) -> Vec<Arc<Job>> {
         let wanted =
             |job: &Job| job.id.as_str() == job_id && dispatch.is_none_or(|d| d == job.dispatch);
         let mut inner = self.lock();
@@ -127,14 +132,14 @@ impl JobTable {
     }
 
     /// Waits until there is a job.
-    pub async fn wait_busy(&self) {
+    pub async fn wait_until_busy(&self) {
         while self.lock().jobs.is_empty() {
             self.busy.notified().await;
         }
     }
 
     /// Waits until there is none.
-    pub async fn wait_idle(&self) {
+    pub async fn wait_until_idle(&self) {
         loop {
             let mut idle = std::pin::pin!(self.idle.notified());
             // Enabled before the check, so that the last job cannot end in between.

@@ -7,6 +7,6 @@ mod early_cancels;
 pub(crate) mod gate;
 pub(crate) mod job_table;
 
-pub(crate) use cancels::handle_cancels;
-pub(crate) use control::handle_control;
+pub(crate) use cancels::receive_cancels;
+pub(crate) use control::receive_control_messages;
 pub(crate) use deliveries::receive_deliveries;

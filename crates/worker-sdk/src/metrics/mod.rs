@@ -72,7 +72,7 @@ impl TopicMetrics {
         })
     }
 
-    pub fn executed(&self, outcome: &JobOutcome, took: Duration) {
+    pub fn record_execution(&self, outcome: &JobOutcome, took: Duration) {
         let Some(outcome) = outcome_index(outcome) else {
             return;
         };
@@ -94,7 +94,7 @@ pub(crate) struct Metrics {
 }
 
 /// The metrics without labels: name, kind, help and value.
-fn plain_metrics(now: &Gauges) -> [(&'static str, &'static str, &'static str, u64); 8] {
+fn unlabelled_metrics(now: &Gauges) -> [(&'static str, &'static str, &'static str, u64); 8] {
     let stats = &now.stats;
     [
         (
@@ -169,11 +169,11 @@ impl Metrics {
     }
 
     /// For a job without a handler.
-    pub fn other(&self) -> &TopicMetrics {
+    pub fn other_topic(&self) -> &TopicMetrics {
         &self.other
     }
 
-    pub fn refused(&self, constraint: &'static str) {
+    pub fn count_constraint_violation(&self, constraint: &'static str) {
         *lock(&self.refusals).entry(constraint).or_default() += 1;
     }
 
@@ -181,19 +181,19 @@ impl Metrics {
     pub fn render(&self, now: Gauges) -> String {
         let mut page = Page::default();
         self.render_topics(&mut page);
-        page.head(
+        page.write_metric_header(
             "airlock_worker_constraint_refusals_total",
             "counter",
             "Actions of handlers that a constraint refused, by constraint.",
         );
         for (constraint, n) in &*lock(&self.refusals) {
-            page.line(
+            page.write_sample(
                 "airlock_worker_constraint_refusals_total",
                 &[("constraint", constraint)],
                 n,
             );
         }
-        page.head(
+        page.write_metric_header(
             "airlock_worker_dispatches_dropped_total",
             "counter",
             "Dispatches dropped, by reason.",
@@ -207,15 +207,15 @@ impl Metrics {
             ("malformed", stats.dropped_malformed),
             ("signature", stats.dropped_signature),
         ] {
-            page.line(
+            page.write_sample(
                 "airlock_worker_dispatches_dropped_total",
                 &[("reason", reason)],
                 n,
             );
         }
-        for (name, kind, help, value) in plain_metrics(&now) {
-            page.head(name, kind, help);
-            page.line(name, &[], value);
+        for (name, kind, help, value) in unlabelled_metrics(&now) {
+            page.write_metric_header(name, kind, help);
+            page.write_sample(name, &[], value);
         }
         page.text
     }
@@ -225,14 +225,14 @@ impl Metrics {
         const SECONDS: &str = "airlock_worker_execution_seconds";
         const BLOCKED: &str = "airlock_worker_blocked_total";
         let topics = || self.topics.iter().chain([&self.other]);
-        page.head(EXECUTED, "counter", "Jobs executed, by topic and outcome.");
+        page.write_metric_header(EXECUTED, "counter", "Jobs executed, by topic and outcome.");
         for t in topics() {
             for (outcome, n) in OUTCOMES.into_iter().zip(&t.executed) {
                 let labels = [("topic", t.topic.as_str()), ("outcome", outcome)];
-                page.line(EXECUTED, &labels, n.load(Ordering::Relaxed));
+                page.write_sample(EXECUTED, &labels, n.load(Ordering::Relaxed));
             }
         }
-        page.head(SECONDS, "histogram", "How long executions took, by topic.");
+        page.write_metric_header(SECONDS, "histogram", "How long executions took, by topic.");
         for t in topics() {
             let mut total = 0;
             let bounds = BUCKETS
@@ -242,20 +242,20 @@ impl Metrics {
             for (bound, n) in bounds.zip(&t.seconds) {
                 total += n.load(Ordering::Relaxed);
                 let labels = [("topic", t.topic.as_str()), ("le", bound.as_str())];
-                page.line(&format!("{SECONDS}_bucket"), &labels, total);
+                page.write_sample(&format!("{SECONDS}_bucket"), &labels, total);
             }
             let sum = Duration::from_micros(t.sum_us.load(Ordering::Relaxed)).as_secs_f64();
             let labels = [("topic", t.topic.as_str())];
-            page.line(&format!("{SECONDS}_sum"), &labels, sum);
-            page.line(&format!("{SECONDS}_count"), &labels, total);
+            page.write_sample(&format!("{SECONDS}_sum"), &labels, sum);
+            page.write_sample(&format!("{SECONDS}_count"), &labels, total);
         }
-        page.head(
+        page.write_metric_header(
             BLOCKED,
             "counter",
             "Handlers that blocked the executor, by topic.",
         );
         for t in topics() {
-            page.line(
+            page.write_sample(
                 BLOCKED,
                 &[("topic", &t.topic)],
                 t.blocked.load(Ordering::Relaxed),
@@ -271,11 +271,11 @@ struct Page {
 }
 
 impl Page {
-    fn head(&mut self, name: &str, kind: &str, help: &str) {
+    fn write_metric_header(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    fn line(&mut self, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
+    fn write_sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
         self.text.push_str(name);
         for (i, (label, text)) in labels.iter().enumerate() {
             let text = text
@@ -302,12 +302,14 @@ mod tests {
         let echo = TopicMetrics::new("job.echo");
         let metrics = Metrics::new(vec![Arc::clone(&echo)]);
         let done = JobOutcome::Succeeded(Output::Inline(Bytes::new()));
-        echo.executed(&done, Duration::from_millis(1));
-        echo.executed(&done, Duration::from_secs(7));
-        echo.executed(&JobOutcome::NotStarted, Duration::ZERO);
+        echo.record_execution(&done, Duration::from_millis(1));
+        echo.record_execution(&done, Duration::from_secs(7));
+        echo.record_execution(&JobOutcome::NotStarted, Duration::ZERO);
         let failed = JobOutcome::Failed(JobError::fatal("no_handler", "none"));
-        metrics.other().executed(&failed, Duration::ZERO);
-        metrics.refused("a.b");
+        metrics
+            .other_topic()
+            .record_execution(&failed, Duration::ZERO);
+        metrics.count_constraint_violation("a.b");
         let text = metrics.render(Gauges {
             stats: StatsSnapshot::default(),
             active: 3,

@@ -17,23 +17,23 @@ use crate::worker::shared::Shared;
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Serves until it is dropped.
-pub(crate) async fn serve(shared: Arc<Shared>, listener: TcpListener) {
+pub(crate) async fn serve_metrics(shared: Arc<Shared>, listener: TcpListener) {
     let router = Router::new()
-        .route("/metrics", get(metrics))
+        .route("/metrics", get(get_metrics))
         .route("/health/live", get(|| async { "live\n" }))
-        .route("/health/ready", get(ready))
+        .route("/health/ready", get(get_readiness))
         .with_state(shared);
     if let Err(error) = axum::serve(listener, router).await {
         tracing::error!(%error, "metrics server failed");
     }
 }
 
-async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
+async fn get_metrics(State(shared): State<Arc<Shared>>) -> Response {
     ([(header::CONTENT_TYPE, TEXT)], shared.render_metrics()).into_response()
 }
 
 /// Ready means connected to NATS and not draining.
-async fn ready(State(shared): State<Arc<Shared>>) -> Response {
+async fn get_readiness(State(shared): State<Arc<Shared>>) -> Response {
     if shared.draining.is_cancelled() {
         return (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response();
     }

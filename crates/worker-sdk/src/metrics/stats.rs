@@ -62,11 +62,11 @@ stats! {
 }
 
 impl Stats {
-    pub(crate) fn add(counter: &AtomicU64, n: usize) {
+    pub(crate) fn add_to_counter(counter: &AtomicU64, n: usize) {
         counter.fetch_add(u64::try_from(n).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    pub(crate) fn dropped(&self, reason: DropReason) {
+    pub(crate) fn count_dropped_dispatch(&self, reason: DropReason) {
         let counter = match reason {
             DropReason::OtherRoute => return,
             DropReason::OtherIncarnation => &self.dropped_incarnation,
@@ -74,6 +74,6 @@ impl Stats {
             DropReason::StaleEpoch => &self.dropped_epoch,
             DropReason::Late => &self.dropped_late,
         };
-        Self::add(counter, 1);
+        Self::add_to_counter(counter, 1);
     }
 }

@@ -27,20 +27,20 @@ struct Sources {
 
 /// The load of the busiest GPU in percent, kept up to date; 0 without any. Ends when the
 /// receiver is dropped.
-pub(crate) fn watch(every: Duration) -> watch::Receiver<f32> {
+pub(crate) fn watch_gpu_load(every: Duration) -> watch::Receiver<f32> {
     let sources = Sources {
         nvidia: "nvidia-smi".into(),
         cards: "/sys/class/drm".into(),
     };
-    watch_at(sources, every.max(Duration::from_secs(1)))
+    watch_gpu_load_from(sources, every.max(Duration::from_secs(1)))
 }
 
-fn watch_at(sources: Sources, every: Duration) -> watch::Receiver<f32> {
+fn watch_gpu_load_from(sources: Sources, every: Duration) -> watch::Receiver<f32> {
     let (sender, receiver) = watch::channel(0.0);
     tokio::spawn(async move {
         let mut found = false;
         loop {
-            let load = sample(&sources).await;
+            let load = sample_gpu_load(&sources).await;
             found |= load.is_some();
             // A card that does not answer counts as idle.
             if sender.send(load.unwrap_or(0.0)).is_err() {
@@ -59,9 +59,9 @@ fn watch_at(sources: Sources, every: Duration) -> watch::Receiver<f32> {
 }
 
 /// `None` when there is no GPU that reports its load.
-async fn sample(sources: &Sources) -> Option<f32> {
+async fn sample_gpu_load(sources: &Sources) -> Option<f32> {
     let cards = sources.cards.clone();
-    let files = tokio::task::spawn_blocking(move || read_cards(&cards));
+    let files = tokio::task::spawn_blocking(move || read_sysfs_gpu_load(&cards));
     let (queried, read) = tokio::join!(query_nvidia_smi(&sources.nvidia), timeout(TIMEOUT, files));
     let read = read.ok().and_then(Result::ok).flatten();
     queried.into_iter().chain(read).reduce(f32::max)
@@ -81,11 +81,11 @@ async fn query_nvidia_smi(program: &OsString) -> Option<f32> {
     if !output.status.success() {
         return None;
     }
-    busiest(&String::from_utf8_lossy(&output.stdout))
+    parse_max_load(&String::from_utf8_lossy(&output.stdout))
 }
 
 /// The cards themselves are `card0`, `card1`; `card0-DP-1` is a plug of one.
-fn read_cards(folder: &Path) -> Option<f32> {
+fn read_sysfs_gpu_load(folder: &Path) -> Option<f32> {
     let entries = std::fs::read_dir(folder).ok()?;
     let is_card = |name: &str| {
         name.strip_prefix("card")
@@ -97,13 +97,13 @@ fn read_cards(folder: &Path) -> Option<f32> {
         .take(MOST_CARDS)
         .filter_map(|entry| {
             let file = entry.path().join("device/gpu_busy_percent");
-            busiest(&std::fs::read_to_string(file).ok()?)
+            parse_max_load(&std::fs::read_to_string(file).ok()?)
         })
         .reduce(f32::max)
 }
 
 /// One line for each GPU; one that does not know its load writes `[N/A]`.
-fn busiest(text: &str) -> Option<f32> {
+fn parse_max_load(text: &str) -> Option<f32> {
     text.lines()
         .filter_map(|line| line.trim().parse::<f32>().ok())
         .filter(|load| load.is_finite())
@@ -161,21 +161,21 @@ mod tests {
 
     #[test]
     fn the_busiest_one_counts() {
-        assert_eq!(busiest("3\n 97\n[N/A]\n12\n"), Some(97.0));
-        assert_eq!(busiest("[Not Supported]\n"), None);
-        assert_eq!(busiest(""), None);
-        assert_eq!(busiest("400"), Some(100.0));
+        assert_eq!(parse_max_load("3\n 97\n[N/A]\n12\n"), Some(97.0));
+        assert_eq!(parse_max_load("[Not Supported]\n"), None);
+        assert_eq!(parse_max_load(""), None);
+        assert_eq!(parse_max_load("400"), Some(100.0));
     }
 
     #[tokio::test]
     async fn cards_are_read_where_the_kernel_shows_them() {
         let folder = Folder::new();
-        assert_eq!(sample(&folder.sources()).await, None);
+        assert_eq!(sample_gpu_load(&folder.sources()).await, None);
         folder.card("card0", "12\n");
         folder.card("card1", "71\n");
         folder.card("card1-DP-1", "99\n");
         folder.card("cardinal", "99\n");
-        assert_eq!(sample(&folder.sources()).await, Some(71.0));
+        assert_eq!(sample_gpu_load(&folder.sources()).await, Some(71.0));
     }
 
     #[tokio::test]
@@ -186,16 +186,16 @@ mod tests {
             echo 30; echo 88; echo '[N/A]'"#;
         folder.nvidia(script);
         folder.card("card0", "12");
-        assert_eq!(sample(&folder.sources()).await, Some(88.0));
+        assert_eq!(sample_gpu_load(&folder.sources()).await, Some(88.0));
         folder.nvidia("echo 50; exit 9");
-        assert_eq!(sample(&folder.sources()).await, Some(12.0));
+        assert_eq!(sample_gpu_load(&folder.sources()).await, Some(12.0));
     }
 
     #[tokio::test]
     async fn a_gpu_is_sampled_again_after_failures() {
         let folder = Folder::new();
         folder.nvidia("echo 40");
-        let mut load = watch_at(folder.sources(), Duration::from_millis(20));
+        let mut load = watch_gpu_load_from(folder.sources(), Duration::from_millis(20));
         for (lines, expected) in [("echo 40", 40.0), ("exit 1", 0.0), ("echo 60", 60.0)] {
             folder.nvidia(lines);
             let reached = load.wait_for(|value| *value == expected);
@@ -207,7 +207,7 @@ mod tests {
     #[tokio::test]
     async fn without_a_gpu_nothing_is_sampled_twice() {
         let folder = Folder::new();
-        let mut load = watch_at(folder.sources(), Duration::from_millis(1));
+        let mut load = watch_gpu_load_from(folder.sources(), Duration::from_millis(1));
         timeout(BOUND, load.changed())
             .await
             .expect("one sample")
@@ -218,6 +218,6 @@ mod tests {
         assert!(!count.exists(), "nvidia-smi was queried again");
         assert_eq!(*load.borrow(), 0.0);
         // Whatever this machine has, it is a percentage.
-        assert!((0.0..=100.0).contains(&*watch(Duration::from_secs(1)).borrow()));
+        assert!((0.0..=100.0).contains(&*watch_gpu_load(Duration::from_secs(1)).borrow()));
     }
 }

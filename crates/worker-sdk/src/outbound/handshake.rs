@@ -13,7 +13,7 @@ use crate::worker::shared::Shared;
 const HANDSHAKE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Registers again and repeats results whenever NATS or a stream was lost.
-pub(crate) async fn on_reconnect(
+pub(crate) async fn reregister_on_reconnect(
     shared: Arc<Shared>,
     mut connected: watch::Receiver<bool>,
     mut stream_lost: watch::Receiver<u64>,
@@ -31,22 +31,22 @@ pub(crate) async fn on_reconnect(
             tracing::warn!("NATS disconnected; jobs continue, results wait");
             continue;
         }
-        shared.send_handshake(shared.phase()).await;
+        shared.send_handshake(shared.handshake_phase()).await;
         shared.heartbeat_now.notify_one();
-        shared.repeat_results();
+        shared.republish_results();
     }
 }
 
 /// Sends a handshake when one is wanted, once a second at most: a leader whose epoch is too
 /// low learns from it which one it has to go above.
-pub(crate) async fn send_requested(shared: Arc<Shared>) {
+pub(crate) async fn send_requested_handshakes(shared: Arc<Shared>) {
     loop {
         shared.handshake_wanted.notified().await;
         tracing::warn!(
             latest = ?shared.table.latest_epoch(),
             "message of a leader with a stale epoch rejected"
         );
-        shared.send_handshake(shared.phase()).await;
+        shared.send_handshake(shared.handshake_phase()).await;
         sleep(HANDSHAKE_PAUSE).await;
     }
 }

@@ -23,20 +23,20 @@ const BLOCKED: Duration = Duration::from_secs(1);
 pub(crate) async fn send_heartbeats(shared: Arc<Shared>) {
     let mut meter = LoadMeter::default();
     meter.sample();
-    let gpu = gpu::watch(shared.settings.heartbeat_every);
+    let gpu = gpu::watch_gpu_load(shared.settings.heartbeat_every);
     let mut backoff = Backoff::new(FIRST_PAUSE, shared.settings.heartbeat_every);
     loop {
         let packet = shared.packets.heartbeat(
             &shared.settings,
-            shared.table.ids(),
+            shared.table.dispatch_ids(),
             Load {
                 gpu: *gpu.borrow(),
                 ..meter.sample()
             },
             shared.draining.is_cancelled(),
-            clock::wall(),
+            clock::wall_clock_now(),
         );
-        shared.send(subjects::HEARTBEAT, packet).await;
+        shared.send_packet(subjects::HEARTBEAT, packet).await;
         let (slept, pause) = (Instant::now(), backoff.pause());
         if timeout(pause, shared.heartbeat_now.notified())
             .await

@@ -32,15 +32,15 @@ pub(crate) struct Load {
 impl LoadMeter {
     pub fn sample(&mut self) -> Load {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-        let now = parse_cpu(&read("/proc/self/stat"), &read("/proc/stat"));
+        let now = parse_cpu_times(&read("/proc/self/stat"), &read("/proc/stat"));
         let cpu = match (self.before, now) {
-            (Some(before), Some(now)) => busy(before, now),
+            (Some(before), Some(now)) => cpu_load_between(before, now),
             _ => 0.0,
         };
         self.before = now;
         Load {
             cpu,
-            memory: parse_memory(&read("/proc/meminfo")).unwrap_or(0.0),
+            memory: parse_memory_load(&read("/proc/meminfo")).unwrap_or(0.0),
             gpu: 0.0,
         }
     }
@@ -49,7 +49,7 @@ impl LoadMeter {
 /// Our own line has user and system time as its 14th and 15th fields, counted after the
 /// program's name, which may contain anything; the machine's first line is
 /// `cpu  user nice system idle iowait irq …`.
-fn parse_cpu(own: &str, machine: &str) -> Option<Cpu> {
+fn parse_cpu_times(own: &str, machine: &str) -> Option<Cpu> {
     let (_, after_name) = own.rsplit_once(')')?;
     let mut fields = after_name.split_whitespace().skip(11);
     let user: u64 = fields.next()?.parse().ok()?;
@@ -66,12 +66,12 @@ fn parse_cpu(own: &str, machine: &str) -> Option<Cpu> {
     })
 }
 
-fn busy(before: Cpu, now: Cpu) -> f32 {
+fn cpu_load_between(before: Cpu, now: Cpu) -> f32 {
     let total = now.total.saturating_sub(before.total);
     percent(now.own.saturating_sub(before.own).min(total), total)
 }
 
-fn parse_memory(meminfo: &str) -> Option<f32> {
+fn parse_memory_load(meminfo: &str) -> Option<f32> {
     let field = |name: &str| {
         let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
         line.split_whitespace().next()?.parse::<u64>().ok()
@@ -102,7 +102,7 @@ mod tests {
     fn cpu_load_is_measured_between_two_samples() {
         let machine = "cpu  10 0 10 70 10 0 0 0 5 5\ncpu0 1 2 3";
         let own = "7 (a) b) S 1 2 3 4 5 6 7 8 9 10 30 20 0 0";
-        let before = parse_cpu(own, machine).expect("a line");
+        let before = parse_cpu_times(own, machine).expect("a line");
         assert_eq!(
             before,
             Cpu {
@@ -111,16 +111,16 @@ mod tests {
             }
         );
         let later = "cpu  40 0 30 100 30 0 0 0 9 9\n";
-        let now = parse_cpu("7 (x) S 1 2 3 4 5 6 7 8 9 10 60 40 0 0", later).expect("a line");
-        assert!((busy(before, now) - 50.0).abs() < 0.01);
-        assert!(busy(now, now).abs() < 0.01);
-        assert_eq!(parse_cpu(own, "intr 1 2"), None);
+        let now = parse_cpu_times("7 (x) S 1 2 3 4 5 6 7 8 9 10 60 40 0 0", later).expect("a line");
+        assert!((cpu_load_between(before, now) - 50.0).abs() < 0.01);
+        assert!(cpu_load_between(now, now).abs() < 0.01);
+        assert_eq!(parse_cpu_times(own, "intr 1 2"), None);
     }
 
     #[test]
     fn memory_is_what_is_not_available() {
         let text = "MemTotal:  1000 kB\nMemFree: 1 kB\nMemAvailable:   250 kB\n";
-        assert!((parse_memory(text).expect("both") - 75.0).abs() < 0.01);
-        assert_eq!(parse_memory("MemTotal: 5 kB"), None);
+        assert!((parse_memory_load(text).expect("both") - 75.0).abs() < 0.01);
+        assert_eq!(parse_memory_load("MemTotal: 5 kB"), None);
     }
 }

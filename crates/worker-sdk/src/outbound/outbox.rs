@@ -96,12 +96,12 @@ impl Outbox {
     }
 
     /// The dispatch ids of all results without a receipt.
-    pub fn ids(&self) -> impl Iterator<Item = &Uuid> {
+    pub fn dispatch_ids(&self) -> impl Iterator<Item = &Uuid> {
         self.entries.keys()
     }
 
     /// The scheduler has the result.
-    pub fn receipt(&mut self, dispatch: &Uuid) {
+    pub fn remove_receipted(&mut self, dispatch: &Uuid) {
         if let Some(entry) = self.entries.remove(dispatch) {
             self.bytes -= entry.packet.len();
         }
@@ -137,7 +137,7 @@ impl Outbox {
     }
 
     /// Records whether the stream has stored a result.
-    pub fn published(&mut self, dispatch: &Uuid, stored: bool, now: Instant) {
+    pub fn record_published(&mut self, dispatch: &Uuid, stored: bool, now: Instant) {
         let first = self.limits.receipt_within;
         let Some(entry) = self.entries.get_mut(dispatch) else {
             return;
@@ -157,23 +157,23 @@ impl Outbox {
     }
 
     /// Queues whatever has waited long enough; the number of those.
-    pub fn repeat_overdue(&mut self, now: Instant) -> usize {
-        self.repeat(|state| match state {
+    pub fn republish_overdue(&mut self, now: Instant) -> usize {
+        self.republish_where(|state| match state {
             State::Waiting { until } => until <= now,
             State::Queued | State::InFlight => false,
         })
     }
 
     /// Queues everything that has no receipt: the stream may have been lost.
-    pub fn repeat_all(&mut self) -> usize {
-        self.repeat(|state| match state {
+    pub fn republish_all(&mut self) -> usize {
+        self.republish_where(|state| match state {
             State::Waiting { .. } | State::InFlight => true,
             State::Queued => false,
         })
     }
 
     /// Queues this one, if it has no receipt: its dispatch was sent again.
-    pub fn repeat_one(&mut self, dispatch: &Uuid) {
+    pub fn republish_one(&mut self, dispatch: &Uuid) {
         if let Some(entry) = self.entries.get_mut(dispatch)
             && matches!(entry.state, State::Waiting { .. })
         {
@@ -182,7 +182,7 @@ impl Outbox {
         }
     }
 
-    fn repeat(&mut self, wanted: impl Fn(State) -> bool) -> usize {
+    fn republish_where(&mut self, wanted: impl Fn(State) -> bool) -> usize {
         let mut count = 0;
         for (dispatch, entry) in &mut self.entries {
             if !wanted(entry.state) {
@@ -228,19 +228,23 @@ mod tests {
         let mut now = Instant::now();
         outbox.push(id(1), Bytes::from_static(b"x"), None);
         assert_eq!(ids_of(&outbox.take_ready(9)), [id(1)]);
-        assert_eq!(outbox.repeat_overdue(now + FIVE * 9), 0, "it is in flight");
-        outbox.published(&id(1), true, now);
         assert_eq!(
-            outbox.repeat_overdue(now + FIVE - Duration::from_millis(1)),
+            outbox.republish_overdue(now + FIVE * 9),
+            0,
+            "it is in flight"
+        );
+        outbox.record_published(&id(1), true, now);
+        assert_eq!(
+            outbox.republish_overdue(now + FIVE - Duration::from_millis(1)),
             0
         );
         now += FIVE;
-        assert_eq!(outbox.repeat_overdue(now), 1);
+        assert_eq!(outbox.republish_overdue(now), 1);
         assert_eq!(ids_of(&outbox.take_ready(9)), [id(1)]);
-        outbox.published(&id(1), true, now);
-        assert_eq!(outbox.repeat_overdue(now + FIVE), 0, "the pause grows");
-        assert_eq!(outbox.repeat_overdue(now + FIVE * 2), 1);
-        outbox.receipt(&id(1));
+        outbox.record_published(&id(1), true, now);
+        assert_eq!(outbox.republish_overdue(now + FIVE), 0, "the pause grows");
+        assert_eq!(outbox.republish_overdue(now + FIVE * 2), 1);
+        outbox.remove_receipted(&id(1));
         assert!(outbox.take_ready(9).is_empty() && outbox.is_empty());
     }
 
@@ -250,8 +254,8 @@ mod tests {
         let now = Instant::now();
         outbox.push(id(1), Bytes::from_static(b"x"), None);
         outbox.take_ready(9);
-        outbox.published(&id(1), false, now);
-        assert_eq!(outbox.repeat_overdue(now + RETRY_PAUSE), 1);
+        outbox.record_published(&id(1), false, now);
+        assert_eq!(outbox.republish_overdue(now + RETRY_PAUSE), 1);
         assert_eq!(ids_of(&outbox.take_ready(9)), [id(1)]);
     }
 
@@ -260,9 +264,9 @@ mod tests {
         let mut outbox = outbox();
         outbox.push(id(1), Bytes::from_static(b"x"), None);
         outbox.take_ready(9);
-        assert_eq!(outbox.repeat_all(), 1);
+        assert_eq!(outbox.republish_all(), 1);
         assert!(outbox.take_ready(9).is_empty());
-        outbox.published(&id(1), true, Instant::now());
+        outbox.record_published(&id(1), true, Instant::now());
         assert_eq!(ids_of(&outbox.take_ready(9)), [id(1)]);
     }
 
@@ -273,7 +277,7 @@ mod tests {
         assert!(!outbox.is_full());
         outbox.push(id(2), Bytes::from_static(b"x"), None);
         assert!(outbox.is_full());
-        outbox.receipt(&id(1));
+        outbox.remove_receipted(&id(1));
         assert!(!outbox.is_full());
         for n in 3..5 {
             outbox.push(id(n), Bytes::from_static(b"x"), None);

@@ -16,7 +16,7 @@ use crate::outbound::progress::{Alert, Progress};
 use crate::run::artifacts;
 use crate::run::job::Job;
 use crate::run::outcome::{JobOutcome, Output};
-use crate::text::bounded;
+use crate::text::truncate_to_bytes;
 use crate::worker::config::Settings;
 use crate::worker::signing::Keys;
 
@@ -40,9 +40,9 @@ pub(crate) enum Phase {
 }
 
 impl PacketBuilder {
-    fn seal(&self, trace_id: &str, now: Timestamp, payload: Payload) -> Bytes {
+    fn encode_packet(&self, trace_id: &str, now: Timestamp, payload: Payload) -> Bytes {
         self.keys
-            .sign(packet::seal(self.id.as_str(), trace_id, now, payload))
+            .sign(packet::encode(self.id.as_str(), trace_id, now, payload))
     }
 
     /// `latest` is the ledger that was last seen, and its highest epoch.
@@ -77,7 +77,7 @@ impl PacketBuilder {
             agent_name: settings.name.clone(),
             airlock: Some(hello),
         };
-        self.seal(&self.incarnation, now, Payload::Handshake(handshake))
+        self.encode_packet(&self.incarnation, now, Payload::Handshake(handshake))
     }
 
     pub fn heartbeat(
@@ -110,7 +110,7 @@ impl PacketBuilder {
             }),
             ..cap::Heartbeat::default()
         };
-        self.seal(&self.incarnation, now, Payload::Heartbeat(heartbeat))
+        self.encode_packet(&self.incarnation, now, Payload::Heartbeat(heartbeat))
     }
 
     pub fn inventory(
@@ -129,7 +129,7 @@ impl PacketBuilder {
             highest_epoch,
             ledger_id,
         };
-        self.seal(&self.incarnation, now, Payload::WorkerInventory(inventory))
+        self.encode_packet(&self.incarnation, now, Payload::WorkerInventory(inventory))
     }
 
     /// An alert, as CAP peers publish it.
@@ -148,7 +148,7 @@ impl PacketBuilder {
             trace_id: alert.trace_id.clone(),
             ..cap::SystemAlert::default()
         };
-        self.seal(&alert.trace_id, now, Payload::Alert(system))
+        self.encode_packet(&alert.trace_id, now, Payload::Alert(system))
     }
 
     pub fn progress(&self, update: Progress, now: Timestamp) -> Bytes {
@@ -165,7 +165,7 @@ impl PacketBuilder {
             }),
             ..cap::JobProgress::default()
         };
-        self.seal(&update.trace_id, now, Payload::JobProgress(progress))
+        self.encode_packet(&update.trace_id, now, Payload::JobProgress(progress))
     }
 
     pub fn result(&self, job: &Job, outcome: JobOutcome, now: Timestamp) -> Bytes {
@@ -174,7 +174,7 @@ impl PacketBuilder {
             incarnation: self.incarnation.clone(),
             started_at_us: started.map_or(0, |s| s.us),
             finished_at_us: now.0,
-            constraints: constraints::of_job(job),
+            constraints: constraints::build_constraint_reports(job),
             ..own::ResultDetail::default()
         };
         let mut result = cap::JobResult {
@@ -189,12 +189,14 @@ impl PacketBuilder {
         };
         for artifact in &job.extras().artifacts {
             result.artifact_ptrs.push(artifact.pointer.clone());
-            result.artifact_refs.push(artifacts::reference(artifact));
+            result
+                .artifact_refs
+                .push(artifacts::to_resource_ref(artifact));
         }
         let mut fail = |status: JobStatus, code: &str, message: &str| {
             result.status = status.into();
-            result.error_code = bounded(code, LONGEST_CODE);
-            result.error_message = bounded(message, LONGEST_ERROR);
+            result.error_code = truncate_to_bytes(code, LONGEST_CODE);
+            result.error_message = truncate_to_bytes(message, LONGEST_ERROR);
             result.error_code_enum = cap_error_code(code).into();
         };
         match outcome {
@@ -223,7 +225,7 @@ impl PacketBuilder {
             }
         }
         result.airlock = Some(detail);
-        self.seal(&job.trace_id, now, Payload::JobResult(result))
+        self.encode_packet(&job.trace_id, now, Payload::JobResult(result))
     }
 }
 

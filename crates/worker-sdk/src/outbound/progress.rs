@@ -41,16 +41,19 @@ pub(crate) struct Alert {
 }
 
 /// Publishes the progress of jobs and the alerts about them.
-pub(crate) async fn send_events(shared: Arc<Shared>, mut events: mpsc::Receiver<ProgressEvent>) {
+pub(crate) async fn publish_progress_and_alerts(
+    shared: Arc<Shared>,
+    mut events: mpsc::Receiver<ProgressEvent>,
+) {
     while let Some(event) = events.recv().await {
         match event {
             ProgressEvent::Progress(progress) => {
-                let packet = shared.packets.progress(progress, clock::wall());
-                shared.send(subjects::JOB_PROGRESS, packet).await;
+                let packet = shared.packets.progress(progress, clock::wall_clock_now());
+                shared.send_packet(subjects::JOB_PROGRESS, packet).await;
             }
             ProgressEvent::Alert(alert) => {
-                let packet = shared.packets.alert(alert, clock::wall());
-                shared.send(subjects::ALERT, packet).await;
+                let packet = shared.packets.alert(alert, clock::wall_clock_now());
+                shared.send_packet(subjects::ALERT, packet).await;
             }
         }
     }

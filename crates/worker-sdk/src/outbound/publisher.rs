@@ -27,10 +27,10 @@ pub(crate) async fn publish_results(shared: Arc<Shared>) {
         let (ids, messages): (Vec<_>, Vec<_>) = ready.into_iter().unzip();
         connected.mark_unchanged();
         let published = tokio::select! {
-            results = shared.bus.publish_all(messages) => record_published(&shared, &ids, results),
+            results = shared.bus.publish_all(messages) => record_publish_results(&shared, &ids, results),
             // An answer that was under way when the connection broke will not come. The
             // ledger accepts a result once, so one that did arrive changes nothing twice.
-            () = reconnected(&mut connected) => record_published(&shared, &ids, Vec::new()),
+            () = wait_for_reconnect(&mut connected) => record_publish_results(&shared, &ids, Vec::new()),
         };
         if !published {
             // The failed ones have a pause of their own; the others need not spin.
@@ -40,7 +40,11 @@ pub(crate) async fn publish_results(shared: Arc<Shared>) {
 }
 
 /// Whether all were published. A result without an answer counts as failed.
-fn record_published(shared: &Shared, ids: &[Uuid], results: Vec<Result<(), PublishError>>) -> bool {
+fn record_publish_results(
+    shared: &Shared,
+    ids: &[Uuid],
+    results: Vec<Result<(), PublishError>>,
+) -> bool {
     let now = Instant::now();
     let mut failed = None;
     let mut outbox = shared.outbox();
@@ -48,7 +52,7 @@ fn record_published(shared: &Shared, ids: &[Uuid], results: Vec<Result<(), Publi
     for id in ids {
         let lost = || Err(PublishError::Ambiguous("the connection broke".to_owned()));
         let result = results.next().unwrap_or_else(lost);
-        outbox.published(id, result.is_ok(), now);
+        outbox.record_published(id, result.is_ok(), now);
         failed = result.err().or(failed);
     }
     drop(outbox);
@@ -59,7 +63,7 @@ fn record_published(shared: &Shared, ids: &[Uuid], results: Vec<Result<(), Publi
 }
 
 /// Waits until the connection has come back after a break.
-async fn reconnected(connected: &mut watch::Receiver<bool>) {
+async fn wait_for_reconnect(connected: &mut watch::Receiver<bool>) {
     loop {
         if connected.changed().await.is_err() {
             return std::future::pending().await;
@@ -80,7 +84,7 @@ async fn wait_for_results(shared: &Shared) {
         .await
         .is_err()
     {
-        let repeated = shared.outbox().repeat_overdue(Instant::now());
-        Stats::add(&shared.stats.results_repeated, repeated);
+        let repeated = shared.outbox().republish_overdue(Instant::now());
+        Stats::add_to_counter(&shared.stats.results_repeated, repeated);
     }
 }

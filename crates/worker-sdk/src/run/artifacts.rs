@@ -17,7 +17,7 @@ use crate::constraints::MAX_ARTIFACT_BYTES;
 use crate::error::JobError;
 use crate::run::job::Job;
 use crate::run::payload_store::RETRY_FOR;
-use crate::text::bounded;
+use crate::text::truncate_to_bytes;
 
 /// The largest one.
 const LARGEST: usize = 64 << 20;
@@ -41,7 +41,7 @@ pub struct Artifact {
     pub sha256: String,
 }
 
-pub(crate) async fn put(
+pub(crate) async fn store_artifact(
     job: &Job,
     name: &str,
     media_type: &str,
@@ -54,14 +54,14 @@ pub(crate) async fn put(
         );
         return Err(JobError::fatal("artifact_too_large", message));
     }
-    let number = reserve(job, name, content.len())?;
-    let key = keys::artifact(&format!("{}-{number}", job.dispatch));
+    let number = reserve_artifact_quota(job, name, content.len())?;
+    let key = keys::artifact_key(&format!("{}-{number}", job.dispatch));
     let artifact = Artifact {
-        name: bounded(name, LONGEST_NAME),
-        pointer: keys::pointer(&key),
-        media_type: bounded(media_type, LONGEST_NAME),
+        name: truncate_to_bytes(name, LONGEST_NAME),
+        pointer: keys::to_pointer(&key),
+        media_type: truncate_to_bytes(media_type, LONGEST_NAME),
         size: content.len() as u64,
-        sha256: hex(&Sha256::digest(&content)),
+        sha256: to_hex(&Sha256::digest(&content)),
     };
     let stored = job
         .services
@@ -78,7 +78,7 @@ pub(crate) async fn put(
 
 /// Counts an artifact before it is stored, so that two at once do not pass a limit that
 /// has room for one.
-fn reserve(job: &Job, name: &str, size: usize) -> Result<usize, JobError> {
+fn reserve_artifact_quota(job: &Job, name: &str, size: usize) -> Result<usize, JobError> {
     let size = u64::try_from(size).unwrap_or(u64::MAX);
     let allowed = job
         .constraints()
@@ -96,17 +96,17 @@ fn reserve(job: &Job, name: &str, size: usize) -> Result<usize, JobError> {
     {
         drop(extras);
         let message = format!("{name} would make {total} bytes of artifacts; {max} are allowed");
-        return Err(job.refuse(MAX_ARTIFACT_BYTES, message));
+        return Err(job.report_constraint_violation(MAX_ARTIFACT_BYTES, message));
     }
     extras.artifact_bytes = total;
     extras.artifacts_begun += 1;
     Ok(extras.artifacts_begun)
 }
 
-pub(crate) async fn fetch(job: &Job, artifact: &Artifact) -> Result<Bytes, JobError> {
+pub(crate) async fn fetch_artifact(job: &Job, artifact: &Artifact) -> Result<Bytes, JobError> {
     let pointer = artifact.pointer.as_str();
     // Nothing but artifacts: an output that names a job's input must not lead there.
-    let Some(key) = keys::parse_pointer(pointer).filter(|k| k.starts_with(&keys::artifact("")))
+    let Some(key) = keys::parse_pointer(pointer).filter(|k| k.starts_with(&keys::artifact_key("")))
     else {
         let message = format!("{pointer} does not point at an artifact");
         return Err(JobError::fatal("invalid_pointer", message));
@@ -122,7 +122,7 @@ pub(crate) async fn fetch(job: &Job, artifact: &Artifact) -> Result<Bytes, JobEr
             return Err(JobError::retryable(message).with_code("artifact_unavailable"));
         }
     };
-    if hex(&Sha256::digest(&content)) != artifact.sha256 {
+    if to_hex(&Sha256::digest(&content)) != artifact.sha256 {
         let message = format!("{pointer} is not what was stored there");
         return Err(JobError::failed(message).with_code("artifact_changed"));
     }
@@ -130,11 +130,11 @@ pub(crate) async fn fetch(job: &Job, artifact: &Artifact) -> Result<Bytes, JobEr
 }
 
 /// As a packet names it.
-pub(crate) fn reference(artifact: &Artifact) -> cap::ResourceRef {
+pub(crate) fn to_resource_ref(artifact: &Artifact) -> cap::ResourceRef {
     cap::ResourceRef {
         resolver_id: "redis".to_owned(),
         uri: artifact.pointer.clone(),
-        sha256: unhex(&artifact.sha256).into(),
+        sha256: from_hex(&artifact.sha256).into(),
         media_type: artifact.media_type.clone(),
         size_bytes: artifact.size,
         purpose: artifact.name.clone(),
@@ -142,7 +142,7 @@ pub(crate) fn reference(artifact: &Artifact) -> cap::ResourceRef {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+fn to_hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes
         .iter()
@@ -153,7 +153,7 @@ fn hex(bytes: &[u8]) -> String {
         })
 }
 
-fn unhex(text: &str) -> Vec<u8> {
+fn from_hex(text: &str) -> Vec<u8> {
     text.as_bytes()
         .chunks(2)
         .map_while(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())

@@ -17,7 +17,7 @@ use crate::run::job::Job;
 use crate::worker::shared::Shared;
 
 /// The process's own clock, in microseconds, never 0.
-fn clock_us() -> u64 {
+fn monotonic_us() -> u64 {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     u64::try_from(START.elapsed().as_micros()).unwrap_or(u64::MAX) + 1
 }
@@ -38,7 +38,7 @@ impl<F: Future + Unpin> Future for TimedPolls<'_, F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        self.job.busy_since.store(clock_us(), Ordering::Relaxed);
+        self.job.busy_since.store(monotonic_us(), Ordering::Relaxed);
         let polled = Pin::new(&mut self.future).poll(cx);
         self.job.busy_since.store(0, Ordering::Relaxed);
         polled
@@ -62,7 +62,7 @@ impl BlockingDetector {
             .spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     std::thread::park_timeout(every);
-                    report_blocking(&shared, limit);
+                    report_blocking_handlers(&shared, limit);
                 }
             })?;
         Ok(Self {
@@ -81,9 +81,9 @@ impl Drop for BlockingDetector {
     }
 }
 
-fn report_blocking(shared: &Shared, limit: Duration) {
+fn report_blocking_handlers(shared: &Shared, limit: Duration) {
     let limit_us = u64::try_from(limit.as_micros()).unwrap_or(u64::MAX);
-    let now = clock_us();
+    let now = monotonic_us();
     let blocks = |job: &Job| {
         let since = job.busy_since.load(Ordering::Relaxed);
         since != 0 && now.saturating_sub(since) >= limit_us
@@ -93,7 +93,7 @@ fn report_blocking(shared: &Shared, limit: Duration) {
         if job.blocked.swap(true, Ordering::Relaxed) {
             continue;
         }
-        Stats::add(&shared.stats.blocked, 1);
+        Stats::add_to_counter(&shared.stats.blocked, 1);
         if let Some(handler) = &job.handler {
             handler.metrics.blocked.fetch_add(1, Ordering::Relaxed);
         }
@@ -108,6 +108,6 @@ fn report_blocking(shared: &Shared, limit: Duration) {
             job.request.topic,
             limit.as_millis()
         );
-        job.alert("handler_blocks", message);
+        job.queue_alert("handler_blocks", message);
     }
 }

@@ -27,7 +27,7 @@ impl<'a> CompletionGuard<'a> {
 
     pub fn complete(mut self, (outcome, traceparent): (JobOutcome, Option<String>)) {
         self.completed = true;
-        complete(self.shared, self.job, outcome, traceparent);
+        complete_job(self.shared, self.job, outcome, traceparent);
     }
 }
 
@@ -36,14 +36,14 @@ impl Drop for CompletionGuard<'_> {
         if !self.completed {
             let error = JobError::failed("the job's task ended without a result");
             let outcome = JobOutcome::Failed(error.with_code("panic"));
-            complete(self.shared, self.job, outcome, None);
+            complete_job(self.shared, self.job, outcome, None);
         }
     }
 }
 
 /// Builds the job's result and queues it. The result is in the outbox before the job leaves
 /// the table, so that an inventory finds it in one of them.
-fn complete(shared: &Shared, job: &Job, outcome: JobOutcome, traceparent: Option<String>) {
+fn complete_job(shared: &Shared, job: &Job, outcome: JobOutcome, traceparent: Option<String>) {
     let counter = match &outcome {
         JobOutcome::Succeeded(_) => &shared.stats.succeeded,
         JobOutcome::Failed(_) => &shared.stats.failed,
@@ -53,13 +53,13 @@ fn complete(shared: &Shared, job: &Job, outcome: JobOutcome, traceparent: Option
     };
     let metrics = job.handler.as_ref().map(|h| &*h.metrics);
     let took = job.started().map(|s| s.at.elapsed()).unwrap_or_default();
-    let metrics = metrics.unwrap_or_else(|| shared.services.metrics.other());
-    metrics.executed(&outcome, took);
+    let metrics = metrics.unwrap_or_else(|| shared.services.metrics.other_topic());
+    metrics.record_execution(&outcome, took);
     log_outcome(job, &outcome, took);
-    let packet = shared.packets.result(job, outcome, clock::wall());
+    let packet = shared.packets.result(job, outcome, clock::wall_clock_now());
     shared.outbox().push(job.dispatch, packet, traceparent);
     shared.unpublished.notify_one();
-    Stats::add(counter, 1);
+    Stats::add_to_counter(counter, 1);
     shared.table.remove(&job.dispatch);
     shared.room.notify_one();
 }

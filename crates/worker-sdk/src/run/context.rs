@@ -16,7 +16,7 @@ use crate::outbound::progress::{Progress, ProgressEvent};
 use crate::run::artifacts::{self, Artifact};
 use crate::run::job::Job;
 use crate::run::payload_store::RETRY_FOR;
-use crate::text::bounded;
+use crate::text::truncate_to_bytes;
 
 const LONGEST_MESSAGE: usize = 1_024;
 /// The largest partial result.
@@ -194,10 +194,10 @@ impl JobContext {
     /// that come faster than they can be sent are dropped. It also keeps the job from being
     /// taken for stale.
     pub fn progress(&self, percent: u8, message: impl AsRef<str>) {
-        self.publish(Progress {
+        self.publish_progress(Progress {
             percent: i32::from(percent.min(100)),
-            message: bounded(message.as_ref(), LONGEST_MESSAGE),
-            ..self.job.progress_update()
+            message: truncate_to_bytes(message.as_ref(), LONGEST_MESSAGE),
+            ..self.job.new_progress_update()
         });
     }
 
@@ -236,7 +236,7 @@ impl JobContext {
             extras.partials = extras.partials % PARTIALS + 1;
             extras.partials
         };
-        let key = keys::partial(&self.job.id, number);
+        let key = keys::partial_result_key(&self.job.id, number);
         let stored = self
             .job
             .services
@@ -245,10 +245,10 @@ impl JobContext {
         stored.await.map_err(|e| {
             JobError::retryable(format!("storing a partial result: {e}")).with_code("not_stored")
         })?;
-        self.publish(Progress {
+        self.publish_progress(Progress {
             percent: i32::from(percent.min(100)),
-            result_ptr: keys::pointer(&key),
-            ..self.job.progress_update()
+            result_ptr: keys::to_pointer(&key),
+            ..self.job.new_progress_update()
         });
         Ok(())
     }
@@ -263,15 +263,15 @@ impl JobContext {
         media_type: &str,
         content: impl Into<Bytes>,
     ) -> Result<Artifact, JobError> {
-        artifacts::put(&self.job, name, media_type, content.into()).await
+        artifacts::store_artifact(&self.job, name, media_type, content.into()).await
     }
 
     /// Reads what another job left behind, and makes sure that it is unchanged.
     pub async fn fetch(&self, artifact: &Artifact) -> Result<Bytes, JobError> {
-        artifacts::fetch(&self.job, artifact).await
+        artifacts::fetch_artifact(&self.job, artifact).await
     }
 
-    fn publish(&self, update: Progress) {
+    fn publish_progress(&self, update: Progress) {
         // It is sent with RUNNING, so the start needs no message of its own.
         if self
             .job

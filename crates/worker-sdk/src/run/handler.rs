@@ -60,7 +60,7 @@ impl std::fmt::Debug for RegisteredHandler {
 /// By topic, in order, so that handshakes always list them in the same order.
 pub(crate) type Handlers = BTreeMap<String, Arc<RegisteredHandler>>;
 
-pub(crate) fn erase<F, Fut, In, Out>(function: F) -> Handler
+pub(crate) fn erase_handler_types<F, Fut, In, Out>(function: F) -> Handler
 where
     F: Fn(JobContext, In) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<Out, JobError>> + Send + 'static,
@@ -87,7 +87,11 @@ where
 }
 
 /// Runs a handler; a panic is a failure like any other.
-pub(crate) async fn call(handler: &Handler, ctx: JobContext, input: Bytes) -> HandlerResult {
+pub(crate) async fn call_handler(
+    handler: &Handler,
+    ctx: JobContext,
+    input: Bytes,
+) -> HandlerResult {
     match AssertUnwindSafe(handler(ctx, input)).catch_unwind().await {
         Ok(result) => result,
         Err(panic) => Err(JobError::failed(format!(

@@ -22,7 +22,7 @@ use crate::outbound::progress::{Alert, Progress, ProgressEvent};
 use crate::run::artifacts::Artifact;
 use crate::run::handler::RegisteredHandler;
 use crate::run::services::JobServices;
-use crate::text::bounded;
+use crate::text::truncate_to_bytes;
 use crate::worker::clock;
 
 /// The longest description of a constraint violation, in bytes.
@@ -109,7 +109,7 @@ impl Job {
     pub fn new(parts: JobParts) -> Self {
         let of_handler = parts.handler.as_ref().and_then(|h| h.timeout);
         Self {
-            time_limit: time_limit(&parts.detail, of_handler),
+            time_limit: shortest_time_limit(&parts.detail, of_handler),
             id: parts.id,
             dispatch: parts.dispatch,
             request: parts.request,
@@ -132,7 +132,7 @@ impl Job {
     pub fn start(&self) -> Started {
         *self.started.get_or_init(|| Started {
             at: Instant::now(),
-            us: clock::wall().0,
+            us: clock::wall_clock_now().0,
         })
     }
 
@@ -141,7 +141,7 @@ impl Job {
     }
 
     /// True once, when it has run for so long that its start is worth a message.
-    pub fn start_is_due(&self, now: Instant, after: Duration) -> bool {
+    pub fn take_due_start_report(&self, now: Instant, after: Duration) -> bool {
         self.started()
             .is_some_and(|s| now.duration_since(s.at) >= after)
             && !self.reported.swap(true, Ordering::Relaxed)
@@ -183,7 +183,7 @@ impl Job {
         {
             return Some(format!("not done after {} ms", limit.as_millis()));
         }
-        let over = self.deadline_at().is_some_and(|at| steady >= at);
+        let over = self.deadline_timestamp().is_some_and(|at| steady >= at);
         over.then(|| "its deadline has passed".to_owned())
     }
 
@@ -200,25 +200,29 @@ impl Job {
     }
 
     /// Records that the handler kept to a constraint. A refusal before stands.
-    pub fn enforced(&self, constraint: &'static str) {
+    pub fn record_enforced(&self, constraint: &'static str) {
         let mut extras = self.extras();
         extras.uses.entry(constraint).or_insert(Use::Enforced);
     }
 
     /// Records, logs, counts and alerts that the handler wanted what a constraint does not
     /// allow; the handler gets the error to return.
-    pub fn refuse(&self, constraint: &'static str, message: String) -> JobError {
-        let message = bounded(&message, LONGEST_DETAIL);
+    pub fn report_constraint_violation(
+        &self,
+        constraint: &'static str,
+        message: String,
+    ) -> JobError {
+        let message = truncate_to_bytes(&message, LONGEST_DETAIL);
         tracing::warn!(job_id = %self.id, constraint, message, "constraint violated");
         let refused = Use::Refused(message.clone());
         self.extras().uses.insert(constraint, refused);
-        self.services.metrics.refused(constraint);
-        self.alert("constraint_violated", format!("{constraint}: {message}"));
+        self.services.metrics.count_constraint_violation(constraint);
+        self.queue_alert("constraint_violated", format!("{constraint}: {message}"));
         JobError::fatal("constraint_violated", message)
     }
 
     /// Queues an alert. Best effort: when the queue is full, only the log has it.
-    pub fn alert(&self, code: &'static str, message: String) {
+    pub fn queue_alert(&self, code: &'static str, message: String) {
         let alert = Alert {
             code,
             job_id: self.request.job_id.clone(),
@@ -237,7 +241,7 @@ impl Job {
     }
 
     /// A progress update of this job, to be filled in.
-    pub fn progress_update(&self) -> Progress {
+    pub fn new_progress_update(&self) -> Progress {
         Progress {
             job_id: self.request.job_id.clone(),
             trace_id: self.trace_id.clone(),
@@ -255,24 +259,26 @@ impl Job {
             let ran = self.started().map(|s| s.at.elapsed()).unwrap_or_default();
             limit.saturating_sub(ran)
         });
-        let of_deadline = self.deadline_at().map(|at| at.since(clock::steady()));
+        let of_deadline = self
+            .deadline_timestamp()
+            .map(|at| at.since(clock::steady_clock_now()));
         of_limit.into_iter().chain(of_deadline).min()
     }
 
     /// By the wall clock, for the handler.
     pub fn deadline(&self) -> Option<SystemTime> {
-        let left = self.deadline_at()?.since(clock::steady());
+        let left = self.deadline_timestamp()?.since(clock::steady_clock_now());
         SystemTime::now().checked_add(left)
     }
 
-    fn deadline_at(&self) -> Option<Timestamp> {
+    fn deadline_timestamp(&self) -> Option<Timestamp> {
         let ms = self.detail.deadline_ms;
         (ms > 0).then(|| Timestamp::from_millis(ms))
     }
 }
 
 /// The shortest of the job's own limit, the one the policy imposed and the handler's.
-fn time_limit(detail: &own::Dispatch, of_handler: Option<Duration>) -> Option<Duration> {
+fn shortest_time_limit(detail: &own::Dispatch, of_handler: Option<Duration>) -> Option<Duration> {
     let imposed = detail
         .constraints
         .as_ref()
@@ -320,10 +326,10 @@ mod tests {
             ..Default::default()
         });
         let late = Instant::now() + GRACE;
-        job.check_limits(late, clock::wall(), GRACE);
+        job.check_limits(late, clock::wall_clock_now(), GRACE);
         assert_eq!(job.stop_cause(), None, "it has not even started");
         job.start();
-        job.check_limits(late, clock::wall(), GRACE);
+        job.check_limits(late, clock::wall_clock_now(), GRACE);
         assert_eq!(
             job.stop_cause(),
             Some(StopCause::TimedOut("not done after 50 ms".to_owned()))
@@ -338,7 +344,7 @@ mod tests {
             ..Default::default()
         });
         job.stop(StopCause::Cancelled("no".to_owned()), Instant::now(), GRACE);
-        job.check_limits(Instant::now(), clock::wall(), GRACE);
+        job.check_limits(Instant::now(), clock::wall_clock_now(), GRACE);
         assert_eq!(
             job.stop_cause(),
             Some(StopCause::Cancelled("no".to_owned()))
@@ -350,14 +356,14 @@ mod tests {
         let job = job(own::Dispatch::default());
         let start = Instant::now();
         job.stop(StopCause::Shutdown, start, GRACE);
-        job.check_limits(start, clock::wall(), GRACE);
+        job.check_limits(start, clock::wall_clock_now(), GRACE);
         let killed = || async {
             tokio::time::timeout(Duration::from_millis(1), job.kill.notified())
                 .await
                 .is_ok()
         };
         assert!(!killed().await);
-        job.check_limits(start + GRACE, clock::wall(), GRACE);
+        job.check_limits(start + GRACE, clock::wall_clock_now(), GRACE);
         assert!(killed().await);
     }
 
@@ -365,9 +371,9 @@ mod tests {
     fn the_start_is_reported_once() {
         let job = job(own::Dispatch::default());
         let after = Duration::from_millis(10);
-        assert!(!job.start_is_due(Instant::now() + after, after));
+        assert!(!job.take_due_start_report(Instant::now() + after, after));
         job.start();
-        assert!(job.start_is_due(Instant::now() + after, after));
-        assert!(!job.start_is_due(Instant::now() + after, after));
+        assert!(job.take_due_start_report(Instant::now() + after, after));
+        assert!(!job.take_due_start_report(Instant::now() + after, after));
     }
 }

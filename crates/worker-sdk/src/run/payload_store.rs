@@ -40,7 +40,7 @@ impl PayloadStore {
     /// Connects ahead of the first use.
     pub async fn connect(&self) -> Result<(), GuardError> {
         match self {
-            Self::Redis { config, guard } => connected(config, guard).await.map(|_| ()),
+            Self::Redis { config, guard } => get_or_connect_guard(config, guard).await.map(|_| ()),
             Self::Memory(_) => Ok(()),
         }
     }
@@ -48,8 +48,8 @@ impl PayloadStore {
     pub async fn get(&self, key: &str) -> Result<Option<Bytes>, GuardError> {
         match self {
             Self::Redis { config, guard } => {
-                with_retries(RETRY_FOR, || async {
-                    connected(config, guard).await?.get(key).await
+                retry_redis_operation(RETRY_FOR, || async {
+                    get_or_connect_guard(config, guard).await?.get(key).await
                 })
                 .await
             }
@@ -66,8 +66,8 @@ impl PayloadStore {
     ) -> Result<(), GuardError> {
         match self {
             Self::Redis { config, guard } => {
-                with_retries(retry_for, || async {
-                    let guard = connected(config, guard).await?;
+                retry_redis_operation(retry_for, || async {
+                    let guard = get_or_connect_guard(config, guard).await?;
                     guard.set(key, value.clone(), ttl).await
                 })
                 .await
@@ -80,7 +80,7 @@ impl PayloadStore {
     }
 }
 
-async fn connected<'a>(
+async fn get_or_connect_guard<'a>(
     config: &GuardConfig,
     guard: &'a OnceCell<Guard>,
 ) -> Result<&'a Guard, GuardError> {
@@ -88,13 +88,16 @@ async fn connected<'a>(
 }
 
 /// Retries while that may help, for a bounded time.
-async fn with_retries<T, F, Fut>(retry_for: Duration, operation: F) -> Result<T, GuardError>
+async fn retry_redis_operation<T, F, Fut>(
+    retry_for: Duration,
+    operation: F,
+) -> Result<T, GuardError>
 where
     F: Fn() -> Fut,
     Fut: Future<Output = Result<T, GuardError>>,
 {
     let give_up = Instant::now() + retry_for;
-    let mut backoff = Backoff::millis(50, 2_000);
+    let mut backoff = Backoff::from_millis(50, 2_000);
     loop {
         match operation().await {
             Err(error) if error.is_retryable() && Instant::now() + backoff.peek() < give_up => {

@@ -33,7 +33,7 @@ pub(super) async fn load_input(
     if pointer.is_empty() {
         return Ok(NO_INPUT);
     }
-    let own = keys::context(&job.id);
+    let own = keys::context_key(&job.id);
     if keys::parse_pointer(pointer) != Some(own.as_str()) {
         let message = format!("{pointer} is not where the input of this job is");
         return Err(JobError::fatal("invalid_pointer", message));
@@ -61,7 +61,7 @@ fn verify_input(job: &Job, content: Bytes) -> Result<Bytes, JobError> {
         content.len()
     );
     tracing::error!(job_id = %job.id, dispatch_id = %job.dispatch, message, "staged input does not match the dispatch");
-    job.alert(INPUT_MISMATCH, message.clone());
+    job.queue_alert(INPUT_MISMATCH, message.clone());
     // Every dispatch stages the input anew.
     Err(JobError::retryable(message).with_code(INPUT_MISMATCH))
 }
@@ -76,9 +76,9 @@ pub(super) async fn stage_output(shared: &Shared, job: &Job, content: Bytes) -> 
         let message = format!("the output has {size} bytes; at most {LARGEST_OUTPUT} are allowed");
         return JobOutcome::Failed(JobError::fatal("output_too_large", message));
     }
-    let fits = size <= shared.largest_inline();
+    let fits = size <= shared.max_inline_output();
     let retry_for = if fits { Duration::ZERO } else { RETRY_FOR };
-    let key = keys::run_result(&job.id, &job.dispatch.to_string());
+    let key = keys::run_result_key(&job.id, &job.dispatch.to_string());
     let sha256 = Bytes::copy_from_slice(&Sha256::digest(&content));
     let stored = shared
         .services
@@ -87,7 +87,7 @@ pub(super) async fn stage_output(shared: &Shared, job: &Job, content: Bytes) -> 
         .await;
     JobOutcome::Succeeded(match stored {
         Ok(()) => Output::Pointer(StagedOutput {
-            pointer: keys::pointer(&key),
+            pointer: keys::to_pointer(&key),
             sha256,
             size: size as u64,
         }),

@@ -25,7 +25,7 @@ pub(crate) async fn run_job(shared: Arc<Shared>, job: Arc<Job>, payload: Option<
     let guard = CompletionGuard::new(&shared, &job);
     let outcome = match acquire_slots(&shared, &job).await {
         Err(outcome) => (outcome, None),
-        Ok(_slots) => start(&shared, &job, payload).await,
+        Ok(_slots) => start_job(&shared, &job, payload).await,
     };
     guard.complete(outcome);
 }
@@ -40,7 +40,7 @@ async fn acquire_slots<'a>(
         return Err(JobOutcome::NotStarted);
     }
     if job.cancel.is_cancelled() {
-        return Err(stopped_before_start(job));
+        return Err(outcome_before_start(job));
     }
     let own = match job.handler.as_ref().and_then(|h| h.slots.as_ref()) {
         Some(slots) => Some(acquire_slot(slots, shared, job).await?),
@@ -60,13 +60,13 @@ async fn acquire_slot<'a>(
     tokio::select! {
         biased;
         () = shared.draining.cancelled() => Err(JobOutcome::NotStarted),
-        () = job.cancel.cancelled() => Err(stopped_before_start(job)),
+        () = job.cancel.cancelled() => Err(outcome_before_start(job)),
         slot = slots.acquire() => slot.map_err(|_| JobOutcome::NotStarted),
     }
 }
 
 /// How a job ends that was stopped before it had begun.
-fn stopped_before_start(job: &Job) -> JobOutcome {
+fn outcome_before_start(job: &Job) -> JobOutcome {
     match job.stop_cause() {
         Some(StopCause::Cancelled(reason)) => JobOutcome::Cancelled(reason),
         Some(StopCause::TimedOut(message)) => JobOutcome::TimedOut(message),
@@ -74,7 +74,7 @@ fn stopped_before_start(job: &Job) -> JobOutcome {
     }
 }
 
-async fn start(
+async fn start_job(
     shared: &Shared,
     job: &Arc<Job>,
     payload: Option<Bytes>,
@@ -97,19 +97,19 @@ async fn start(
         attempt = job.attempt(),
     );
     if span.is_disabled() {
-        return (execute(shared, job, handler, payload).await, None);
+        return (execute_handler(shared, job, handler, payload).await, None);
     }
     if let Some(parent) = &job.traceparent {
-        trace::follow(&span, parent);
+        trace::set_remote_parent(&span, parent);
     }
-    let outcome = execute(shared, job, handler, payload)
+    let outcome = execute_handler(shared, job, handler, payload)
         .instrument(span.clone())
         .await;
-    let traceparent = trace::current(&span);
+    let traceparent = trace::traceparent_of_span(&span);
     (outcome, traceparent)
 }
 
-async fn execute(
+async fn execute_handler(
     shared: &Shared,
     job: &Arc<Job>,
     handler: &Handler,
@@ -120,7 +120,7 @@ async fn execute(
         if job.cancel.is_cancelled() {
             return Err(JobError::failed("the job was stopped before it began"));
         }
-        handler::call(handler, JobContext::new(Arc::clone(job)), input).await
+        handler::call_handler(handler, JobContext::new(Arc::clone(job)), input).await
     };
     let work = std::pin::pin!(work);
     let result = tokio::select! {
@@ -128,7 +128,7 @@ async fn execute(
         result = TimedPolls::new(job, work) => Some(result),
         () = job.kill.notified() => None,
     };
-    match outcome_of(result, job.stop_cause()) {
+    match resolve_handler_outcome(result, job.stop_cause()) {
         Ok(content) => stage_output(shared, job, content).await,
         Err(outcome) => outcome,
     }
@@ -136,7 +136,7 @@ async fn execute(
 
 /// The output, or how the job ended without, given that the handler may have been asked to
 /// stop. `None` is a handler that was killed.
-fn outcome_of(
+fn resolve_handler_outcome(
     result: Option<HandlerResult>,
     cause: Option<StopCause>,
 ) -> Result<Bytes, JobOutcome> {
@@ -146,14 +146,14 @@ fn outcome_of(
         // On shutdown, what was done in time counts.
         (_, Some(Ok(content))) => Ok(content),
         (None, Some(Err(error))) => Err(JobOutcome::Failed(error)),
-        (Some(StopCause::Shutdown), Some(Err(error))) => Err(interrupted(error.message())),
-        (Some(StopCause::Shutdown) | None, None) => {
-            Err(interrupted("the worker stopped before the job was done"))
-        }
+        (Some(StopCause::Shutdown), Some(Err(error))) => Err(interrupted_outcome(error.message())),
+        (Some(StopCause::Shutdown) | None, None) => Err(interrupted_outcome(
+            "the worker stopped before the job was done",
+        )),
     }
 }
 
-fn interrupted(message: &str) -> JobOutcome {
+fn interrupted_outcome(message: &str) -> JobOutcome {
     JobOutcome::Failed(JobError::retryable(message).with_code("worker_shutdown"))
 }
 
@@ -175,13 +175,13 @@ mod tests {
         for result in [ok(), err(), None] {
             let cause = Some(StopCause::Cancelled("stop".to_owned()));
             assert!(
-                matches!(outcome_of(result, cause), Err(JobOutcome::Cancelled(r)) if r == "stop")
+                matches!(resolve_handler_outcome(result, cause), Err(JobOutcome::Cancelled(r)) if r == "stop")
             );
         }
         for result in [ok(), err(), None] {
             let cause = Some(StopCause::TimedOut("late".to_owned()));
             assert!(matches!(
-                outcome_of(result, cause),
+                resolve_handler_outcome(result, cause),
                 Err(JobOutcome::TimedOut(_))
             ));
         }
@@ -189,17 +189,18 @@ mod tests {
 
     #[test]
     fn on_shutdown_success_counts_and_all_else_is_retried() {
-        assert!(outcome_of(ok(), Some(StopCause::Shutdown)).is_ok());
+        assert!(resolve_handler_outcome(ok(), Some(StopCause::Shutdown)).is_ok());
         for result in [err(), None] {
-            let Err(JobOutcome::Failed(error)) = outcome_of(result, Some(StopCause::Shutdown))
+            let Err(JobOutcome::Failed(error)) =
+                resolve_handler_outcome(result, Some(StopCause::Shutdown))
             else {
                 panic!("it failed");
             };
             assert_eq!(error.kind(), crate::JobErrorKind::Retryable);
         }
-        assert!(outcome_of(ok(), None).is_ok());
+        assert!(resolve_handler_outcome(ok(), None).is_ok());
         assert!(
-            matches!(outcome_of(err(), None), Err(JobOutcome::Failed(e)) if e.code() == "code")
+            matches!(resolve_handler_outcome(err(), None), Err(JobOutcome::Failed(e)) if e.code() == "code")
         );
     }
 }

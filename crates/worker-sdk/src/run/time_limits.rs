@@ -21,15 +21,15 @@ pub(crate) async fn enforce_time_limits(shared: Arc<Shared>) {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        shared.table.wait_busy().await;
+        shared.table.wait_until_busy().await;
         ticks.tick().await;
-        let (now, wall) = (Instant::now(), clock::wall());
-        let steady = clock::steady();
+        let (now, wall) = (Instant::now(), clock::wall_clock_now());
+        let steady = clock::steady_clock_now();
         for job in shared.table.jobs() {
             job.check_limits(now, steady, grace);
-            if job.start_is_due(now, REPORT_AFTER) {
-                let packet = shared.packets.progress(job.progress_update(), wall);
-                shared.send(subjects::JOB_PROGRESS, packet).await;
+            if job.take_due_start_report(now, REPORT_AFTER) {
+                let packet = shared.packets.progress(job.new_progress_update(), wall);
+                shared.send_packet(subjects::JOB_PROGRESS, packet).await;
             }
         }
     }

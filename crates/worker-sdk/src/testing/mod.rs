@@ -183,13 +183,13 @@ impl TestJob {
         Out: Serialize + 'static,
     {
         let (sender, mut events) = mpsc::channel(EVENT_QUEUE);
-        let (job, outcome) = match self.job(sender) {
+        let (job, outcome) = match self.build_job(sender) {
             Ok(job) => {
                 job.start();
                 let input = Bytes::from(input.to_string());
-                let handler = handler::erase(handler);
+                let handler = handler::erase_handler_types(handler);
                 let context = JobContext::new(Arc::clone(&job));
-                let outcome = handler::call(&handler, context, input).await;
+                let outcome = handler::call_handler(&handler, context, input).await;
                 (Some(job), outcome)
             }
             Err(error) => (None, Err(error)),
@@ -210,17 +210,17 @@ impl TestJob {
                 continue;
             };
             match keys::parse_pointer(&update.result_ptr) {
-                Some(key) => report.partials.push(stored_json(&job, key).await),
+                Some(key) => report.partials.push(read_stored_json(&job, key).await),
                 None => report
                     .progress
                     .push((u8::try_from(update.percent).unwrap_or(100), update.message)),
             }
         }
-        report.inspect(&job).await;
+        report.collect_from_job(&job).await;
         report
     }
 
-    fn job(self, events: mpsc::Sender<ProgressEvent>) -> Result<Arc<Job>, JobError> {
+    fn build_job(self, events: mpsc::Sender<ProgressEvent>) -> Result<Arc<Job>, JobError> {
         let dispatch = Uuid::new_v4();
         let mut request = self.request;
         request.dispatch = Some(cap::DispatchIdentity {
@@ -244,15 +244,15 @@ impl TestJob {
 
     /// The job alone, for tests of its parts.
     #[cfg(test)]
-    pub(crate) fn for_tests(self) -> Arc<Job> {
-        self.job(mpsc::channel(1).0).expect("a job")
+    pub(crate) fn into_job(self) -> Arc<Job> {
+        self.build_job(mpsc::channel(1).0).expect("a job")
     }
 }
 
 impl TestReport {
     /// What is left to see when the handler is done.
-    async fn inspect(&mut self, job: &Job) {
-        for (constraint, used) in constraints::present(job) {
+    async fn collect_from_job(&mut self, job: &Job) {
+        for (constraint, used) in constraints::list_constraints_with_use(job) {
             match used {
                 Some(Use::Enforced) => {}
                 Some(Use::Refused(message)) => self.refused.push((constraint, message)),
@@ -268,7 +268,7 @@ impl TestReport {
     }
 }
 
-async fn stored_json(job: &Job, key: &str) -> Value {
+async fn read_stored_json(job: &Job, key: &str) -> Value {
     let content = job.services.store.get(key).await.ok().flatten();
     let parsed = content.and_then(|json| serde_json::from_slice(&json).ok());
     parsed.unwrap_or(Value::Null)

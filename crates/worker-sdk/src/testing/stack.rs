@@ -102,9 +102,9 @@ impl StackBuilder {
             Redis::start_in(&dir),
             Nats::start_in(&dir)
         )?;
-        let policy = dir.unique("safety", ".yaml");
+        let policy = dir.unique_path("safety", ".yaml");
         std::fs::write(&policy, &self.policy).context("writing the policy")?;
-        let config = dir.folder("config")?;
+        let config = dir.create_folder("config")?;
         for (name, text) in &self.files {
             std::fs::write(config.join(name), text).with_context(|| format!("writing {name}"))?;
         }

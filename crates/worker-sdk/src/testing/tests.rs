@@ -106,7 +106,7 @@ async fn artifacts_have_the_size_the_policy_allows_and_are_checked() {
                 small.sha256.replace_range(..2, "zz");
                 let changed = ctx.fetch(&small).await.expect_err("another digest");
                 assert_eq!(changed.code(), "artifact_changed");
-                small.pointer = keys::pointer(&keys::context(&JobId::new("j")?));
+                small.pointer = keys::to_pointer(&keys::context_key(&JobId::new("j")?));
                 let input = ctx.fetch(&small).await.expect_err("not an artifact");
                 assert_eq!(input.code(), "invalid_pointer");
                 ctx.artifact("b", "text/plain", "567").await?;

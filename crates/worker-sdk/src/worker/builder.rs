@@ -114,7 +114,7 @@ impl Builder {
         }
         match self.handlers.entry(topic) {
             Entry::Vacant(vacant) => {
-                let handler = handler::erase(handler);
+                let handler = handler::erase_handler_types(handler);
                 let registered = RegisteredHandler::new(vacant.key(), handler, &options);
                 vacant.insert(Arc::new(registered));
             }
@@ -344,7 +344,7 @@ impl Builder {
             states: self.states,
             stats: self.stats,
         };
-        lifecycle::run(spec, shutdown).await
+        lifecycle::run_worker(spec, shutdown).await
     }
 }
 

@@ -24,7 +24,7 @@ use crate::intake::gate::Route;
 const WINDOW_MS: i64 = 60_000;
 
 /// The wall clock.
-pub(crate) fn wall() -> Timestamp {
+pub(crate) fn wall_clock_now() -> Timestamp {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
@@ -32,9 +32,9 @@ pub(crate) fn wall() -> Timestamp {
 }
 
 /// The time of day when the process began, carried on by a clock that nobody sets.
-pub(crate) fn steady() -> Timestamp {
+pub(crate) fn steady_clock_now() -> Timestamp {
     static START: OnceLock<(Timestamp, Instant)> = OnceLock::new();
-    let (time, at) = START.get_or_init(|| (wall(), Instant::now()));
+    let (time, at) = START.get_or_init(|| (wall_clock_now(), Instant::now()));
     *time + at.elapsed()
 }
 
@@ -53,7 +53,7 @@ struct Window {
 }
 
 impl Window {
-    fn least(&self) -> Option<i64> {
+    fn min_offset(&self) -> Option<i64> {
         let current = self.current.map(|(_, least)| least);
         current.into_iter().chain(self.before).min()
     }
@@ -61,7 +61,7 @@ impl Window {
 
 impl ClockOffsets {
     /// Notes when a packet that came directly was sent: just now.
-    pub fn observe(&self, ledger: &str, epoch: u64, sent_ms: i64, now_ms: i64) {
+    pub fn observe_sent_time(&self, ledger: &str, epoch: u64, sent_ms: i64, now_ms: i64) {
         let offset = now_ms.saturating_sub(sent_ms);
         let mut window = lock(&self.0);
         if window.term.1 != epoch || window.term.0 != ledger {
@@ -83,16 +83,22 @@ impl ClockOffsets {
     }
 
     /// Converts the times of a dispatch into times of our own clock.
-    pub fn localize(&self, detail: &mut own::Dispatch, ledger: &str, route: Route, now_ms: i64) {
+    pub fn localize_dispatch_times(
+        &self,
+        detail: &mut own::Dispatch,
+        ledger: &str,
+        route: Route,
+        now_ms: i64,
+    ) {
         if detail.sent_at_ms == 0 {
             return;
         }
         let sent = detail.sent_at_ms;
         match route {
-            Route::Direct => self.observe(ledger, detail.epoch, sent, now_ms),
+            Route::Direct => self.observe_sent_time(ledger, detail.epoch, sent, now_ms),
             Route::Stream => {}
         }
-        let least = lock(&self.0).least();
+        let least = lock(&self.0).min_offset();
         let Some(least) = least else { return };
         let age = now_ms.saturating_sub(sent).saturating_sub(least).max(0);
         let sent_here = now_ms - age;
@@ -123,7 +129,7 @@ mod tests {
     }
 
     fn times(offsets: &ClockOffsets, mut d: own::Dispatch, route: Route, now: i64) -> (i64, i64) {
-        offsets.localize(&mut d, "", route, now);
+        offsets.localize_dispatch_times(&mut d, "", route, now);
         (d.accept_by_ms - now, d.deadline_ms - now)
     }
 
@@ -132,7 +138,7 @@ mod tests {
         const NOW: i64 = 1_000_000_000;
         for skew in [-3_600_000, -10_000, -1, 0, 1, 10_000, 3_600_000] {
             let offsets = ClockOffsets::default();
-            offsets.observe("", 1, NOW - skew, NOW + 2);
+            offsets.observe_sent_time("", 1, NOW - skew, NOW + 2);
             let at = |ms: i64| NOW - skew + ms;
             let fresh = dispatch(1, at(100));
             let left = times(&offsets, fresh.clone(), Route::Stream, NOW + 102);
@@ -157,7 +163,7 @@ mod tests {
         let left = times(&offsets, dispatch(1, 5_000), Route::Stream, 9_000);
         assert_eq!(left, (6_000, 56_000));
         // And an older scheduler's are all there is.
-        offsets.observe("", 1, 0, 9_000);
+        offsets.observe_sent_time("", 1, 0, 9_000);
         let mut old = dispatch(1, 5_000);
         (old.sent_at_ms, old.accept_within_ms, old.deadline_in_ms) = (0, 0, 0);
         assert_eq!(times(&offsets, old, Route::Stream, 9_000), (6_000, 56_000));
@@ -166,14 +172,14 @@ mod tests {
     #[test]
     fn another_leader_s_clock_is_learned_anew_and_drift_is_followed() {
         let offsets = ClockOffsets::default();
-        offsets.observe("", 1, 100_000, 100_000);
+        offsets.observe_sent_time("", 1, 100_000, 100_000);
         // The next leader's database is ten minutes behind.
-        offsets.observe("", 2, 100_000 - 600_000, 100_000);
+        offsets.observe_sent_time("", 2, 100_000 - 600_000, 100_000);
         let d = dispatch(2, 101_000 - 600_000);
         assert_eq!(times(&offsets, d, Route::Stream, 101_000).0, 10_000);
         // Its clock runs slow: after two windows the old difference is forgotten.
         for (now, lag) in [(170_000, 600_500), (240_000, 601_000), (310_000, 601_500)] {
-            offsets.observe("", 2, now - lag, now);
+            offsets.observe_sent_time("", 2, now - lag, now);
         }
         let d = dispatch(2, 310_000 - 601_500);
         assert_eq!(times(&offsets, d, Route::Stream, 310_000).0, 9_500);
@@ -181,7 +187,7 @@ mod tests {
 
     #[test]
     fn the_own_clock_only_goes_forward() {
-        let before = steady();
-        assert!(steady() >= before);
+        let before = steady_clock_now();
+        assert!(steady_clock_now() >= before);
     }
 }

@@ -112,7 +112,7 @@ impl Settings {
     ) -> Result<Self, WorkerError> {
         let mut problems = std::mem::take(&mut draft.problems);
         if draft.use_environment {
-            environment::apply(&mut draft, environment, &mut problems);
+            environment::apply_environment(&mut draft, environment, &mut problems);
         }
         let keys = Keys::read(
             draft.private_key.as_ref(),
@@ -123,7 +123,7 @@ impl Settings {
         let pool = PoolName::new(&draft.pool).map_err(|e| problems.push(e.to_string()));
         let id = match &draft.id {
             Some(id) => WorkerId::new(id),
-            None => WorkerId::new(identity::own_id(&draft.name)),
+            None => WorkerId::new(identity::generate_worker_id(&draft.name)),
         };
         let id = id.map_err(|e| problems.push(e.to_string()));
         if let Ok(id) = &id

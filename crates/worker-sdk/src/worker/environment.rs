@@ -12,15 +12,15 @@ use crate::worker::config::Draft;
 use crate::worker::signing::KeySource;
 
 /// Applies the environment to a draft.
-pub(crate) fn apply(
+pub(crate) fn apply_environment(
     draft: &mut Draft,
     environment: impl Fn(&str) -> Option<String>,
     problems: &mut Vec<String>,
 ) {
     let given = |name: &str| environment(name).filter(|value| !value.is_empty());
-    identity(draft, &given, problems);
-    nats(draft, &given);
-    redis(draft, &given);
+    apply_identity_vars(draft, &given, problems);
+    apply_nats_vars(draft, &given);
+    apply_redis_vars(draft, &given);
     if let Some(listen) = given("AIRLOCK_WORKER__METRICS_LISTEN") {
         draft.metrics_listen = Some(listen);
     }
@@ -40,7 +40,7 @@ pub(crate) fn apply(
     }
 }
 
-fn identity(
+fn apply_identity_vars(
     draft: &mut Draft,
     given: &impl Fn(&str) -> Option<String>,
     problems: &mut Vec<String>,
@@ -85,7 +85,7 @@ fn identity(
     }
 }
 
-fn redis(draft: &mut Draft, given: &impl Fn(&str) -> Option<String>) {
+fn apply_redis_vars(draft: &mut Draft, given: &impl Fn(&str) -> Option<String>) {
     let redis = &mut draft.redis;
     if let Some(url) = given("REDIS_URL").or_else(|| given("AIRLOCK_REDIS__URL")) {
         redis.url = SecretUrl::new(url);
@@ -99,7 +99,7 @@ fn redis(draft: &mut Draft, given: &impl Fn(&str) -> Option<String>) {
     redis.tls_key = path("AIRLOCK_REDIS__TLS_KEY").or(redis.tls_key.take());
 }
 
-fn nats(draft: &mut Draft, given: &impl Fn(&str) -> Option<String>) {
+fn apply_nats_vars(draft: &mut Draft, given: &impl Fn(&str) -> Option<String>) {
     let bus = &mut draft.bus;
     if let Some(url) = given("NATS_URL").or_else(|| given("AIRLOCK_NATS__URL")) {
         bus.url = SecretUrl::new(url);

@@ -10,11 +10,11 @@ const RANDOM: usize = 4;
 const LETTERS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
 /// An id for one process of this name: where it runs, and something random.
-pub(crate) fn own_id(name: &str) -> String {
-    of_parts(name, &host_name(), Uuid::new_v4())
+pub(crate) fn generate_worker_id(name: &str) -> String {
+    format_worker_id(name, &host_name(), Uuid::new_v4())
 }
 
-fn of_parts(name: &str, host: &str, random: Uuid) -> String {
+fn format_worker_id(name: &str, host: &str, random: Uuid) -> String {
     let host: String = host
         .trim()
         .chars()
@@ -53,16 +53,20 @@ mod tests {
 
     #[test]
     fn an_id_is_name_host_and_something_random() {
-        let id = of_parts("resizer", "web-1.example.org\n", Uuid::from_u128(0));
+        let id = format_worker_id("resizer", "web-1.example.org\n", Uuid::from_u128(0));
         assert_eq!(id, "resizer-web-1-example-org-0000");
-        assert_eq!(of_parts("r", "..", Uuid::from_u128(35)), "r-host-z000");
-        let long = of_parts("r", &"h".repeat(300), Uuid::nil());
+        assert_eq!(
+            format_worker_id("r", "..", Uuid::from_u128(35)),
+            "r-host-z000"
+        );
+        let long = format_worker_id("r", &"h".repeat(300), Uuid::nil());
         assert!(long.len() < 50, "{long}");
     }
 
     #[test]
     fn every_process_has_another_one_that_the_bus_can_address() {
-        let ids: std::collections::BTreeSet<String> = (0..100).map(|_| own_id("resizer")).collect();
+        let ids: std::collections::BTreeSet<String> =
+            (0..100).map(|_| generate_worker_id("resizer")).collect();
         assert!(ids.len() > 95, "{ids:?}");
         for id in ids {
             assert!(id.starts_with("resizer-"));

@@ -36,12 +36,15 @@ const LAST_RECEIPTS: Duration = Duration::from_secs(2);
 const LAST_CALL: Duration = Duration::from_secs(1);
 
 /// Runs a worker until `shutdown` is cancelled, then drains it.
-pub(crate) async fn run(spec: WorkerSpec, shutdown: CancellationToken) -> Result<(), WorkerError> {
+pub(crate) async fn run_worker(
+    spec: WorkerSpec,
+    shutdown: CancellationToken,
+) -> Result<(), WorkerError> {
     let settings = &spec.settings;
     let incarnation = Incarnation::new(Uuid::new_v4().to_string())
         .map_err(|e| WorkerError::Config(e.to_string()))?;
     let listener = match &settings.metrics_listen {
-        Some(address) => Some(listen(address).await?),
+        Some(address) => Some(bind_metrics_listener(address).await?),
         None => None,
     };
     let bus = Bus::connect(&settings.bus, settings.id.as_str()).await?;
@@ -72,11 +75,11 @@ pub(crate) async fn run(spec: WorkerSpec, shutdown: CancellationToken) -> Result
     if let Some(error) = &broken {
         tracing::error!(%error, "worker stopping after an error");
     }
-    drain(&shared).await;
+    drain_worker(&shared).await;
     broken.map_or(Ok(()), Err)
 }
 
-async fn listen(address: &str) -> Result<TcpListener, WorkerError> {
+async fn bind_metrics_listener(address: &str) -> Result<TcpListener, WorkerError> {
     TcpListener::bind(address)
         .await
         .map_err(|source| WorkerError::Listen {
@@ -136,18 +139,25 @@ fn spawn_tasks(
     spawn("heartbeat", Box::pin(outbound::send_heartbeats(own())));
     spawn("time limits", Box::pin(run::enforce_time_limits(own())));
     spawn("publisher", Box::pin(outbound::publish_results(own())));
-    let events = progress::send_events(own(), inputs.events);
+    let events = progress::publish_progress_and_alerts(own(), inputs.events);
     spawn("progress", Box::pin(events));
-    let control = intake::handle_control(own(), inputs.control);
+    let control = intake::receive_control_messages(own(), inputs.control);
     spawn("control", Box::pin(control));
-    let cancels = intake::handle_cancels(own(), inputs.cancels);
+    let cancels = intake::receive_cancels(own(), inputs.cancels);
     spawn("cancels", Box::pin(cancels));
-    spawn("handshakes", Box::pin(handshake::send_requested(own())));
-    let reconnects = handshake::on_reconnect(own(), inputs.connected, inputs.stream_lost);
+    spawn(
+        "handshakes",
+        Box::pin(handshake::send_requested_handshakes(own())),
+    );
+    let reconnects =
+        handshake::reregister_on_reconnect(own(), inputs.connected, inputs.stream_lost);
     spawn("reconnect watch", Box::pin(reconnects));
-    spawn("connection to Redis", Box::pin(connect_store(own())));
+    spawn(
+        "connection to Redis",
+        Box::pin(connect_payload_store(own())),
+    );
     if let Some(listener) = listener {
-        spawn("metrics", Box::pin(server::serve(own(), listener)));
+        spawn("metrics", Box::pin(server::serve_metrics(own(), listener)));
     }
     let deliveries = intake::receive_deliveries(own(), inputs.consumer);
     tasks.spawn(async move { deliveries.await.into() });
@@ -157,7 +167,7 @@ fn spawn_tasks(
 type Task = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Connects to Redis ahead of the first job that needs it.
-async fn connect_store(shared: Arc<Shared>) {
+async fn connect_payload_store(shared: Arc<Shared>) {
     if let Err(error) = shared.services.store.connect().await {
         tracing::warn!(%error, "Redis unavailable; jobs whose payloads are in Redis will fail");
     }
@@ -166,7 +176,7 @@ async fn connect_store(shared: Arc<Shared>) {
 
 /// Begins nothing new, lets running jobs end, hands the rest back. A dispatch that still
 /// arrives is handed back at once, so that it need not wait for its accept-by.
-async fn drain(shared: &Shared) {
+async fn drain_worker(shared: &Shared) {
     let grace = shared.settings.shutdown_grace;
     let receipts = LAST_RECEIPTS.min(grace / 4);
     let for_jobs = grace.saturating_sub(receipts);
@@ -176,16 +186,22 @@ async fn drain(shared: &Shared) {
     shared.heartbeat_now.notify_one();
 
     let undisturbed = for_jobs.saturating_sub(last_call);
-    let idle = timeout(undisturbed, shared.table.wait_idle()).await;
+    let idle = timeout(undisturbed, shared.table.wait_until_idle()).await;
     if idle.is_err() {
-        stop_all(shared, last_call);
+        stop_all_jobs(shared, last_call);
         let bound = last_call + Duration::from_millis(200);
-        if timeout(bound, shared.table.wait_idle()).await.is_err() {
+        if timeout(bound, shared.table.wait_until_idle())
+            .await
+            .is_err()
+        {
             let jobs = shared.table.len();
             tracing::warn!(jobs, "handlers did not stop in time, abandoning them");
         }
     }
-    if timeout(receipts, all_receipted(shared)).await.is_err() {
+    if timeout(receipts, wait_for_all_receipts(shared))
+        .await
+        .is_err()
+    {
         let unconfirmed = shared.outbox().len();
         tracing::warn!(unconfirmed, "stopping with unconfirmed results");
     }
@@ -196,14 +212,14 @@ async fn drain(shared: &Shared) {
     tracing::info!(stats = ?shared.stats.snapshot(), "worker stopped");
 }
 
-fn stop_all(shared: &Shared, grace: Duration) {
+fn stop_all_jobs(shared: &Shared, grace: Duration) {
     let now = Instant::now();
     for job in shared.table.jobs() {
         job.stop(StopCause::Shutdown, now, grace);
     }
 }
 
-async fn all_receipted(shared: &Shared) {
+async fn wait_for_all_receipts(shared: &Shared) {
     while !shared.outbox().is_empty() {
         shared.receipted.notified().await;
     }

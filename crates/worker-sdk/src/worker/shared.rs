@@ -116,25 +116,25 @@ impl Shared {
 
     /// Whether another batch of dispatches may be fetched. The scheduler never sends more
     /// than `max_parallel`; should it, some of it may queue here.
-    pub fn has_room(&self) -> bool {
+    pub fn has_room_for_dispatches(&self) -> bool {
         self.table.len() < self.settings.max_parallel + BACKLOG && !self.outbox().is_full()
     }
 
     /// The largest output that is sent in the packet.
     pub fn inline_limit(&self) -> usize {
-        self.settings.inline_limit.min(self.largest_inline())
+        self.settings.inline_limit.min(self.max_inline_output())
     }
 
     /// The largest output that fits into a packet.
-    pub fn largest_inline(&self) -> usize {
+    pub fn max_inline_output(&self) -> usize {
         self.bus.max_payload().saturating_sub(PACKET_MARGIN)
     }
 
     /// Queues everything without a receipt to be published again.
-    pub fn repeat_results(&self) {
-        let count = self.outbox().repeat_all();
+    pub fn republish_results(&self) {
+        let count = self.outbox().republish_all();
         if count > 0 {
-            Stats::add(&self.stats.results_repeated, count);
+            Stats::add_to_counter(&self.stats.results_repeated, count);
             self.unpublished.notify_one();
         }
     }
@@ -152,7 +152,7 @@ impl Shared {
     }
 
     /// The phase that a handshake announces while the worker runs.
-    pub fn phase(&self) -> Phase {
+    pub fn handshake_phase(&self) -> Phase {
         if self.draining.is_cancelled() {
             Phase::Draining
         } else {
@@ -165,13 +165,13 @@ impl Shared {
         let latest = self.table.latest_epoch();
         let packet = self
             .packets
-            .handshake(&self.settings, phase, latest, clock::wall());
-        self.send(subjects::HANDSHAKE, packet).await;
+            .handshake(&self.settings, phase, latest, clock::wall_clock_now());
+        self.send_packet(subjects::HANDSHAKE, packet).await;
     }
 
     /// Sends over core NATS, which stores nothing: what got lost, the next heartbeat or the
     /// next request of the scheduler makes up for.
-    pub async fn send(&self, subject: &str, packet: Bytes) {
+    pub async fn send_packet(&self, subject: &str, packet: Bytes) {
         if let Err(error) = self.bus.send(subject, packet, None).await {
             tracing::debug!(subject, %error, "packet not sent");
         }

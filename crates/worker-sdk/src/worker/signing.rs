@@ -86,14 +86,14 @@ impl Keys {
     }
 
     /// Whether the scheduler signed a packet; always true without a scheduler's key.
-    pub fn is_trusted(&self, packet: &[u8], what: &str, stats: &Stats) -> bool {
+    pub fn is_signed_by_scheduler(&self, packet: &[u8], what: &str, stats: &Stats) -> bool {
         let Some(key) = &self.scheduler else {
             return true;
         };
         match key.verify(packet) {
             Ok(()) => true,
             Err(error) => {
-                Stats::add(&stats.dropped_signature, 1);
+                Stats::add_to_counter(&stats.dropped_signature, 1);
                 tracing::warn!(%error, what, "message without a valid signature of the scheduler dropped");
                 false
             }
@@ -122,13 +122,13 @@ mod tests {
         let keys = Keys::default();
         let stats = Stats::default();
         assert_eq!(keys.sign(Bytes::from_static(b"x")), "x");
-        assert!(keys.is_trusted(b"x", "dispatch", &stats));
+        assert!(keys.is_signed_by_scheduler(b"x", "dispatch", &stats));
         let (key, _) = SigningKey::generate().expect("a key");
         let keys = Keys {
             own: None,
-            scheduler: Some(key.public()),
+            scheduler: Some(key.verifying_key()),
         };
-        assert!(!keys.is_trusted(b"", "dispatch", &stats));
+        assert!(!keys.is_signed_by_scheduler(b"", "dispatch", &stats));
         assert_eq!(stats.snapshot().dropped_signature, 1);
     }
 }

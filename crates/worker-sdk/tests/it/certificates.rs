@@ -26,7 +26,7 @@ impl Authority {
             .distinguished_name
             .push(rcgen::DnType::CommonName, name);
         let key = KeyPair::generate()?;
-        let folder = dir.folder(name)?;
+        let folder = dir.create_folder(name)?;
         let ca = folder.join("ca.pem");
         std::fs::write(&ca, params.self_signed(&key)?.pem())?;
         let issuer = Issuer::new(params, key);

@@ -73,7 +73,7 @@ impl FakeScheduler {
         let bus = Bus::connect(&config, "fake-scheduler").await?;
         Ok(Self {
             results: bus
-                .take_over(
+                .take_over_consumer(
                     StreamName::Sys,
                     subjects::JOB_RESULT,
                     "fake-results",
@@ -205,7 +205,7 @@ impl FakeScheduler {
                 // it never names another trace.
                 let trace = delivery.traceparent.as_deref();
                 assert!(trace.is_none_or(|t| t == TRACEPARENT), "{trace:?}");
-                match packet::open(delivery.payload.clone())?.1 {
+                match packet::decode(delivery.payload.clone())?.1 {
                     Payload::JobResult(result) => self.ready.push_back(result),
                     other => bail!("not a result: {other:?}"),
                 }
@@ -240,7 +240,7 @@ impl FakeScheduler {
     pub async fn control_at(&self, at_ms: i64, control: own::WorkerControl) -> anyhow::Result<()> {
         let subject = subjects::worker_control(&worker_id()?);
         let payload = Payload::WorkerControl(control);
-        let packet = packet::seal("fake", "trace", Timestamp(at_ms * 1_000), payload);
+        let packet = packet::encode("fake", "trace", Timestamp(at_ms * 1_000), payload);
         Ok(self.bus.send(subject, packet, None).await?)
     }
 
@@ -294,7 +294,7 @@ pub async fn next(subscription: &mut Subscription, what: &str) -> anyhow::Result
         .await
         .with_context(|| format!("waiting for {what}"))?
         .context("the bus is closed")?;
-    Ok(packet::open(incoming.payload)?.1)
+    Ok(packet::decode(incoming.payload)?.1)
 }
 
 fn identity(dispatch: Uuid) -> cap::DispatchIdentity {
@@ -310,7 +310,7 @@ fn worker_id() -> anyhow::Result<WorkerId> {
 }
 
 fn seal(payload: Payload) -> Bytes {
-    packet::seal("fake", "trace", Timestamp(now_ms() * 1_000), payload)
+    packet::encode("fake", "trace", Timestamp(now_ms() * 1_000), payload)
 }
 
 pub fn now_ms() -> i64 {

@@ -121,7 +121,7 @@ async fn cut_off_it_works_on_and_registers_again() -> anyhow::Result<()> {
         .await?;
     let order = fake.send("job.gated", "1").await?;
     fake.progress().await?;
-    proxy.refuse().await;
+    proxy.refuse_connections().await;
     go_on.notify_one();
     eventually(BOUND, "the job to end", || async {
         let done = worker.stats.snapshot().succeeded;

@@ -28,14 +28,14 @@ async fn both_sides_sign_and_nothing_else_is_obeyed() -> anyhow::Result<()> {
     let worker = fake
         .worker(|w| {
             w.sign_with(own_pem)
-                .verify_scheduler(scheduler.public().to_pem())
+                .verify_scheduler(scheduler.verifying_key().to_pem())
                 .on("job.echo", |_: JobContext, n: u32| async move { Ok(n) })
         })
         .await?;
     let heartbeat = tokio::time::timeout(BOUND, heartbeats.recv())
         .await?
         .expect("a heartbeat");
-    own.public().verify(&heartbeat.payload)?;
+    own.verifying_key().verify(&heartbeat.payload)?;
 
     let unsigned = fake.order("job.echo", "1");
     let forged = fake.order("job.echo", "2");

@@ -115,7 +115,7 @@ impl Program {
         order: &Value,
         env: &[(&str, &str)],
     ) -> Result<()> {
-        let file = stack.dir().unique(name, ".json");
+        let file = stack.dir().unique_path(name, ".json");
         std::fs::write(&file, order.to_string()).context("writing the client's order")?;
         let file = file
             .to_str()

@@ -9,10 +9,11 @@ use airlock_model::{
 use sqlx::PgConnection;
 
 use super::{
-    Close, FencedTx, GiveUp, LeaderMove, Move, clean, col, constraints, picked, rule_hash, sorted,
+    Close, FencedTx, GiveUp, LeaderMove, Move, column, constraints_json, jobs_at_positions,
+    replace_nul, rule_hash, sorted_by_job,
 };
-use crate::approvals::hold::mark_used;
-use crate::error::{Doing, LedgerError};
+use crate::approvals::hold::mark_approvals_used;
+use crate::error::{ErrorContext, LedgerError};
 use crate::states;
 use crate::ts::Ts;
 
@@ -46,13 +47,13 @@ FROM :fence unnest($3::text[], $4::int[], $5::uuid[], $6::text[], $7::text[], $8
 WHERE s.job_id = u.job_id AND s.shard = $1 AND s.state IN (:from) AND s.attempt = u.attempt - 1
 RETURNING u.number"#;
 
-fn update(fence: &str) -> String {
-    let from = states::before(&[JobEvent::Assign]);
+fn assign_update_sql(fence: &str) -> String {
+    let from = states::source_states_sql(&[JobEvent::Assign]);
     UPDATE.replace(":fence", fence).replace(":from", &from)
 }
 
 static ASSIGN: LazyLock<String> = LazyLock::new(|| {
-    let update = update("");
+    let update = assign_update_sql("");
     format!("WITH done AS ({update}) SELECT coalesce(array_agg(number), '{{}}') FROM done")
 });
 
@@ -60,7 +61,7 @@ static ASSIGN: LazyLock<String> = LazyLock::new(|| {
 // statement instead of three: the fence is locked by the statement that needs it, and a
 // fence that does not hold answers nothing.
 static ASSIGN_ALONE: LazyLock<String> = LazyLock::new(|| {
-    let update = update("fence,");
+    let update = assign_update_sql("fence,");
     format!(
         "WITH fence AS MATERIALIZED (
              SELECT 1 FROM leadership WHERE shard = $1 AND epoch = $2 FOR SHARE
@@ -80,7 +81,7 @@ const ASSIGN_AFTER: &str = "SELECT pg_temp.assign_after(
 /// Waits and assigns in one round trip instead of two. It must be plpgsql, in which each
 /// statement sees what was committed before it began; one statement would not see what it
 /// waited for.
-pub(crate) fn assign_after_function() -> String {
+pub(crate) fn create_assign_after_sql() -> String {
     let wait = WAIT.replacen("SELECT", "PERFORM", 1).replace("$1", "$16");
     let assign = ASSIGN_ALONE.as_str();
     format!(
@@ -113,12 +114,12 @@ pub(crate) async fn wait_for_submissions(
     submissions: &[i64],
 ) -> Result<(), LedgerError> {
     let wait = sqlx::query(WAIT).bind(submissions).execute(conn).await;
-    wait.map_err(|e| waited(e, "waiting for a submission"))?;
+    wait.map_err(|e| wait_error(e, "waiting for a submission"))?;
     Ok(())
 }
 
 /// An error of a statement that waits.
-fn waited(source: sqlx::Error, doing: &'static str) -> LedgerError {
+fn wait_error(source: sqlx::Error, doing: &'static str) -> LedgerError {
     match &source {
         sqlx::Error::Database(e) if e.code().as_deref() == Some("55P03") => LedgerError::NotOver,
         _ => LedgerError::Database { doing, source },
@@ -126,7 +127,7 @@ fn waited(source: sqlx::Error, doing: &'static str) -> LedgerError {
 }
 
 /// No answer is a fence that did not hold.
-pub(crate) async fn assign(
+pub(crate) async fn assign_jobs(
     tx: &mut FencedTx<'_>,
     mode: Mode<'_>,
     items: &[&Assign],
@@ -136,33 +137,33 @@ pub(crate) async fn assign(
         Mode::Alone => (ASSIGN_ALONE.as_str(), None),
         Mode::After(after) => (ASSIGN_AFTER, Some(after)),
     };
-    let v = sorted(items, |x| &x.job_id);
+    let v = sorted_by_job(items, |x| &x.job_id);
     let query = sqlx::query_scalar(statement)
         .bind(tx.shard())
         .bind(tx.epoch())
-        .bind(col(&v, |x| x.job_id.as_str()))
-        .bind(col(&v, |x| x.attempt.0 as i32))
-        .bind(col(&v, |x| x.dispatch_id.0))
-        .bind(col(&v, |x| x.worker.as_str()))
-        .bind(col(&v, |x| x.incarnation.as_str()))
-        .bind(col(&v, |x| x.verdict.decision.code()))
-        .bind(col(&v, |x| clean(&x.verdict.rule_id)))
-        .bind(col(&v, |x| clean(&x.verdict.snapshot)))
-        .bind(col(&v, |x| clean(&x.verdict.reason)))
-        .bind(col(&v, |x| Ts(x.verdict.decided_at)))
-        .bind(col(&v, |x| Ts(x.at)))
-        .bind(col(&v, |x| rule_hash(&x.verdict)))
-        .bind(col(&v, |x| constraints(&x.verdict)));
+        .bind(column(&v, |x| x.job_id.as_str()))
+        .bind(column(&v, |x| x.attempt.0 as i32))
+        .bind(column(&v, |x| x.dispatch_id.0))
+        .bind(column(&v, |x| x.worker.as_str()))
+        .bind(column(&v, |x| x.incarnation.as_str()))
+        .bind(column(&v, |x| x.verdict.decision.code()))
+        .bind(column(&v, |x| replace_nul(&x.verdict.rule_id)))
+        .bind(column(&v, |x| replace_nul(&x.verdict.snapshot)))
+        .bind(column(&v, |x| replace_nul(&x.verdict.reason)))
+        .bind(column(&v, |x| Ts(x.verdict.decided_at)))
+        .bind(column(&v, |x| Ts(x.at)))
+        .bind(column(&v, |x| rule_hash(&x.verdict)))
+        .bind(column(&v, |x| constraints_json(&x.verdict)));
     let query = match after {
         Some(after) => query.bind(after),
         None => query,
     };
     let done = query.fetch_one(&mut *tx.conn).await;
     let done: Option<Vec<i64>> = match after {
-        Some(_) => done.map_err(|e| waited(e, "assigning jobs"))?,
-        None => done.doing("assigning jobs")?,
+        Some(_) => done.map_err(|e| wait_error(e, "assigning jobs"))?,
+        None => done.context("assigning jobs")?,
     };
-    done.map(|numbers| picked(&numbers, &v, |x| &x.job_id))
+    done.map(|numbers| jobs_at_positions(&numbers, &v, |x| &x.job_id))
         .transpose()
 }
 
@@ -178,12 +179,14 @@ impl LeaderMove for Assign {
     }
 
     fn give_up(&self, why: &GiveUp<'_>) -> Option<Move> {
-        Some(Close::given_up(&self.job_id, why).into())
+        Some(Close::from_give_up(&self.job_id, why).into())
     }
 
     async fn write(tx: &mut FencedTx<'_>, moves: &[&Self]) -> Result<HashSet<JobId>, LedgerError> {
-        let done = assign(tx, Mode::Within, moves).await?.unwrap_or_default();
-        mark_used(tx, moves, &done).await?;
+        let done = assign_jobs(tx, Mode::Within, moves)
+            .await?
+            .unwrap_or_default();
+        mark_approvals_used(tx, moves, &done).await?;
         Ok(done)
     }
 }

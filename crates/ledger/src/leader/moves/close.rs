@@ -7,10 +7,11 @@ use std::sync::LazyLock;
 use airlock_model::{JobEvent, JobId, JobState, Timestamp, Verdict};
 
 use super::{
-    FencedTx, GiveUp, LeaderMove, Move, clean, col, constraints, picked, rule_hash, sorted,
+    FencedTx, GiveUp, LeaderMove, Move, column, constraints_json, jobs_at_positions, replace_nul,
+    rule_hash, sorted_by_job,
 };
 use crate::dlq::dead_letters::NewDeadLetter;
-use crate::error::{Doing, LedgerError};
+use crate::error::{ErrorContext, LedgerError};
 use crate::states;
 use crate::ts::Ts;
 
@@ -27,7 +28,7 @@ pub struct Close {
 }
 
 impl Close {
-    pub(super) fn given_up(job: &JobId, why: &GiveUp<'_>) -> Self {
+    pub(super) fn from_give_up(job: &JobId, why: &GiveUp<'_>) -> Self {
         Self {
             job_id: job.clone(),
             to: JobState::Failed,
@@ -63,9 +64,12 @@ RETURNING u.number
 SELECT coalesce(array_agg(number), '{}') FROM done"#
         .replace(
             ":moves",
-            &states::pairs(&[JobEvent::Deny, JobEvent::GiveUp, JobEvent::Expire]),
+            &states::transition_pairs_sql(&[JobEvent::Deny, JobEvent::GiveUp, JobEvent::Expire]),
         )
-        .replace(":in_flight", &states::all(JobState::is_in_flight))
+        .replace(
+            ":in_flight",
+            &states::states_where_sql(JobState::is_in_flight),
+        )
 });
 
 impl LeaderMove for Close {
@@ -80,29 +84,39 @@ impl LeaderMove for Close {
     }
 
     fn give_up(&self, why: &GiveUp<'_>) -> Option<Move> {
-        Some(Self::given_up(&self.job_id, why).into())
+        Some(Self::from_give_up(&self.job_id, why).into())
     }
 
     async fn write(tx: &mut FencedTx<'_>, moves: &[&Self]) -> Result<HashSet<JobId>, LedgerError> {
-        let v = sorted(moves, |x| &x.job_id);
+        let v = sorted_by_job(moves, |x| &x.job_id);
         let done: Vec<i64> = sqlx::query_scalar(CLOSE.as_str())
             .bind(tx.shard())
             .bind(tx.epoch())
-            .bind(col(&v, |x| x.job_id.as_str()))
-            .bind(col(&v, |x| x.to.code()))
-            .bind(col(&v, |x| x.verdict.as_ref().map(|v| v.decision.code())))
-            .bind(col(&v, |x| x.verdict.as_ref().map(|v| clean(&v.rule_id))))
-            .bind(col(&v, |x| x.verdict.as_ref().map(|v| clean(&v.snapshot))))
-            .bind(col(&v, |x| x.verdict.as_ref().map(|v| clean(&v.reason))))
-            .bind(col(&v, |x| x.verdict.as_ref().map(|v| Ts(v.decided_at))))
-            .bind(col(&v, |x| clean(&x.reason_code)))
-            .bind(col(&v, |x| clean(&x.reason)))
-            .bind(col(&v, |x| Ts(x.at)))
-            .bind(col(&v, |x| x.verdict.as_ref().and_then(rule_hash)))
-            .bind(col(&v, |x| x.verdict.as_ref().and_then(constraints)))
+            .bind(column(&v, |x| x.job_id.as_str()))
+            .bind(column(&v, |x| x.to.code()))
+            .bind(column(&v, |x| {
+                x.verdict.as_ref().map(|v| v.decision.code())
+            }))
+            .bind(column(&v, |x| {
+                x.verdict.as_ref().map(|v| replace_nul(&v.rule_id))
+            }))
+            .bind(column(&v, |x| {
+                x.verdict.as_ref().map(|v| replace_nul(&v.snapshot))
+            }))
+            .bind(column(&v, |x| {
+                x.verdict.as_ref().map(|v| replace_nul(&v.reason))
+            }))
+            .bind(column(&v, |x| x.verdict.as_ref().map(|v| Ts(v.decided_at))))
+            .bind(column(&v, |x| replace_nul(&x.reason_code)))
+            .bind(column(&v, |x| replace_nul(&x.reason)))
+            .bind(column(&v, |x| Ts(x.at)))
+            .bind(column(&v, |x| x.verdict.as_ref().and_then(rule_hash)))
+            .bind(column(&v, |x| {
+                x.verdict.as_ref().and_then(constraints_json)
+            }))
             .fetch_one(&mut *tx.conn)
             .await
-            .doing("closing jobs")?;
-        picked(&done, &v, |x| &x.job_id)
+            .context("closing jobs")?;
+        jobs_at_positions(&done, &v, |x| &x.job_id)
     }
 }

@@ -6,9 +6,11 @@ use std::sync::LazyLock;
 use airlock_model::{DispatchId, JobEvent, JobId, JobState, Released, RunEnd, Timestamp};
 use bytes::Bytes;
 
-use super::{FencedTx, GiveUp, LeaderMove, Move, clean, col, picked, sorted};
+use super::{
+    FencedTx, GiveUp, LeaderMove, Move, column, jobs_at_positions, replace_nul, sorted_by_job,
+};
 use crate::dlq::dead_letters::NewDeadLetter;
-use crate::error::{Doing, LedgerError};
+use crate::error::{ErrorContext, LedgerError};
 use crate::states;
 use crate::ts::Ts;
 
@@ -29,7 +31,7 @@ pub struct Finish {
 }
 
 impl Finish {
-    pub(super) fn given_up(
+    pub(super) fn from_give_up(
         job: &JobId,
         dispatch_id: DispatchId,
         end: RunEnd,
@@ -73,10 +75,13 @@ WHERE s.job_id = u.job_id AND s.shard = $1 AND s.dispatch_id = u.dispatch_id
 RETURNING u.number
 )
 SELECT coalesce(array_agg(number), '{}') FROM done"#
-        .replace(":in_flight", &states::all(JobState::is_in_flight))
+        .replace(
+            ":in_flight",
+            &states::states_where_sql(JobState::is_in_flight),
+        )
         .replace(
             ":moves",
-            &states::pairs(&[
+            &states::transition_pairs_sql(&[
                 JobEvent::Succeed,
                 JobEvent::Fail,
                 JobEvent::Expire,
@@ -99,32 +104,32 @@ impl LeaderMove for Finish {
 
     /// How the run ended stays known.
     fn give_up(&self, why: &GiveUp<'_>) -> Option<Move> {
-        Some(Self::given_up(&self.job_id, self.dispatch_id, self.end, why).into())
+        Some(Self::from_give_up(&self.job_id, self.dispatch_id, self.end, why).into())
     }
 
     async fn write(tx: &mut FencedTx<'_>, moves: &[&Self]) -> Result<HashSet<JobId>, LedgerError> {
-        let v = sorted(moves, |x| &x.job_id);
+        let v = sorted_by_job(moves, |x| &x.job_id);
         let done: Vec<i64> = sqlx::query_scalar(FINISH.as_str())
             .bind(tx.shard())
             .bind(tx.epoch())
-            .bind(col(&v, |x| x.job_id.as_str()))
-            .bind(col(&v, |x| x.dispatch_id.0))
-            .bind(col(&v, |x| x.to.code()))
-            .bind(col(&v, |x| Ts::opt(x.dispatched_at)))
-            .bind(col(&v, |x| Ts::opt(x.running_at)))
-            .bind(col(&v, |x| Ts(x.at)))
-            .bind(col(&v, |x| {
-                (!x.reason_code.is_empty()).then(|| clean(&x.reason_code))
+            .bind(column(&v, |x| x.job_id.as_str()))
+            .bind(column(&v, |x| x.dispatch_id.0))
+            .bind(column(&v, |x| x.to.code()))
+            .bind(column(&v, |x| Ts::from_option(x.dispatched_at)))
+            .bind(column(&v, |x| Ts::from_option(x.running_at)))
+            .bind(column(&v, |x| Ts(x.at)))
+            .bind(column(&v, |x| {
+                (!x.reason_code.is_empty()).then(|| replace_nul(&x.reason_code))
             }))
-            .bind(col(&v, |x| {
-                (!x.reason.is_empty()).then(|| clean(&x.reason))
+            .bind(column(&v, |x| {
+                (!x.reason.is_empty()).then(|| replace_nul(&x.reason))
             }))
-            .bind(col(&v, |x| x.result.as_ref().map(|r| r.get().as_ref())))
-            .bind(col(&v, |x| x.result_missing))
-            .bind(col(&v, |x| x.end.code()))
+            .bind(column(&v, |x| x.result.as_ref().map(|r| r.get().as_ref())))
+            .bind(column(&v, |x| x.result_missing))
+            .bind(column(&v, |x| x.end.code()))
             .fetch_one(&mut *tx.conn)
             .await
-            .doing("finishing jobs")?;
-        picked(&done, &v, |x| &x.job_id)
+            .context("finishing jobs")?;
+        jobs_at_positions(&done, &v, |x| &x.job_id)
     }
 }

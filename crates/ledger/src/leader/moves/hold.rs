@@ -6,10 +6,11 @@ use std::sync::LazyLock;
 use airlock_model::{JobEvent, JobId, Timestamp, Verdict};
 
 use super::{
-    Close, FencedTx, GiveUp, LeaderMove, Move, clean, col, constraints, picked, rule_hash, sorted,
+    Close, FencedTx, GiveUp, LeaderMove, Move, column, constraints_json, jobs_at_positions,
+    replace_nul, rule_hash, sorted_by_job,
 };
 use crate::approvals::hold::request_approvals;
-use crate::error::{Doing, LedgerError};
+use crate::error::{ErrorContext, LedgerError};
 use crate::states;
 use crate::ts::Ts;
 
@@ -39,7 +40,7 @@ WHERE s.job_id = u.job_id AND s.shard = $1 AND s.state IN (:from)
 RETURNING u.number
 )
 SELECT coalesce(array_agg(number), '{}') FROM done"#
-        .replace(":from", &states::before(&[JobEvent::Hold]))
+        .replace(":from", &states::source_states_sql(&[JobEvent::Hold]))
 });
 
 impl LeaderMove for Hold {
@@ -50,28 +51,28 @@ impl LeaderMove for Hold {
     }
 
     fn give_up(&self, why: &GiveUp<'_>) -> Option<Move> {
-        Some(Close::given_up(&self.job_id, why).into())
+        Some(Close::from_give_up(&self.job_id, why).into())
     }
 
     async fn write(tx: &mut FencedTx<'_>, moves: &[&Self]) -> Result<HashSet<JobId>, LedgerError> {
-        let v = sorted(moves, |x| &x.job_id);
+        let v = sorted_by_job(moves, |x| &x.job_id);
         let done: Vec<i64> = sqlx::query_scalar(HOLD.as_str())
             .bind(tx.shard())
             .bind(tx.epoch())
-            .bind(col(&v, |x| x.job_id.as_str()))
-            .bind(col(&v, |x| x.verdict.decision.code()))
-            .bind(col(&v, |x| clean(&x.verdict.rule_id)))
-            .bind(col(&v, |x| clean(&x.verdict.snapshot)))
-            .bind(col(&v, |x| clean(&x.verdict.reason)))
-            .bind(col(&v, |x| Ts(x.verdict.decided_at)))
-            .bind(col(&v, |x| rule_hash(&x.verdict)))
-            .bind(col(&v, |x| constraints(&x.verdict)))
-            .bind(col(&v, |x| Ts(x.at)))
+            .bind(column(&v, |x| x.job_id.as_str()))
+            .bind(column(&v, |x| x.verdict.decision.code()))
+            .bind(column(&v, |x| replace_nul(&x.verdict.rule_id)))
+            .bind(column(&v, |x| replace_nul(&x.verdict.snapshot)))
+            .bind(column(&v, |x| replace_nul(&x.verdict.reason)))
+            .bind(column(&v, |x| Ts(x.verdict.decided_at)))
+            .bind(column(&v, |x| rule_hash(&x.verdict)))
+            .bind(column(&v, |x| constraints_json(&x.verdict)))
+            .bind(column(&v, |x| Ts(x.at)))
             .bind(CODE)
             .fetch_one(&mut *tx.conn)
             .await
-            .doing("holding jobs for approval")?;
-        let held = picked(&done, &v, |x| &x.job_id)?;
+            .context("holding jobs for approval")?;
+        let held = jobs_at_positions(&done, &v, |x| &x.job_id)?;
         request_approvals(tx, &v, &held).await?;
         Ok(held)
     }

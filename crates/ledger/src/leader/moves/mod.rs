@@ -21,7 +21,7 @@ use crate::dlq::dead_letters::NewDeadLetter;
 use crate::error::LedgerError;
 
 pub use assign::Assign;
-pub(crate) use assign::{Mode, assign, assign_after_function, wait_for_submissions};
+pub(crate) use assign::{Mode, assign_jobs, create_assign_after_sql, wait_for_submissions};
 pub use close::Close;
 pub use finish::Finish;
 pub use hold::Hold;
@@ -165,7 +165,7 @@ macro_rules! moves {
         }
 
         /// Makes all moves, kind by kind, and says to `moved` which jobs really moved.
-        pub(crate) async fn write_all(
+        pub(crate) async fn write_moves(
             tx: &mut FencedTx<'_>,
             moves: &[Move],
             mut moved: impl FnMut(MoveKind, HashSet<JobId>),
@@ -198,7 +198,7 @@ moves! {
 // cost more to send and to read than the look-up of its row.
 
 /// The jobs at these places of the statement's input, counted from 1.
-fn picked<T>(
+fn jobs_at_positions<T>(
     numbers: &[i64],
     input: &[&T],
     key: impl Fn(&T) -> &JobId,
@@ -212,27 +212,27 @@ fn picked<T>(
 }
 
 /// Sorted by key: the order in which rows are locked.
-fn sorted<'a, T>(items: &[&'a T], key: impl Fn(&T) -> &JobId) -> Vec<&'a T> {
+fn sorted_by_job<'a, T>(items: &[&'a T], key: impl Fn(&T) -> &JobId) -> Vec<&'a T> {
     let mut refs = items.to_vec();
     refs.sort_unstable_by(|a, b| key(a).cmp(key(b)));
     refs
 }
 
 /// One column of a statement's input.
-fn col<'a, T, U>(items: &[&'a T], f: impl Fn(&'a T) -> U) -> Vec<U> {
+fn column<'a, T, U>(items: &[&'a T], f: impl Fn(&'a T) -> U) -> Vec<U> {
     items.iter().map(|x| f(x)).collect()
 }
 
 /// Postgres stores no NUL in text, and what a worker or a policy wrote may hold one.
-fn clean(text: &str) -> String {
+fn replace_nul(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }
 
 fn rule_hash(verdict: &Verdict) -> Option<String> {
-    (!verdict.rule_hash.is_empty()).then(|| clean(&verdict.rule_hash))
+    (!verdict.rule_hash.is_empty()).then(|| replace_nul(&verdict.rule_hash))
 }
 
 /// As JSON, which constraints always can be.
-fn constraints(verdict: &Verdict) -> Option<Vec<u8>> {
+fn constraints_json(verdict: &Verdict) -> Option<Vec<u8>> {
     serde_json::to_vec(verdict.constraints.as_deref()?).ok()
 }

@@ -6,8 +6,8 @@ use std::sync::LazyLock;
 use airlock_model::{DispatchId, JobEvent, JobId, RunEnd, Timestamp};
 use uuid::Uuid;
 
-use super::{FencedTx, Finish, GiveUp, LeaderMove, Move, col, sorted};
-use crate::error::{Doing, LedgerError};
+use super::{FencedTx, Finish, GiveUp, LeaderMove, Move, column, sorted_by_job};
+use crate::error::{ErrorContext, LedgerError};
 use crate::states;
 use crate::ts::Ts;
 
@@ -33,7 +33,7 @@ WHERE s.job_id = u.job_id AND s.shard = $1 AND s.dispatch_id = u.dispatch_id
   AND s.state IN (:from)"#
         .replace(
             ":from",
-            &states::before(&[JobEvent::Publish, JobEvent::Start]),
+            &states::source_states_sql(&[JobEvent::Publish, JobEvent::Start]),
         )
 });
 
@@ -51,23 +51,23 @@ impl LeaderMove for RecordTimes {
 
     fn give_up(&self, why: &GiveUp<'_>) -> Option<Move> {
         let end = RunEnd::Abandoned;
-        Some(Finish::given_up(&self.job_id, self.dispatch_id, end, why).into())
+        Some(Finish::from_give_up(&self.job_id, self.dispatch_id, end, why).into())
     }
 
     /// What it misses, the next write of the run brings: nobody asks which those are.
     async fn write(tx: &mut FencedTx<'_>, moves: &[&Self]) -> Result<HashSet<JobId>, LedgerError> {
-        let v = sorted(moves, |x| &x.job_id);
-        let dispatch: Vec<Uuid> = col(&v, |x| x.dispatch_id.0);
+        let v = sorted_by_job(moves, |x| &x.job_id);
+        let dispatch: Vec<Uuid> = column(&v, |x| x.dispatch_id.0);
         sqlx::query(RECORD_TIMES.as_str())
             .bind(tx.shard())
             .bind(tx.epoch())
-            .bind(col(&v, |x| x.job_id.as_str()))
+            .bind(column(&v, |x| x.job_id.as_str()))
             .bind(dispatch)
-            .bind(col(&v, |x| Ts::opt(x.dispatched_at)))
-            .bind(col(&v, |x| Ts::opt(x.running_at)))
+            .bind(column(&v, |x| Ts::from_option(x.dispatched_at)))
+            .bind(column(&v, |x| Ts::from_option(x.running_at)))
             .execute(&mut *tx.conn)
             .await
-            .doing("recording when runs were dispatched and started")?;
+            .context("recording when runs were dispatched and started")?;
         Ok(HashSet::new())
     }
 }

@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 
 use airlock_model::{DispatchId, JobEvent, JobId, RunEnd, Timestamp};
 
-use super::{FencedTx, Finish, GiveUp, LeaderMove, Move, clean, col, sorted};
-use crate::error::{Doing, LedgerError};
+use super::{FencedTx, Finish, GiveUp, LeaderMove, Move, column, replace_nul, sorted_by_job};
+use crate::error::{ErrorContext, LedgerError};
 use crate::states;
 use crate::ts::Ts;
 
@@ -59,7 +59,7 @@ UPDATE job_state s SET state = 1, epoch = $2,
 FROM run
 WHERE s.job_id = run.job_id
 RETURNING s.job_id"#
-        .replace(":from", &states::before(&[JobEvent::Requeue]))
+        .replace(":from", &states::source_states_sql(&[JobEvent::Requeue]))
 });
 
 impl LeaderMove for Requeue {
@@ -71,27 +71,27 @@ impl LeaderMove for Requeue {
     }
 
     fn give_up(&self, why: &GiveUp<'_>) -> Option<Move> {
-        Some(Finish::given_up(&self.job_id, self.dispatch_id, self.end, why).into())
+        Some(Finish::from_give_up(&self.job_id, self.dispatch_id, self.end, why).into())
     }
 
     async fn write(tx: &mut FencedTx<'_>, moves: &[&Self]) -> Result<HashSet<JobId>, LedgerError> {
-        let v = sorted(moves, |x| &x.job_id);
+        let v = sorted_by_job(moves, |x| &x.job_id);
         let rows: Vec<String> = sqlx::query_scalar(REQUEUE.as_str())
             .bind(tx.shard())
             .bind(tx.epoch())
-            .bind(col(&v, |x| x.job_id.as_str()))
-            .bind(col(&v, |x| x.dispatch_id.0))
-            .bind(col(&v, |x| x.end.may_have_begun()))
-            .bind(col(&v, |x| Ts::opt(x.dispatched_at)))
-            .bind(col(&v, |x| Ts::opt(x.running_at)))
-            .bind(col(&v, |x| Ts::opt(x.not_before)))
-            .bind(col(&v, |x| x.end.as_str()))
-            .bind(col(&v, |x| clean(&x.reason)))
-            .bind(col(&v, |x| Ts(x.at)))
-            .bind(col(&v, |x| x.end.code()))
+            .bind(column(&v, |x| x.job_id.as_str()))
+            .bind(column(&v, |x| x.dispatch_id.0))
+            .bind(column(&v, |x| x.end.may_have_begun()))
+            .bind(column(&v, |x| Ts::from_option(x.dispatched_at)))
+            .bind(column(&v, |x| Ts::from_option(x.running_at)))
+            .bind(column(&v, |x| Ts::from_option(x.not_before)))
+            .bind(column(&v, |x| x.end.as_str()))
+            .bind(column(&v, |x| replace_nul(&x.reason)))
+            .bind(column(&v, |x| Ts(x.at)))
+            .bind(column(&v, |x| x.end.code()))
             .fetch_all(&mut *tx.conn)
             .await
-            .doing("requeueing jobs")?;
-        crate::leader::writer::ids(rows)
+            .context("requeueing jobs")?;
+        crate::leader::writer::parse_job_ids(rows)
     }
 }

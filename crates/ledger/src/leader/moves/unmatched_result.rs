@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use airlock_model::JobId;
 
-use super::{FencedTx, GiveUp, LeaderMove, Move, clean, col};
-use crate::error::{Doing, LedgerError};
+use super::{FencedTx, GiveUp, LeaderMove, Move, column, replace_nul};
+use crate::error::{ErrorContext, LedgerError};
 
 #[derive(Debug, Clone)]
 pub struct UnmatchedResult {
@@ -41,14 +41,14 @@ impl LeaderMove for UnmatchedResult {
 
     async fn write(tx: &mut FencedTx<'_>, moves: &[&Self]) -> Result<HashSet<JobId>, LedgerError> {
         sqlx::query(RECORD)
-            .bind(col(moves, |x| clean(&x.job_id)))
-            .bind(col(moves, |x| clean(&x.dispatch_id)))
-            .bind(col(moves, |x| clean(&x.worker_id)))
-            .bind(col(moves, |x| clean(&x.status)))
-            .bind(col(moves, |x| clean(&x.why)))
+            .bind(column(moves, |x| replace_nul(&x.job_id)))
+            .bind(column(moves, |x| replace_nul(&x.dispatch_id)))
+            .bind(column(moves, |x| replace_nul(&x.worker_id)))
+            .bind(column(moves, |x| replace_nul(&x.status)))
+            .bind(column(moves, |x| replace_nul(&x.why)))
             .execute(&mut *tx.conn)
             .await
-            .doing("recording unmatched results")?;
+            .context("recording unmatched results")?;
         Ok(HashSet::new())
     }
 }

@@ -536,7 +536,7 @@ impl Simulation {
     }
 
     fn publish(&mut self, job: JobId, a: Assignment) {
-        let (dispatch, run) = (a.dispatch, a.run());
+        let (dispatch, run) = (a.dispatch, a.run_id());
         let failed = !self.bus_up || self.unlucky(8);
         // What failed may have happened, unless it surely has not.
         let first = !self.ledger.sent.contains(&dispatch);

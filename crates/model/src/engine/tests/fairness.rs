@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::routing::{Glob, Pool, PoolStatus, pick};
+use crate::routing::{Glob, Pool, PoolStatus, pick_worker};
 
 #[derive(Debug, Clone)]
 struct Fleet {
@@ -123,10 +123,10 @@ proptest! {
         let spec = spec_of(topic, cuda);
         let fit: Vec<&Worker> = workers.iter().filter(|w| may(&rules, &spec, w)).collect();
         let open: Vec<&&Worker> = fit.iter().filter(|w| has_room(w)).collect();
-        match pick(&rules.routing, &spec, false, workers.iter()) {
+        match pick_worker(&rules.routing, &spec, false, workers.iter()) {
             Ok(chosen) => {
                 prop_assert!(open.iter().any(|w| w.id == chosen.id), "{chosen:?}");
-                prop_assert!(open.iter().all(|w| chosen.score() <= w.score()));
+                prop_assert!(open.iter().all(|w| chosen.load_score() <= w.load_score()));
             }
             Err(WaitReason::PoolOverloaded) => {
                 prop_assert!(!fit.is_empty() && open.is_empty());
@@ -200,7 +200,7 @@ proptest! {
                 let place = fixture.engine.workers().any(|w| may(&rules, &k.spec, w) && has_room(w));
                 prop_assert!(stuck || !place, "{id} waits beside a free slot");
             }
-            fixture.engine.ready.check();
+            fixture.engine.ready.check_invariants();
         }
     }
 

@@ -70,9 +70,9 @@ fn one_that_hears_again_is_used_again() {
 fn after_a_while_a_deaf_worker_is_tried_with_one() {
     let mut fixture = Fixture::new();
     fixture.register_worker("w", 1);
-    fixture.engine.worker_missed_accept(&worker_id("w"));
-    fixture.engine.worker_missed_accept(&worker_id("w"));
-    fixture.engine.worker_missed_accept(&worker_id("w"));
+    fixture.engine.note_missed_accept(&worker_id("w"));
+    fixture.engine.note_missed_accept(&worker_id("w"));
+    fixture.engine.note_missed_accept(&worker_id("w"));
     assert_eq!(short(&fixture.allow(job("a"))), nothing());
     let mut seen = Vec::new();
     for _ in 0..32 {
@@ -261,7 +261,7 @@ fn a_worker_that_cannot_list_shows_life_by_its_count() {
     let a = fixture.assigned(job("a"));
     fixture.feed(Input::Published {
         job: job_id("a"),
-        run: a.run(),
+        run: a.run_id(),
         at: fixture.now,
     });
     for _ in 0..200 {

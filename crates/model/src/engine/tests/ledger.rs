@@ -38,7 +38,7 @@ impl Row {
     /// The law of the table, whoever writes.
     pub fn go(&mut self, on: JobEvent, to: JobState) {
         assert_eq!(
-            self.state.after(on),
+            self.state.after_event(on),
             Some(to),
             "{}: {} on {on:?}",
             self.queued.id,

@@ -259,12 +259,12 @@ fn new_rules_take_hold_of_what_waits() {
     for i in 0..3 {
         assert_eq!(short(&fixture.allow(job(&format!("j{i}")))), nothing());
     }
-    let mut new = Rules::routing(PoolRouting::single(pool("special")));
+    let mut new = Rules::with_routing(PoolRouting::single_pool(pool("special")));
     new.routing.pools.insert(pool("default"), Pool::default());
     let effects = fixture.feed(Input::Rules(Arc::new(new)));
     assert_eq!(
         short(&effects),
         ["assign j0 to w", "assign j1 to w", "assign j2 to w"]
     );
-    fixture.engine.ready.check();
+    fixture.engine.ready.check_invariants();
 }

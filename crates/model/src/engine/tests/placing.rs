@@ -225,7 +225,7 @@ fn an_ended_job_leaves_the_queue_and_its_class_is_forgotten() {
         });
         fixture.allow(queued);
     }
-    assert_eq!(fixture.engine.ready.classes(), 1000);
+    assert_eq!(fixture.engine.ready.class_count(), 1000);
     for i in 0..1000 {
         fixture.feed(Input::Ended {
             job: job_id(&format!("j{i}")),
@@ -233,9 +233,9 @@ fn an_ended_job_leaves_the_queue_and_its_class_is_forgotten() {
         });
     }
     assert_eq!(fixture.engine.counts(), EngineCounts::default());
-    let kept = fixture.engine.ready.classes();
+    let kept = fixture.engine.ready.class_count();
     assert!(kept <= 64, "{kept} classes without jobs");
-    fixture.engine.ready.check();
+    fixture.engine.ready.check_invariants();
     assert_eq!(short(&fixture.register_worker("w", 5)), nothing());
 }
 

@@ -269,7 +269,7 @@ fn an_end_by_another_hand_frees_the_slot_and_stops_the_worker() {
     let Some(Effect::CancelAtWorker { run, .. }) = effects.first() else {
         panic!()
     };
-    assert_eq!(*run, a.run());
+    assert_eq!(*run, a.run_id());
     let again = fixture.feed(Input::Ended {
         job: job_id("a"),
         state: JobState::Cancelled,
@@ -281,12 +281,12 @@ fn an_end_by_another_hand_frees_the_slot_and_stops_the_worker() {
 fn a_run_that_goes_out_after_its_end_is_cancelled_again() {
     let published = |a: &Assignment, at| Input::Published {
         job: job_id("a"),
-        run: a.run(),
+        run: a.run_id(),
         at,
     };
     let failed = |a: &Assignment, sure| Input::PublishFailed {
         job: job_id("a"),
-        run: a.run(),
+        run: a.run_id(),
         sure,
     };
     let (mut fixture, a) = one_running();
@@ -351,7 +351,7 @@ fn a_run_that_ended_under_another_leader_is_cancelled_once() {
     let (_, a) = one_running();
     let ended = || Input::EndedRun {
         job: job_id("a"),
-        run: a.run(),
+        run: a.run_id(),
         state: JobState::Cancelled,
     };
     let mut fixture = Fixture::new();
@@ -368,7 +368,7 @@ fn a_run_that_ended_under_another_leader_is_cancelled_once() {
     fixture.result("a", &b, Outcome::Failed);
     let late = Input::EndedRun {
         job: job_id("a"),
-        run: b.run(),
+        run: b.run_id(),
         state: JobState::Failed,
     };
     assert_eq!(short(&fixture.feed(late)), nothing());
@@ -431,7 +431,7 @@ fn a_job_that_is_let_go_is_cancelled_only_where_it_may_be() {
     let b = fixture.assigned(job("b"));
     fixture.feed(Input::Published {
         job: job_id("b"),
-        run: b.run(),
+        run: b.run_id(),
         at: fixture.now,
     });
     assert_eq!(

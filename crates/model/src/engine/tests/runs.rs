@@ -12,7 +12,7 @@ pub fn one_running() -> (Fixture, Assignment) {
 fn published(at: Timestamp, a: &Assignment) -> Input {
     Input::Published {
         job: job_id("a"),
-        run: a.run(),
+        run: a.run_id(),
         at,
     }
 }
@@ -20,7 +20,7 @@ fn published(at: Timestamp, a: &Assignment) -> Input {
 fn failed(a: &Assignment) -> Input {
     Input::PublishFailed {
         job: job_id("a"),
-        run: a.run(),
+        run: a.run_id(),
         sure: false,
     }
 }

@@ -239,7 +239,7 @@ fn check(sim: &Simulation) {
     if let Some(next) = engine.next_deadline() {
         assert!(next > sim.now, "the shell would spin");
     }
-    engine.ready.check();
+    engine.ready.check_invariants();
     let mut waiting = 0;
     for (id, job) in &engine.jobs {
         let row = &sim.ledger.rows[id];

@@ -229,7 +229,7 @@ fn what_surely_never_left_waits_again_and_counts() {
         let a = fixture.assigned(queued.clone());
         let effects = fixture.feed(Input::PublishFailed {
             job: job_id("a"),
-            run: a.run(),
+            run: a.run_id(),
             sure: true,
         });
         seen.extend(short(&effects));

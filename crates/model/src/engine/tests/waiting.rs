@@ -180,6 +180,6 @@ fn what_was_taken_over_waits_since_the_ledger_says_so() {
     };
     assert_eq!((*shown, *counted_since), (since, Some(taken_over)));
     assert!(*tries > 0);
-    let text = standing.sentence(fixture.now);
+    let text = standing.to_sentence(fixture.now);
     assert!(text.contains("counted anew by this leader"), "{text}");
 }

@@ -4,36 +4,37 @@ use airlock_model::job::{ActorType, Budget, Compensation, limits};
 use airlock_model::{JobSpec, Priority, TenantId, Topic};
 use airlock_proto::{cap, trace};
 
-use super::{Refused, invalid};
+use super::{Refused, invalid_request};
 
 /// Where a bus job belongs when it names no tenant.
 const DEFAULT_TENANT: &str = "default";
 
 /// How to undo the job, but for its input.
-pub(super) fn compensation(c: &cap::Compensation) -> Result<Compensation, Refused> {
+pub(super) fn parse_compensation(c: &cap::Compensation) -> Result<Compensation, Refused> {
     let meta = c.meta.clone().unwrap_or_default();
     let mut labels = c.labels.clone();
     for (key, value) in meta.labels {
         labels.entry(key).or_insert(value);
     }
     Ok(Compensation {
-        topic: Topic::new(&c.topic).map_err(|e| invalid(format!("compensation.topic: {e}")))?,
+        topic: Topic::new(&c.topic)
+            .map_err(|e| invalid_request(format!("compensation.topic: {e}")))?,
         payload: None,
         labels,
         env: c.env.clone(),
-        budget: c.budget.as_ref().map(budget),
+        budget: c.budget.as_ref().map(parse_budget),
         capability: Some(meta.capability).filter(|s| !s.is_empty()),
         idempotency_key: Some(meta.idempotency_key).filter(|s| !s.is_empty()),
     })
 }
 
-pub(super) fn idempotency_key(r: &cap::JobRequest) -> Result<Option<String>, Refused> {
+pub(super) fn parse_idempotency_key(r: &cap::JobRequest) -> Result<Option<String>, Refused> {
     let Some(meta) = r.meta.as_ref().filter(|m| !m.idempotency_key.is_empty()) else {
         return Ok(None);
     };
     let key = &meta.idempotency_key;
     if key.len() > limits::IDEMPOTENCY_KEY || key.chars().any(char::is_control) {
-        return Err(invalid(format!(
+        return Err(invalid_request(format!(
             "meta.idempotency_key must be at most {} bytes without control characters",
             limits::IDEMPOTENCY_KEY
         )));
@@ -42,8 +43,8 @@ pub(super) fn idempotency_key(r: &cap::JobRequest) -> Result<Option<String>, Ref
 }
 
 /// The client's trace goes on when it names one as W3C does; a new one begins otherwise.
-pub(super) fn traceparent(trace_id: &str) -> String {
-    let fresh = trace::fresh();
+pub(super) fn to_traceparent(trace_id: &str) -> String {
+    let fresh = trace::new_traceparent();
     let theirs = trace_id.to_ascii_lowercase();
     let asked = fresh
         .get(35..)
@@ -54,7 +55,10 @@ pub(super) fn traceparent(trace_id: &str) -> String {
 
 /// `identity`, then `tenant_id`, `meta.tenant_id`, the default. In lower case: to the policy
 /// the case of a tenant does not count, and limits must not be counted once for each.
-pub(super) fn tenant(envelope: &cap::BusPacket, r: &cap::JobRequest) -> Result<TenantId, Refused> {
+pub(super) fn parse_tenant(
+    envelope: &cap::BusPacket,
+    r: &cap::JobRequest,
+) -> Result<TenantId, Refused> {
     let named = [
         envelope.identity.as_ref().map(|i| i.tenant_id.as_str()),
         r.identity.as_ref().map(|i| i.tenant_id.as_str()),
@@ -66,19 +70,19 @@ pub(super) fn tenant(envelope: &cap::BusPacket, r: &cap::JobRequest) -> Result<T
         .flatten()
         .find(|t| !t.is_empty())
         .unwrap_or(DEFAULT_TENANT);
-    TenantId::new(name.to_ascii_lowercase()).map_err(invalid)
+    TenantId::new(name.to_ascii_lowercase()).map_err(invalid_request)
 }
 
-pub(super) fn spec(r: &cap::JobRequest) -> Result<JobSpec, Refused> {
+pub(super) fn parse_job_spec(r: &cap::JobRequest) -> Result<JobSpec, Refused> {
     let some = |s: &str| (!s.is_empty()).then(|| s.to_owned());
-    let mut spec = JobSpec::new(Topic::new(&r.topic).map_err(invalid)?);
+    let mut spec = JobSpec::new(Topic::new(&r.topic).map_err(invalid_request)?);
     spec.priority = i16::try_from(r.priority)
         .ok()
         .and_then(Priority::from_code)
-        .ok_or_else(|| invalid(format!("priority {}", r.priority)))?;
+        .ok_or_else(|| invalid_request(format!("priority {}", r.priority)))?;
     spec.labels = r.labels.clone();
     spec.env = r.env.clone();
-    spec.budget = r.budget.as_ref().map(budget);
+    spec.budget = r.budget.as_ref().map(parse_budget);
     spec.workflow_id = some(&r.workflow_id);
     spec.parent_job_id = some(&r.parent_job_id);
     spec.step_index = (r.step_index != 0).then_some(r.step_index);
@@ -103,7 +107,7 @@ pub(super) fn spec(r: &cap::JobRequest) -> Result<JobSpec, Refused> {
     Ok(spec)
 }
 
-fn budget(b: &cap::Budget) -> Budget {
+fn parse_budget(b: &cap::Budget) -> Budget {
     let some = |n: i64| (n != 0).then_some(n);
     Budget {
         max_input_tokens: some(b.max_input_tokens),
@@ -124,7 +128,7 @@ mod tests {
                 tenant_id: name.to_owned(),
                 ..cap::JobRequest::default()
             };
-            tenant(&cap::BusPacket::default(), &request).map(|t| t.to_string())
+            parse_tenant(&cap::BusPacket::default(), &request).map(|t| t.to_string())
         };
         for name in ["acme", "ACME", "Acme"] {
             assert_eq!(named(name).ok().as_deref(), Some("acme"));

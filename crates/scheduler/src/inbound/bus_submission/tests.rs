@@ -6,10 +6,10 @@ use super::*;
 #[test]
 fn a_clients_trace_goes_on() {
     let theirs = "4bf92f3577b34da6a3ce929d0e0e4736";
-    let t = traceparent(theirs);
+    let t = to_traceparent(theirs);
     assert_eq!(trace::trace_id(&t), Some(theirs));
     for other in ["", "trace-1", &"0".repeat(32), &"é".repeat(16)] {
-        let t = traceparent(other);
+        let t = to_traceparent(other);
         assert!(trace::trace_id(&t).is_some_and(|id| id != other), "{t}");
     }
 }
@@ -34,7 +34,7 @@ fn a_packet_becomes_what_rest_would_have_made_of_it() {
         }),
         ..cap::JobRequest::default()
     };
-    let s = spec(&r).unwrap();
+    let s = parse_job_spec(&r).unwrap();
     assert_eq!(s.priority, Priority::Interactive);
     assert_eq!(s.labels["k"], "v", "the job's own label wins");
     assert_eq!(s.labels["m"], "1");
@@ -43,19 +43,21 @@ fn a_packet_becomes_what_rest_would_have_made_of_it() {
     assert_eq!(s.actor_type, Some(ActorType::Service));
     assert_eq!(s.workflow_id, None);
     assert_eq!(
-        tenant(&cap::BusPacket::default(), &r).unwrap().as_str(),
+        parse_tenant(&cap::BusPacket::default(), &r)
+            .unwrap()
+            .as_str(),
         "default"
     );
 }
 
 #[test]
 fn an_input_is_there_small_enough_and_json() {
-    let key = |id: &str| keys::context(&JobId::new(id).unwrap());
+    let key = |id: &str| keys::context_key(&JobId::new(id).unwrap());
     let contents = HashMap::from([
         (key("a"), Bytes::from_static(b"{\"n\": 1}")),
         (key("b"), Bytes::from_static(b"words")),
     ]);
-    let read = |id: &str, limit| content("context_ptr", &key(id), &contents, limit);
+    let read = |id: &str, limit| validate_staged_input("context_ptr", &key(id), &contents, limit);
     assert_eq!(&read("a", 8).unwrap()[..], b"{\"n\": 1}");
     for (id, limit, why) in [
         ("a", 7, "at most 7"),
@@ -68,8 +70,11 @@ fn an_input_is_there_small_enough_and_json() {
             "{said}"
         );
     }
-    assert_eq!(context_key("f", "").unwrap(), None);
-    assert_eq!(context_key("f", "redis://ctx:a").unwrap(), Some(key("a")));
+    assert_eq!(parse_context_key("f", "").unwrap(), None);
+    assert_eq!(
+        parse_context_key("f", "redis://ctx:a").unwrap(),
+        Some(key("a"))
+    );
     for other in [
         key("a").as_str(),
         "redis://",
@@ -77,7 +82,7 @@ fn an_input_is_there_small_enough_and_json() {
         "redis://cordum:x",
         "s3://ctx:a",
     ] {
-        assert!(context_key("f", other).is_err(), "{other}");
+        assert!(parse_context_key("f", other).is_err(), "{other}");
     }
 }
 
@@ -92,11 +97,11 @@ fn a_compensation_comes_along() {
         }),
         ..cap::Compensation::default()
     };
-    let undo = compensation(&c).unwrap();
+    let undo = parse_compensation(&c).unwrap();
     assert_eq!(undo.topic.as_str(), "job.undo");
     assert_eq!(undo.capability.as_deref(), Some("undo"));
     assert_eq!(undo.labels["k"], "v");
-    assert!(compensation(&cap::Compensation::default()).is_err());
+    assert!(parse_compensation(&cap::Compensation::default()).is_err());
 }
 
 #[test]
@@ -108,11 +113,11 @@ fn limits_hold_here_too() {
         }),
         ..cap::JobRequest::default()
     };
-    assert_eq!(idempotency_key(&with(String::new())).unwrap(), None);
-    assert!(idempotency_key(&with("a".repeat(257))).is_err());
-    assert!(idempotency_key(&with("a\0b".into())).is_err());
+    assert_eq!(parse_idempotency_key(&with(String::new())).unwrap(), None);
+    assert!(parse_idempotency_key(&with("a".repeat(257))).is_err());
+    assert!(parse_idempotency_key(&with("a\0b".into())).is_err());
     assert_eq!(
-        idempotency_key(&with("a".into())).unwrap().as_deref(),
+        parse_idempotency_key(&with("a".into())).unwrap().as_deref(),
         Some("a")
     );
 }
@@ -131,18 +136,24 @@ fn a_job_on_the_bus_is_bounded_as_a_whole() {
         env: many(env),
         ..cap::JobRequest::default()
     };
-    assert!(spec(&with(500, 400)).unwrap().validate().is_ok());
-    let wrong = spec(&with(700, 600)).unwrap().validate().unwrap_err();
+    assert!(parse_job_spec(&with(500, 400)).unwrap().validate().is_ok());
+    let wrong = parse_job_spec(&with(700, 600))
+        .unwrap()
+        .validate()
+        .unwrap_err();
     assert_eq!(wrong.field, "labels");
 }
 
 #[test]
 fn only_a_signature_proves_a_sender() {
-    assert_eq!(submitted_principal("ann", Proof::Signature), "signed:ann");
-    assert_eq!(submitted_principal("ann", Proof::None), "bus:ann");
+    assert_eq!(
+        to_submitted_principal("ann", Proof::Signature),
+        "signed:ann"
+    );
+    assert_eq!(to_submitted_principal("ann", Proof::None), "bus:ann");
     // A sender that calls itself so proves nothing by it.
     assert_eq!(
-        submitted_principal("signed:ann", Proof::None),
+        to_submitted_principal("signed:ann", Proof::None),
         "bus:signed:ann"
     );
 }

@@ -17,7 +17,7 @@ const MOST_ARTIFACTS: usize = KEPT_ARTIFACTS as usize;
 /// Which run a packet is about: by its dispatch, or by the trace id that the packet of the
 /// run came with. Empty: it does not say. The agent protocol's own helper puts the job's
 /// id in the place of the trace id.
-pub fn run_of<'a>(envelope: &'a cap::BusPacket, p: &'a cap::JobProgress) -> &'a str {
+pub fn run_id_of_progress<'a>(envelope: &'a cap::BusPacket, p: &'a cap::JobProgress) -> &'a str {
     let named = p.dispatch.as_ref().map(|d| d.dispatch_id.as_str());
     let traced = (envelope.trace_id != p.job_id).then_some(envelope.trace_id.as_str());
     named
@@ -27,7 +27,7 @@ pub fn run_of<'a>(envelope: &'a cap::BusPacket, p: &'a cap::JobProgress) -> &'a 
 }
 
 /// `None`: it says only that the run goes on, or of no run that there could be.
-pub fn of_progress(
+pub fn report_from_progress(
     envelope: &cap::BusPacket,
     p: &cap::JobProgress,
     now: Timestamp,
@@ -43,7 +43,7 @@ pub fn of_progress(
     if silent {
         return None;
     }
-    let run = run_of(envelope, p);
+    let run = run_id_of_progress(envelope, p);
     let mut report = NewReport {
         job_id: JobId::new(&p.job_id).ok()?,
         dispatch_id: match run {
@@ -53,25 +53,25 @@ pub fn of_progress(
         worker: WorkerId::new(&envelope.sender_id).ok()?,
         progress: None,
         partials: Vec::new(),
-        artifacts: artifacts(&p.artifact_ptrs, &p.artifact_refs, now),
+        artifacts: collect_artifacts(&p.artifact_ptrs, &p.artifact_refs, now),
         constraints: Vec::new(),
     };
     let percent = i16::try_from(p.percent.clamp(0, 100)).unwrap_or(0);
-    let (step, message) = (given(&p.step_id), given(&p.message));
+    let (step, message) = (non_empty(&p.step_id), non_empty(&p.message));
     if percent > 0 || step.is_some() || message.is_some() {
         report.progress = Some(Progress {
             percent,
-            step: step.map(|s| cut(s, LONGEST_NAME)),
-            message: message.map(|s| cut(s, LONGEST_MESSAGE)),
+            step: step.map(|s| truncate_text(s, LONGEST_NAME)),
+            message: message.map(|s| truncate_text(s, LONGEST_MESSAGE)),
             at: now,
         });
     }
     let named = p.result_ref.as_ref().map(|r| r.uri.as_str());
-    if let Some(pointer) = given(&p.result_ptr).or_else(|| named.and_then(given)) {
+    if let Some(pointer) = non_empty(&p.result_ptr).or_else(|| named.and_then(non_empty)) {
         report.partials.push(Partial {
             attempt: 0,
             percent,
-            pointer: cut(pointer, LONGEST_POINTER),
+            pointer: truncate_text(pointer, LONGEST_POINTER),
             size: None,
             content: None,
             at: now,
@@ -81,7 +81,7 @@ pub fn of_progress(
 }
 
 /// What a result brings besides itself, if anything.
-pub fn of_result(
+pub fn report_from_result(
     r: &cap::JobResult,
     job: &JobId,
     worker: &WorkerId,
@@ -98,17 +98,17 @@ pub fn of_result(
         worker: worker.clone(),
         progress: None,
         partials: Vec::new(),
-        artifacts: artifacts(&r.artifact_ptrs, &r.artifact_refs, now),
+        artifacts: collect_artifacts(&r.artifact_ptrs, &r.artifact_refs, now),
         constraints: constraints
             .iter()
             .take(MOST_CONSTRAINTS)
-            .map(constraint)
+            .map(to_constraint_report)
             .collect(),
     })
 }
 
 /// Adds a later report on the same job. Another run's takes the place of everything.
-pub fn merge(earlier: &mut NewReport, later: NewReport) {
+pub fn merge_reports(earlier: &mut NewReport, later: NewReport) {
     let other_run = match (earlier.dispatch_id, later.dispatch_id) {
         (Some(a), Some(b)) => a != b,
         // Whoever does not say which run it means goes on with the one before.
@@ -135,12 +135,16 @@ fn has_content(r: &NewReport) -> bool {
 }
 
 /// Each once, whether it is named by a pointer, by a reference, or by both.
-fn artifacts(pointers: &[String], refs: &[cap::ResourceRef], at: Timestamp) -> Vec<Artifact> {
+fn collect_artifacts(
+    pointers: &[String],
+    refs: &[cap::ResourceRef],
+    at: Timestamp,
+) -> Vec<Artifact> {
     let described = refs.iter().filter(|r| !r.uri.is_empty()).map(|r| Artifact {
         attempt: 0,
-        name: cut(&r.purpose, LONGEST_NAME),
-        pointer: cut(&r.uri, LONGEST_POINTER),
-        media_type: cut(&r.media_type, LONGEST_NAME),
+        name: truncate_text(&r.purpose, LONGEST_NAME),
+        pointer: truncate_text(&r.uri, LONGEST_POINTER),
+        media_type: truncate_text(&r.media_type, LONGEST_NAME),
         size: (r.size_bytes > 0 || r.sha256.len() == 32).then_some(r.size_bytes),
         sha256: (r.sha256.len() == 32).then(|| r.sha256.to_vec()),
         at,
@@ -151,7 +155,7 @@ fn artifacts(pointers: &[String], refs: &[cap::ResourceRef], at: Timestamp) -> V
         .map(|p| Artifact {
             attempt: 0,
             name: String::new(),
-            pointer: cut(p, LONGEST_POINTER),
+            pointer: truncate_text(p, LONGEST_POINTER),
             media_type: String::new(),
             size: None,
             sha256: None,
@@ -160,25 +164,25 @@ fn artifacts(pointers: &[String], refs: &[cap::ResourceRef], at: Timestamp) -> V
     described.chain(bare).take(MOST_ARTIFACTS).collect()
 }
 
-fn constraint(report: &own::ConstraintReport) -> ConstraintReport {
+fn to_constraint_report(report: &own::ConstraintReport) -> ConstraintReport {
     use own::ConstraintOutcome as O;
     ConstraintReport {
-        constraint: cut(&report.constraint, LONGEST_NAME),
+        constraint: truncate_text(&report.constraint, LONGEST_NAME),
         outcome: match O::try_from(report.outcome) {
             Ok(O::Enforced) => ConstraintOutcome::Enforced,
             Ok(O::Refused) => ConstraintOutcome::Refused,
             Ok(O::Unchecked | O::Unspecified) | Err(_) => ConstraintOutcome::Unchecked,
         },
-        detail: cut(&report.detail, LONGEST_MESSAGE),
+        detail: truncate_text(&report.detail, LONGEST_MESSAGE),
     }
 }
 
 /// Protobuf has no absent text.
-fn given(text: &str) -> Option<&str> {
+fn non_empty(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }
 
-fn cut(text: &str, most: usize) -> String {
+fn truncate_text(text: &str, most: usize) -> String {
     let mut at = most.min(text.len());
     while !text.is_char_boundary(at) {
         at -= 1;

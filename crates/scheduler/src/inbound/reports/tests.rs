@@ -2,7 +2,7 @@ use airlock_ledger::ConstraintOutcome;
 use airlock_model::{Timestamp, WorkerId};
 use airlock_proto::own;
 
-use super::parse::{merge, of_progress, of_result};
+use super::parse::{merge_reports, report_from_progress, report_from_result};
 use super::*;
 
 const RUN: &str = "00000000-0000-0000-0000-000000000001";
@@ -28,7 +28,7 @@ fn progress_of(
         ..cap::JobProgress::default()
     };
     change(&mut progress);
-    of_progress(&envelope, &progress, NOW)
+    report_from_progress(&envelope, &progress, NOW)
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn later_words_join_earlier_ones_of_the_same_run() {
     })
     .unwrap();
     for _ in 0..40 {
-        merge(
+        merge_reports(
             &mut known,
             progress(|p| p.result_ptr = "redis://res:j:2".into()).unwrap(),
         );
@@ -88,7 +88,7 @@ fn later_words_join_earlier_ones_of_the_same_run() {
     assert_eq!(known.partials.len(), 16);
     assert_eq!(known.progress.as_ref().map(|p| p.percent), Some(10));
     let other = "00000000-0000-0000-0000-000000000002";
-    merge(
+    merge_reports(
         &mut known,
         progress_of("j", other, |p| p.percent = 1).unwrap(),
     );
@@ -99,7 +99,7 @@ fn later_words_join_earlier_ones_of_the_same_run() {
 fn a_plain_result_brings_nothing() {
     let (job, worker) = (JobId::new("j").unwrap(), WorkerId::new("w").unwrap());
     let mut result = cap::JobResult::default();
-    assert!(of_result(&result, &job, &worker, RUN, NOW).is_none());
+    assert!(report_from_result(&result, &job, &worker, RUN, NOW).is_none());
     let report = |outcome: i32| own::ConstraintReport {
         constraint: "c".into(),
         outcome,
@@ -109,11 +109,11 @@ fn a_plain_result_brings_nothing() {
         constraints: vec![report(1), report(2), report(3), report(77)],
         ..own::ResultDetail::default()
     });
-    let brought = of_result(&result, &job, &worker, RUN, NOW).unwrap();
+    let brought = report_from_result(&result, &job, &worker, RUN, NOW).unwrap();
     use ConstraintOutcome::{Enforced, Refused, Unchecked};
     let outcomes: Vec<_> = brought.constraints.iter().map(|c| c.outcome).collect();
     assert_eq!(outcomes, [Enforced, Refused, Unchecked, Unchecked]);
-    assert!(of_result(&result, &job, &worker, "elsewhere", NOW).is_none());
+    assert!(report_from_result(&result, &job, &worker, "elsewhere", NOW).is_none());
 }
 
 #[test]
@@ -130,12 +130,12 @@ fn what_waits_is_bounded_and_taken_with_the_result() {
     );
     assert!(reports.insert(percent(9)), "a known job's word needs none");
     let jobs = ["j7", "j8", "unheard"].map(|id| JobId::new(id).unwrap());
-    let taken = reports.take(&jobs);
+    let taken = reports.take_for_jobs(&jobs);
     assert_eq!(taken.len(), 2);
     assert_eq!(taken[0].progress.as_ref().map(|p| p.percent), Some(9));
     let mut left = 0;
     loop {
-        let some = reports.take_some();
+        let some = reports.take_batch();
         assert!(some.len() <= AT_ONCE);
         if some.is_empty() {
             break;
@@ -143,7 +143,7 @@ fn what_waits_is_bounded_and_taken_with_the_result() {
         left += some.len();
     }
     assert_eq!(left, MAX_WAITING - 2);
-    assert!(reports.take(&jobs).is_empty());
+    assert!(reports.take_for_jobs(&jobs).is_empty());
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn few_partial_results_are_held_at_once() {
             reports.insert(word.unwrap());
         }
     }
-    let some = reports.take_some();
+    let some = reports.take_batch();
     let held: usize = some.iter().map(|r| r.partials.len()).sum();
     assert!((1..PARTIALS_AT_ONCE + 16).contains(&held), "{held}");
 }

@@ -16,7 +16,7 @@ fn register(shared: &SharedWorkers, id: &str) -> Option<Worker> {
         ready_topics: vec!["job.a".into()],
         ..cap::Handshake::default()
     };
-    match handshake(shared, h, NOW)? {
+    match handshake_to_input(shared, h, NOW)? {
         Input::Register(worker) => Some(*worker),
         other => panic!("{other:?}"),
     }
@@ -29,7 +29,7 @@ fn report_load(shared: &SharedWorkers, id: &str, slots: i32, active: i32) -> Hea
         active_jobs: active,
         ..cap::Heartbeat::default()
     };
-    match heartbeat(shared, h, NOW) {
+    match heartbeat_to_input(shared, h, NOW) {
         Some(Input::Heartbeat(beat)) => beat,
         other => panic!("{other:?}"),
     }
@@ -50,7 +50,7 @@ fn a_worker_of_another_sdk_is_known_by_its_handshake() {
         role: cap::ComponentRole::Gateway.into(),
         ..cap::Handshake::default()
     };
-    assert!(handshake(&shared(), gateway, NOW).is_none());
+    assert!(handshake_to_input(&shared(), gateway, NOW).is_none());
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn progress_is_its_senders_and_of_the_run_it_names() {
         job_id: "j".into(),
         ..cap::JobProgress::default()
     };
-    let sent_by = |p| match progress(&envelope, p) {
+    let sent_by = |p| match progress_to_input(&envelope, p) {
         Some(Input::Started {
             worker, dispatch, ..
         }) => (worker.to_string(), dispatch),

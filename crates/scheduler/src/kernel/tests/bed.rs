@@ -81,13 +81,13 @@ impl Bed {
         })
         .await?;
         let ledger = Ledger::connect(
-            &LedgerConfig::at(&self.stack.postgres().url()),
+            &LedgerConfig::from_url(&self.stack.postgres().url()),
             "kernel-test",
         )
         .await?;
         ledger.migrate().await?;
         let metrics = Metrics::new(&airlock_service::Context::for_host("test").metrics);
-        let clock = Clock::of(&ledger).await?;
+        let clock = Clock::from_ledger(&ledger).await?;
         // Replicas of one term: what they write down is the leader's.
         let epoch = match ledger.leader(Shard(0)).await? {
             Some(leader) => leader.epoch,
@@ -130,7 +130,7 @@ impl Told {
 
 impl Replica {
     pub async fn ask(&self, job: QueuedJob) -> anyhow::Result<Told> {
-        let input = self.kernel.decide(vec![job], 0).await.pop();
+        let input = self.kernel.decide_jobs(vec![job], 0).await.pop();
         Ok(match input.context("an input for the engine")? {
             Input::Decided { verdict, .. } => Told::Verdict(Box::new(verdict)),
             Input::Undecided { delay, .. } => Told::Wait(delay),
@@ -145,7 +145,7 @@ impl Replica {
 
 pub fn job(topic: &str) -> QueuedJob {
     QueuedJob {
-        id: JobId::new(format!("job-{}", crate::term::random())).expect("a job id"),
+        id: JobId::new(format!("job-{}", crate::term::random_u64())).expect("a job id"),
         tenant: TenantId::new("acme").expect("a tenant"),
         spec: Arc::new(JobSpec::new(Topic::new(topic).expect("a topic"))),
         trace_id: String::new(),

@@ -41,7 +41,7 @@ async fn the_cache_answers_for_jobs_that_agree_and_no_others() -> anyhow::Result
     let asked = r.metrics.safety_checks.get();
     // The kernel is asked again when the machine was too slow for the confirmation.
     eventually(BOUND, "a hit", || async {
-        r.kernel.snapshot().await;
+        r.kernel.fetch_active_snapshot().await;
         let told = r.ask(of_customer("vip")).await?;
         assert_eq!(told.decision(), Some(Decision::Allow));
         let hits = r.metrics.decision_cache_hits.get();
@@ -108,7 +108,7 @@ async fn a_new_policy_is_in_force_within_the_second() -> anyhow::Result<()> {
     assert_eq!(first.decision(), Some(Decision::Allow));
     bed.stack.write_policy("version: 1\nrules: []\n")?;
     eventually(BOUND, "the kernel has the new policy", || async {
-        let snapshot = r.kernel.snapshot().await;
+        let snapshot = r.kernel.fetch_active_snapshot().await;
         let Told::Verdict(old) = &first else {
             return Ok(Seen::Never("no verdict".to_owned()));
         };
@@ -200,7 +200,7 @@ async fn the_files_fail_mode_outlives_the_leader_that_heard_it() -> anyhow::Resu
         async move {
             let before = bed.replica(&bed.config()).await?;
             eventually(BOUND, "the kernel has said it and it is kept", || async {
-                before.kernel.snapshot().await;
+                before.kernel.fetch_active_snapshot().await;
                 let kept = before.kernel.lock().kept;
                 Ok(Seen::when(
                     kept.is_some_and(|k| k.as_str() == mode),
@@ -314,7 +314,7 @@ async fn a_whole_batch_is_one_call_and_every_job_has_its_answer() -> anyhow::Res
         .map(|i| of_customer(if i % 2 == 0 { "vip" } else { "x" }))
         .collect();
     let ids: Vec<_> = jobs.iter().map(|j| j.id.clone()).collect();
-    let inputs = r.kernel.decide(jobs, 0).await;
+    let inputs = r.kernel.decide_jobs(jobs, 0).await;
     assert_eq!(r.metrics.safety_batches.get(), 1);
     for (i, input) in inputs.iter().enumerate() {
         let airlock_model::engine::Input::Decided { job, verdict } = input else {

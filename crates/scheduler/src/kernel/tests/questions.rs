@@ -42,7 +42,7 @@ async fn verdicts(
     replica: &Replica,
     jobs: Vec<QueuedJob>,
 ) -> anyhow::Result<Vec<(Decision, String)>> {
-    let inputs = replica.kernel.decide(jobs, 0).await;
+    let inputs = replica.kernel.decide_jobs(jobs, 0).await;
     inputs
         .into_iter()
         .map(|input| match input {

@@ -14,7 +14,7 @@ use serde_json::Value;
 use serde_saphyr::{Location, Spanned};
 
 use crate::Decision;
-use crate::load::{NO_SUCH_FIELD, foreign, read};
+use crate::load::{NO_SUCH_FIELD, cordum_field_hint, parse_yaml};
 use crate::problem::Problem;
 use airlock_settings::hint::{nearest, suggest};
 
@@ -36,27 +36,27 @@ enum Node {
 }
 
 /// The mistakes in the form of a file, in their order. Empty: none is known here.
-pub(crate) fn mistakes(text: &str) -> Vec<Problem> {
-    let Ok(tree) = read::<Spanned<Node>>(text) else {
+pub(crate) fn find_problems(text: &str) -> Vec<Problem> {
+    let Ok(tree) = parse_yaml::<Spanned<Node>>(text) else {
         return Vec::new();
     };
     let mut found = Vec::new();
-    walk(&SCHEMA, &tree, "", &mut found);
+    check_node(&SCHEMA, &tree, "", &mut found);
     found.sort_by_key(|p| (p.line, p.column));
     found
 }
 
-fn walk(schema: &Value, node: &Spanned<Node>, path: &str, found: &mut Vec<Problem>) {
-    let schema = resolved(schema);
+fn check_node(schema: &Value, node: &Spanned<Node>, path: &str, found: &mut Vec<Problem>) {
+    let schema = resolve_ref(schema);
     let place = node.referenced;
     let mut wrong = |wanted: &str| {
         found.push(Problem::at(place, path, format!("this must be {wanted}")));
     };
     match (schema["type"].as_str(), &node.value) {
-        (Some("object"), Node::Map(entries)) => map(schema, entries, place, path, found),
+        (Some("object"), Node::Map(entries)) => check_map(schema, entries, place, path, found),
         (Some("array"), Node::List(items)) => {
             for (i, item) in items.iter().enumerate() {
-                walk(&schema["items"], item, &format!("{path}[{i}]"), found);
+                check_node(&schema["items"], item, &format!("{path}[{i}]"), found);
             }
         }
         (Some("object"), _) => wrong("a mapping of names to values"),
@@ -67,13 +67,13 @@ fn walk(schema: &Value, node: &Spanned<Node>, path: &str, found: &mut Vec<Proble
         (Some("integer"), _) => wrong("a whole number that is not negative"),
         (Some("number"), Node::Whole { .. } | Node::Decimal) => {}
         (Some("number"), _) => wrong("a number"),
-        (None, value) => word(schema, value, place, path, found),
+        (None, value) => check_enum(schema, value, place, path, found),
         (Some(_), _) => {}
     }
 }
 
 /// A word that decides. The other lists of words are held to by the compiler.
-fn word(schema: &Value, value: &Node, place: Location, path: &str, found: &mut Vec<Problem>) {
+fn check_enum(schema: &Value, value: &Node, place: Location, path: &str, found: &mut Vec<Problem>) {
     let Some(words) = schema["enum"].as_array() else {
         return;
     };
@@ -105,10 +105,10 @@ fn word(schema: &Value, value: &Node, place: Location, path: &str, found: &mut V
         other => suggest(other, &own),
     };
     let given: String = given.chars().take(64).collect();
-    found.push(Problem::at(place, path, format!("unknown word {given:?}")).hint(hint));
+    found.push(Problem::at(place, path, format!("unknown word {given:?}")).with_hint(hint));
 }
 
-fn map(
+fn check_map(
     schema: &Value,
     entries: &[(Spanned<String>, Spanned<Node>)],
     place: Location,
@@ -124,19 +124,19 @@ fn map(
             path => format!("{path}.{shown}"),
         };
         if let Some(of) = known.and_then(|known| known.get(name)) {
-            walk(of, value, &path, found);
+            check_node(of, value, &path, found);
         } else if schema["additionalProperties"].is_object() {
-            walk(&schema["additionalProperties"], value, &path, found);
-        } else if let Some(instead) = foreign(name) {
+            check_node(&schema["additionalProperties"], value, &path, found);
+        } else if let Some(instead) = cordum_field_hint(name) {
             let message = "this field of Cordum is not supported";
-            found.push(Problem::at(key.referenced, path, message).hint(instead));
+            found.push(Problem::at(key.referenced, path, message).with_hint(instead));
         } else {
             let names: Vec<&str> = known
                 .into_iter()
                 .flat_map(|known| known.keys().map(String::as_str))
                 .collect();
             let hint = suggest(name, &names);
-            found.push(Problem::at(key.referenced, path, NO_SUCH_FIELD).hint(hint));
+            found.push(Problem::at(key.referenced, path, NO_SUCH_FIELD).with_hint(hint));
         }
     }
     for name in schema["required"].as_array().into_iter().flatten() {
@@ -153,7 +153,7 @@ fn map(
     }
 }
 
-fn resolved(schema: &Value) -> &Value {
+fn resolve_ref(schema: &Value) -> &Value {
     match schema["$ref"].as_str().and_then(|r| r.strip_prefix('#')) {
         Some(pointer) => SCHEMA.pointer(pointer).unwrap_or(schema),
         None => schema,

@@ -7,7 +7,7 @@ use crate::clause::Clause;
 use crate::problem::{Problem, Problems};
 use crate::rule::Rule;
 
-pub(super) fn warn(rules: &[Rule], problems: &mut Problems) {
+pub(super) fn warn_shared_counts(rules: &[Rule], problems: &mut Problems) {
     for rule in rules {
         let mixes = rule.velocity.as_ref().is_some_and(|v| v.mixes_tenants());
         let tenants = |c: &Clause| matches!(c, Clause::Tenants(_));
@@ -26,6 +26,6 @@ pub(super) fn warn(rules: &[Rule], problems: &mut Problems) {
             ..Problem::at(Location::UNKNOWN, rule.head.id.to_string(), message)
         };
         let hint = "add tenant to velocity.key, unless that is meant";
-        problems.warn(warning.hint(hint).in_file(&place.file));
+        problems.warn(warning.with_hint(hint).in_file(&place.file));
     }
 }

@@ -20,15 +20,15 @@ use uuid::Uuid;
 pub const SHARD: Shard = Shard(0);
 pub const BOUND: Duration = Duration::from_secs(30);
 
-pub struct Bed {
+pub struct Fixture {
     pub postgres: Postgres,
     pub ledger: Ledger,
 }
 
-impl Bed {
+impl Fixture {
     pub async fn start() -> anyhow::Result<Self> {
         let postgres = Postgres::start().await?;
-        let ledger = Ledger::connect(&LedgerConfig::at(&postgres.url()), "test").await?;
+        let ledger = Ledger::connect(&LedgerConfig::from_url(&postgres.url()), "test").await?;
         ledger.migrate().await?;
         postgres.query(&only_legal_moves()).await?;
         Ok(Self { postgres, ledger })
@@ -80,7 +80,10 @@ impl Bed {
         let mut writer = self.lead().await?;
         let assign = (1..).zip(ids).map(|(n, i)| assign(i, 1, n));
         let done = writer.commit(&Commit::from_iter(assign)).await?;
-        anyhow::ensure!(done.of(MoveKind::Assign).count() == ids.len(), "{done:?}");
+        anyhow::ensure!(
+            done.jobs_moved_by(MoveKind::Assign).count() == ids.len(),
+            "{done:?}"
+        );
         Ok(writer)
     }
 
@@ -224,7 +227,7 @@ pub fn assign(name: &str, attempt: u32, n: u128) -> Assign {
 }
 
 pub fn allowed(verdict: Verdict) -> Allowed {
-    Allowed::of(verdict).expect("a verdict that allows")
+    Allowed::from_verdict(verdict).expect("a verdict that allows")
 }
 
 pub fn hold(name: &str) -> Hold {
@@ -319,5 +322,8 @@ pub fn moved(w: &Written) -> usize {
         MoveKind::Finish,
         MoveKind::Requeue,
     ];
-    kinds.into_iter().map(|kind| w.of(kind).count()).sum()
+    kinds
+        .into_iter()
+        .map(|kind| w.jobs_moved_by(kind).count())
+        .sum()
 }

@@ -8,11 +8,11 @@ use airlock_model::text::fold_name;
 
 /// A word of a rule, folded once when the policy is loaded.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Word(Box<str>);
+pub(crate) struct FoldedText(Box<str>);
 
-impl Word {
+impl FoldedText {
     pub(crate) fn new(s: &str) -> Self {
-        Self(fold(s).into())
+        Self(fold_name(s).into())
     }
 
     pub(crate) fn as_str(&self) -> &str {
@@ -20,7 +20,7 @@ impl Word {
     }
 
     /// Whether a word of a job is this one. Almost all are ASCII and take no folding.
-    pub(crate) fn fits(&self, other: &str) -> bool {
+    pub(crate) fn matches(&self, other: &str) -> bool {
         let other = other.trim();
         if other.is_ascii() {
             self.0.eq_ignore_ascii_case(other)
@@ -30,32 +30,27 @@ impl Word {
     }
 }
 
-/// A word as it compares.
-pub(crate) fn fold(s: &str) -> String {
-    fold_name(s)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn case_and_surrounding_space_do_not_count() {
-        let word = Word::new(" Destructive ");
-        assert!(word.fits("destructive"));
-        assert!(word.fits("DESTRUCTIVE\t"));
-        assert!(!word.fits("destructiv"));
-        assert!(!word.fits(""));
+        let word = FoldedText::new(" Destructive ");
+        assert!(word.matches("destructive"));
+        assert!(word.matches("DESTRUCTIVE\t"));
+        assert!(!word.matches("destructiv"));
+        assert!(!word.matches(""));
     }
 
     #[test]
     fn folding_reaches_beyond_ascii() {
-        assert!(Word::new("Gefährlich").fits("GEFÄHRLICH"));
-        assert!(Word::new("ΟΔΟΣ").fits("οδοσ"));
+        assert!(FoldedText::new("Gefährlich").matches("GEFÄHRLICH"));
+        assert!(FoldedText::new("ΟΔΟΣ").matches("οδοσ"));
         // The Kelvin sign folds to a plain k.
-        assert!(Word::new("k").fits("\u{212a}"));
+        assert!(FoldedText::new("k").matches("\u{212a}"));
         // What cannot be seen does not count, nor which of two spellings it is.
-        assert!(Word::new("destructive").fits("de\u{200b}structive\u{ad}"));
-        assert!(Word::new("destructive").fits("ｄｅｓｔｒｕｃｔｉｖｅ"));
+        assert!(FoldedText::new("destructive").matches("de\u{200b}structive\u{ad}"));
+        assert!(FoldedText::new("destructive").matches("ｄｅｓｔｒｕｃｔｉｖｅ"));
     }
 }

@@ -6,8 +6,8 @@ use serde::Serialize;
 use serde_saphyr::Spanned;
 
 use super::matches;
-use super::text::{check_len, check_text};
-use super::{Part, Seen, check_id, hash};
+use super::text::{check_list_len, check_text_len};
+use super::{ParsedFile, SeenIds, canonical_hash, check_rule_id};
 use crate::decision::Decision;
 use crate::document::{RuleDoc, VelocityDoc};
 use crate::problem::{Problem, Problems, limits};
@@ -17,11 +17,11 @@ use crate::velocity::{KeyPart, Velocity};
 use airlock_model::reads::{Field, Reads};
 use airlock_settings::hint::suggest;
 
-pub(super) fn rule<'a>(
-    part: &'a Part<'_>,
+pub(super) fn compile_rule<'a>(
+    part: &'a ParsedFile<'_>,
     path: &str,
     rule: &'a RuleDoc,
-    seen: &mut Seen<'a>,
+    seen: &mut SeenIds<'a>,
     problems: &mut Problems,
 ) -> Rule {
     let RuleDoc {
@@ -35,8 +35,8 @@ pub(super) fn rule<'a>(
         approval,
         enforce,
     } = rule;
-    check_id(part, path, id, seen, problems);
-    let clauses = matches::compile(
+    check_rule_id(part, path, id, seen, problems);
+    let clauses = matches::compile_match(
         part.source.text,
         &format!("{path}.match"),
         matches,
@@ -51,7 +51,7 @@ pub(super) fn rule<'a>(
         approval: approval.as_ref(),
         enforced: *enforce && part.document.enforce,
     };
-    let mut head = terms.head(part, path, rule, problems);
+    let mut head = terms.compile_head(part, path, rule, problems);
     head.clauses = clauses;
     head.constraints = constraints.as_ref().map(|c| Arc::new(c.value.clone()));
     // An allow with constraints is one, however it is written.
@@ -79,9 +79,9 @@ pub(super) struct Terms<'a> {
 
 impl Terms<'_> {
     /// A head without conditions and constraints, which the caller adds.
-    pub(super) fn head(
+    pub(super) fn compile_head(
         &self,
-        part: &Part<'_>,
+        part: &ParsedFile<'_>,
         path: &str,
         document: &impl Serialize,
         problems: &mut Problems,
@@ -89,7 +89,7 @@ impl Terms<'_> {
         let decision = self.decision.value;
         if let Some(reason) = self.reason {
             let field = format!("{path}.reason");
-            check_text(
+            check_text_len(
                 reason.value.trim(),
                 limits::REASON_BYTES,
                 reason.referenced,
@@ -105,7 +105,7 @@ impl Terms<'_> {
             let terms = self.approval.map(|a| a.value.clone());
             Arc::new(terms.unwrap_or_default())
         });
-        let content = hash(&(self.enforced, document), 16);
+        let content = canonical_hash(&(self.enforced, document), 16);
         let hash = content.unwrap_or_else(|e| {
             let message = format!("no canonical form: {e}");
             problems.push(Problem::at(self.id.referenced, path, message));
@@ -115,8 +115,8 @@ impl Terms<'_> {
             id: id.into(),
             hash: hash.into(),
             decision,
-            reason: reason_text(decision.participle(), id, reason),
-            would: reason_text(&format!("would be {}", decision.participle()), id, reason),
+            reason: format_reason(decision.participle(), id, reason),
+            would: format_reason(&format!("would be {}", decision.participle()), id, reason),
             enforced: self.enforced,
             clauses: Box::new([]),
             constraints: None,
@@ -132,7 +132,7 @@ impl Terms<'_> {
 }
 
 /// `denied by rule "destructive": …`
-fn reason_text(participle: &str, id: &str, reason: Option<&str>) -> Arc<str> {
+fn format_reason(participle: &str, id: &str, reason: Option<&str>) -> Arc<str> {
     match reason {
         Some(reason) => format!("{participle} by rule {id:?}: {reason}").into(),
         None => format!("{participle} by rule {id:?}").into(),
@@ -150,7 +150,7 @@ fn check_constraints(
         if decision.value == Decision::AllowWithConstraints {
             problems.push(
                 Problem::at(decision.referenced, field, "there are no constraints")
-                    .hint("add constraints, or write allow"),
+                    .with_hint("add constraints, or write allow"),
             );
         }
         return;
@@ -160,13 +160,13 @@ fn check_constraints(
         Decision::Allow | Decision::AllowWithConstraints | Decision::RequireApproval => {}
         Decision::Deny | Decision::Throttle => {
             let message = format!("{} has nothing to constrain", decision.value);
-            problems.push(Problem::at(place, field.as_str(), message).hint("leave them out"));
+            problems.push(Problem::at(place, field.as_str(), message).with_hint("leave them out"));
         }
     }
     if constraints.value.is_empty() {
         problems.push(Problem::at(place, field.as_str(), "nothing is constrained"));
     }
-    if let Some(fault) = constraints.value.fault() {
+    if let Some(fault) = constraints.value.find_invalid_limit() {
         problems.push(Problem::at(place, field.as_str(), fault));
     }
     let Constraints {
@@ -186,9 +186,9 @@ fn check_constraints(
         )
         .chain(diff.iter().map(|d| &d.deny_path_globs));
     for list in lists {
-        check_strings(&field, list, place, problems);
+        check_string_list(&field, list, place, problems);
     }
-    check_strings(
+    check_string_list(
         &field,
         std::slice::from_ref(redaction_level),
         place,
@@ -196,7 +196,7 @@ fn check_constraints(
     );
 }
 
-fn check_strings(
+fn check_string_list(
     field: &str,
     list: &[String],
     place: serde_saphyr::Location,
@@ -232,7 +232,7 @@ fn check_remediations(path: &str, list: &[Spanned<Remediation>], problems: &mut 
             add_labels,
             remove_labels,
         } = &one.value;
-        check_text(
+        check_text_len(
             id,
             limits::WORD_BYTES,
             one.referenced,
@@ -285,7 +285,7 @@ fn check_approval(
         let message = format!("{decision} asks nobody");
         problems.push(
             Problem::at(place, field.as_str(), message)
-                .hint("write decision: require_approval, or leave it out"),
+                .with_hint("write decision: require_approval, or leave it out"),
         );
     }
     let ApprovalTerms {
@@ -301,7 +301,8 @@ fn check_approval(
     if *expires_seconds == Some(0) {
         let message = "it would expire at once";
         problems.push(
-            Problem::at(place, format!("{field}.expires_seconds"), message).hint("leave it out"),
+            Problem::at(place, format!("{field}.expires_seconds"), message)
+                .with_hint("leave it out"),
         );
     }
     let people = approvers.len();
@@ -311,7 +312,7 @@ fn check_approval(
     }
     for (name, list) in [("approvers", approvers), ("approver_roles", approver_roles)] {
         let field = format!("{field}.{name}");
-        check_strings(&field, list, place, problems);
+        check_string_list(&field, list, place, problems);
         if list.iter().any(|s| s.trim().is_empty()) {
             problems.push(Problem::at(place, field, "the text is empty"));
         }
@@ -329,10 +330,10 @@ fn compile_velocity(
         key,
         strict,
     } = &velocity.value;
-    const LONGEST: u64 = 31 * 24 * 60 * 60;
-    if window_seconds.value == 0 || window_seconds.value > LONGEST {
+    const MAX_WINDOW_SECONDS: u64 = 31 * 24 * 60 * 60;
+    if window_seconds.value == 0 || window_seconds.value > MAX_WINDOW_SECONDS {
         let message = format!(
-            "{} s; from 1 to {LONGEST} are possible",
+            "{} s; from 1 to {MAX_WINDOW_SECONDS} are possible",
             window_seconds.value
         );
         problems.push(Problem::at(
@@ -352,8 +353,8 @@ fn compile_velocity(
     }
     let parts = key.as_ref().map(|key| {
         let field = format!("{path}.key");
-        let words = key.value.words(key.referenced, key.defined);
-        check_len(&field, words.len(), key.referenced, problems);
+        let words = key.value.split_parts(key.referenced, key.defined);
+        check_list_len(&field, words.len(), key.referenced, problems);
         let parts: Vec<KeyPart> = words
             .iter()
             .take(limits::LIST)
@@ -361,10 +362,13 @@ fn compile_velocity(
             .filter_map(|(i, word)| {
                 let part = KeyPart::parse(&word.value);
                 if part.is_none() {
-                    let names: Vec<&str> = KeyPart::WORDS.iter().map(|(w, _)| *w).collect();
-                    let message = format!("nothing is called {:?}", super::text::clip(&word.value));
+                    let names: Vec<&str> = KeyPart::NAMES.iter().map(|(w, _)| *w).collect();
+                    let message = format!(
+                        "nothing is called {:?}",
+                        super::text::truncate_key(&word.value)
+                    );
                     problems.push(
-                        Problem::at(word.referenced, format!("{field}[{i}]"), message).hint(
+                        Problem::at(word.referenced, format!("{field}[{i}]"), message).with_hint(
                             format!(
                                 "{}; a label is written labels.<name>, all of them labels",
                                 suggest(&word.value, &names)
