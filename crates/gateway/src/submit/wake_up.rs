@@ -153,7 +153,7 @@ async fn send_cancel(bus: &Bus, job_id: &str, packet: Bytes) {
     }
 }
 
-/// This machine's time; only for packets. The ledger's clock decides when a job is due.
+/// This machine's time; only for packets and for the expiry of API keys. The ledger's clock decides when a job is due.
 pub fn now() -> Timestamp {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
