@@ -129,7 +129,7 @@ async fn start(plan: &Plan, host: &mut ServiceHost) -> anyhow::Result<Context> {
         hosted::<Scheduler>(config, scheduler.clone()),
     );
 
-    let gateway = Context::for_host(Gateway::NAME);
+    let gateway = Context::for_host(Gateway::NAME).with_sources(plan.gateway_sources.clone());
     let others = [kernel, scheduler];
     let ready = async {
         while !others.iter().all(|other| other.health.is_ready()) {
