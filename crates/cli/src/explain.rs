@@ -100,6 +100,7 @@ fn hint_for_problem(problem: &Problem, target: &Target) -> Option<String> {
     let field = problem.field.as_deref();
     let text = match kind {
         "unauthorized" => return Some(hint_about_key(target)),
+        "key-expired" => "whoever runs the gateway can renew it: expires_at in auth.keys",
         // Of a job that may be seen, only a vote is refused.
         "forbidden" if problem.job_id.is_some() => {
             "somebody else's key is needed: --api-key KEY (after ./dev up: $AIRLOCK_APPROVER_KEY)"
@@ -228,6 +229,7 @@ mod tests {
             (404, "no-such-approval", "airlock approval list"),
             (404, "no-such-bundle", "airlock policy bundles"),
             (404, "no-such-route", "--url"),
+            (401, "key-expired", "expires_at"),
             (503, "overloaded", "try again"),
         ] {
             let text = hint(typed(status, kind));

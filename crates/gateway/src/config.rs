@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use airlock_bus::BusConfig;
 use airlock_ledger::LedgerConfig;
-use airlock_model::TenantId;
+use airlock_model::{TenantId, Timestamp};
 use airlock_service::config::duration;
 use airlock_service::{HttpConfig, Secret, ServiceConfig, ShutdownConfig, TelemetryConfig};
 use serde::{Deserialize, Serialize};
@@ -75,6 +75,31 @@ pub struct KeyConfig {
     /// kept as `on_behalf_of` and counts for nothing.
     #[serde(default)]
     pub act_for: Vec<String>,
+    /// From this moment on the key is refused; without it the key does not expire.
+    #[serde(default, with = "expiry")]
+    pub expires_at: Option<Timestamp>,
+}
+
+/// A moment as RFC 3339, or none.
+mod expiry {
+    use airlock_model::Timestamp;
+    use serde::de::Error as _;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(at: &Option<Timestamp>, to: S) -> Result<S::Ok, S::Error> {
+        at.map(Timestamp::to_rfc3339).serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Timestamp>, D::Error> {
+        let Some(text) = Option::<String>::deserialize(from)? else {
+            return Ok(None);
+        };
+        // The text is not repeated: fields may have been mixed up.
+        let at = Timestamp::parse_rfc3339(&text).map_err(|_| {
+            D::Error::custom("expires_at must be an RFC 3339 time, as in 2027-01-31T00:00:00Z")
+        })?;
+        Ok(Some(at))
+    }
 }
 
 /// What is asked of policy bundles that are published here. The kernel has its own say.
@@ -346,6 +371,7 @@ mod tests {
             format!("[{{name: x, tenant: \"{key} {key}\", key: k}}]"),
             format!("[{{name: x, tenant: t, {key}: k}}]"),
             format!("{{name: x, key: {key}, tenant: t}}"),
+            format!("[{{name: x, tenant: t, key: k, expires_at: {key}}}]"),
         ] {
             let error = refused("AIRLOCK_AUTH__KEYS", text);
             assert!(error.contains("AIRLOCK_AUTH__KEYS"), "{error}");

@@ -10,6 +10,7 @@ use axum::routing::MethodRouter;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::config::Sources;
 use crate::{Health, Metrics, Supervisor};
 
 /// The surroundings of one service: clones share them, two contexts share
@@ -24,6 +25,7 @@ pub struct Context {
     pub metrics: Metrics,
     routes: Arc<Mutex<BTreeMap<String, MethodRouter>>>,
     address: watch::Sender<Option<SocketAddr>>,
+    sources: Option<Arc<Sources>>,
 }
 
 impl Context {
@@ -45,7 +47,21 @@ impl Context {
             metrics,
             routes: Arc::default(),
             address: watch::Sender::new(None),
+            sources: None,
         }
+    }
+
+    /// The same context of a service whose configuration was loaded from `sources`.
+    #[must_use]
+    pub fn with_sources(mut self, sources: Sources) -> Self {
+        self.sources = Some(Arc::new(sources));
+        self
+    }
+
+    /// Where the configuration was loaded from, for what a service reloads of it while it
+    /// runs. `None`: the host made the configuration itself.
+    pub fn sources(&self) -> Option<&Arc<Sources>> {
+        self.sources.as_ref()
     }
 
     /// The service's name.

@@ -102,7 +102,7 @@ pub fn run_with_args<S: Service>(args: impl IntoIterator<Item = OsString>) -> Ex
     };
     match run_config_flags::<S>(&matches, &loaded) {
         Some(exit) => exit,
-        None => start_process::<S>(loaded),
+        None => start_process::<S>(loaded, sources),
     }
 }
 
@@ -181,7 +181,7 @@ fn run_config_flags<S: Service>(matches: &ArgMatches, loaded: &Loaded<S::Config>
     None
 }
 
-fn start_process<S: Service>(loaded: Loaded<S::Config>) -> Exit {
+fn start_process<S: Service>(loaded: Loaded<S::Config>, sources: Sources) -> Exit {
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -192,7 +192,7 @@ fn start_process<S: Service>(loaded: Loaded<S::Config>) -> Exit {
             return Exit::Failed;
         }
     };
-    let result = runtime.block_on(run_process::<S>(loaded));
+    let result = runtime.block_on(run_process::<S>(loaded, sources));
     runtime.shutdown_timeout(RUNTIME_BOUND);
     match result {
         Ok(()) => Exit::Clean,
@@ -207,10 +207,13 @@ fn start_process<S: Service>(loaded: Loaded<S::Config>) -> Exit {
     }
 }
 
-async fn run_process<S: Service>(loaded: Loaded<S::Config>) -> anyhow::Result<()> {
+async fn run_process<S: Service>(
+    loaded: Loaded<S::Config>,
+    sources: Sources,
+) -> anyhow::Result<()> {
     let guard = telemetry::init(S::NAME, loaded.config.telemetry())?;
     log_panics();
-    let ctx = Context::for_host(S::NAME);
+    let ctx = Context::for_host(S::NAME).with_sources(sources);
     // Installed before anything starts, so that no signal is missed.
     let signals = (
         signal(SignalKind::terminate())?,

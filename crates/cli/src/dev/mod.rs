@@ -129,7 +129,7 @@ async fn start_services(plan: &Plan, host: &mut ServiceHost) -> anyhow::Result<C
         run_service::<Scheduler>(config, scheduler.clone()),
     );
 
-    let gateway = Context::for_host(Gateway::NAME);
+    let gateway = Context::for_host(Gateway::NAME).with_sources(plan.gateway_sources.clone());
     let others = [kernel, scheduler];
     let ready = async {
         while !others.iter().all(|other| other.health.is_ready()) {

@@ -31,6 +31,8 @@ pub struct Plan {
     pub kernel: KernelConfig,
     /// For the scheduler, whose configuration is complete only when the kernel listens.
     sources: Sources,
+    /// The gateway follows its file while it runs.
+    pub gateway_sources: Sources,
     grace: u64,
 }
 
@@ -40,9 +42,11 @@ impl Plan {
         let sources = without_kernel_tls(sources);
         let own_ports = format!("http.listen={ANY_PORT}");
         let kernel_port = format!("grpc.listen={ANY_PORT}");
+        let mut gateway_sources = sources.clone();
         let rest = listen.map(|address| format!("http.listen={address}"));
+        gateway_sources.set.extend(rest);
 
-        let gateway = load_config::<Gateway>(&sources, rest.as_slice());
+        let gateway = config::load::<Gateway>(&gateway_sources);
         let kernel = load_config::<SafetyKernel>(&sources, &[own_ports, kernel_port]);
         // The address is only a placeholder here: mistakes must show before anything starts.
         let scheduler =
@@ -54,6 +58,7 @@ impl Plan {
                     gateway: gateway.config,
                     kernel: kernel.config,
                     sources,
+                    gateway_sources,
                 };
                 plan.gateway.shutdown.grace_seconds = plan.grace_seconds_per_service();
                 plan.kernel.shutdown.grace_seconds = plan.grace_seconds_per_service();

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::net::SocketAddr;
 
-use airlock_model::{ActsFor, Credential, TenantId};
+use airlock_model::{ActsFor, Credential, TenantId, Timestamp};
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use sha2::{Digest, Sha256};
@@ -27,6 +27,7 @@ const APPROVER: &str = "approver";
 /// A shorter key can be guessed; off loopback it is refused.
 const SHORTEST_KEY: usize = 16;
 
+#[derive(Clone, PartialEq, Eq)]
 struct Key {
     digest: [u8; 32],
     name: String,
@@ -35,9 +36,32 @@ struct Key {
     principal: Option<String>,
     roles: Vec<String>,
     acts_for: ActsFor,
+    expires_at: Option<Timestamp>,
+}
+
+impl Key {
+    fn has_expired(&self, now: Timestamp) -> bool {
+        self.expires_at.is_some_and(|at| at <= now)
+    }
+}
+
+/// The names of the keys in which two configurations differ.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct KeyChanges {
+    pub(super) added: Vec<String>,
+    pub(super) removed: Vec<String>,
+    /// Another key under the name, or another tenant, role, expiry and so on.
+    pub(super) changed: Vec<String>,
+}
+
+impl KeyChanges {
+    pub(super) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// The configured API keys.
+#[derive(Clone)]
 pub(crate) struct Keys(Vec<Key>);
 
 impl fmt::Debug for Keys {
@@ -65,6 +89,7 @@ impl Keys {
                 principal: key.principal.clone(),
                 roles: key.roles.clone(),
                 acts_for: to_acts_for(key.role, &key.act_for),
+                expires_at: key.expires_at,
             });
         }
         for (key, name, role) in [
@@ -80,14 +105,37 @@ impl Keys {
                     principal: None,
                     roles: Vec::new(),
                     acts_for: to_acts_for(role, &[]),
+                    expires_at: None,
                 });
             }
         }
         Ok(Self(keys))
     }
 
-    /// Who these headers belong to.
-    pub(crate) fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
+    /// What is different in `newer`.
+    pub(super) fn changes(&self, newer: &Self) -> KeyChanges {
+        let mut changes = KeyChanges::default();
+        for key in &newer.0 {
+            match self.0.iter().find(|old| old.name == key.name) {
+                None => changes.added.push(key.name.clone()),
+                Some(old) if old != key => changes.changed.push(key.name.clone()),
+                Some(_) => {}
+            }
+        }
+        for key in &self.0 {
+            if newer.0.iter().all(|new| new.name != key.name) {
+                changes.removed.push(key.name.clone());
+            }
+        }
+        changes
+    }
+
+    /// Who these headers belong to at this moment.
+    pub(crate) fn authenticate(
+        &self,
+        headers: &HeaderMap,
+        now: Timestamp,
+    ) -> Result<Caller, Problem> {
         let presented = presented_key(headers).ok_or_else(|| {
             Problem::unauthorized("an API key is needed, as X-API-Key or Authorization: Bearer")
         })?;
@@ -99,6 +147,9 @@ impl Keys {
             }
         }
         let key = found.ok_or_else(|| Problem::unauthorized("the API key is not known"))?;
+        if key.has_expired(now) {
+            return Err(Problem::key_expired().with_key_name(&key.name));
+        }
         let wanted = match headers.get(TENANT_HEADER) {
             None => None,
             Some(value) => Some(
@@ -278,6 +329,7 @@ mod tests {
     use crate::config::KeyConfig;
 
     const HERE: &str = "127.0.0.1:8080";
+    const NOW: Timestamp = Timestamp(1_800_000_000_000_000);
 
     fn config() -> AuthConfig {
         let key = |name: &str, key: &str, role| KeyConfig {
@@ -289,6 +341,7 @@ mod tests {
             principal: None,
             roles: Vec::new(),
             act_for: Vec::new(),
+            expires_at: None,
         };
         let mut hashed = key("globex", "", Role::User);
         hashed.key_sha256 = Sha256::digest(b"g-key")
@@ -311,7 +364,8 @@ mod tests {
             map.insert(*name, value.parse().unwrap());
         }
         let keys = Keys::new(&config()).unwrap();
-        keys.authenticate(&map).map_err(|p| p.status().as_u16())
+        keys.authenticate(&map, NOW)
+            .map_err(|p| p.status().as_u16())
     }
 
     #[test]
@@ -358,6 +412,48 @@ mod tests {
     }
 
     #[test]
+    fn a_key_is_refused_from_its_expiry_on_and_only_who_has_it_learns_why() {
+        let mut config = config();
+        config.keys[0].expires_at = Some(NOW);
+        let keys = Keys::new(&config).unwrap();
+        let ask = |key: &str, now: Timestamp| {
+            let mut headers = HeaderMap::new();
+            headers.insert(KEY_HEADER, key.parse().unwrap());
+            keys.authenticate(&headers, now).map(|caller| caller.name)
+        };
+        assert_eq!(ask("a-key", Timestamp(NOW.0 - 1)).unwrap(), "acme");
+        for later in [NOW, Timestamp(NOW.0 + 1), Timestamp::MAX] {
+            let problem = ask("a-key", later).unwrap_err();
+            assert_eq!(problem.key_name(), Some("acme"), "for the log");
+            assert_eq!(problem.status().as_u16(), 401);
+            let sent = serde_json::to_string(&problem.into_body()).unwrap();
+            assert!(sent.contains("problem:key-expired"), "{sent}");
+            assert!(sent.contains("expired") && !sent.contains("acme"), "{sent}");
+        }
+        let unknown = ask("nope", NOW).unwrap_err();
+        assert_eq!(unknown.key_name(), None);
+        let sent = serde_json::to_string(&unknown.into_body()).unwrap();
+        assert!(!sent.contains("expired"), "{sent}");
+        // The others have no expiry.
+        assert_eq!(ask("g-key", Timestamp::MAX).unwrap(), "globex");
+        assert_eq!(ask("r-key", Timestamp::MAX).unwrap(), "root");
+    }
+
+    #[test]
+    fn changes_are_listed_by_name() {
+        let old = Keys::new(&config()).unwrap();
+        assert!(old.changes(&old).is_empty());
+        let mut config = config();
+        config.keys[0].expires_at = Some(NOW);
+        config.keys[1].key_sha256.replace_range(..1, "0");
+        config.keys[2].name = "operations".to_owned();
+        let changes = old.changes(&Keys::new(&config).unwrap());
+        assert_eq!(changes.changed, ["acme", "globex"]);
+        assert_eq!(changes.added, ["operations"]);
+        assert_eq!(changes.removed, ["root"]);
+    }
+
+    #[test]
     fn the_two_keys_of_development_are_two_voices() {
         let mut config = AuthConfig {
             development_key: Secret::from("one"),
@@ -371,7 +467,7 @@ mod tests {
                 axum::http::HeaderName::from_static(KEY_HEADER),
                 key.parse().unwrap(),
             )]);
-            keys.authenticate(&headers).unwrap()
+            keys.authenticate(&headers, NOW).unwrap()
         };
         let (one, two) = (who("one"), who("two"));
         assert_ne!(one.to_voter().name(), two.to_voter().name());
@@ -430,7 +526,7 @@ mod tests {
         let who = |key: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(KEY_HEADER, key.parse().unwrap());
-            keys.authenticate(&headers).unwrap().to_credential()
+            keys.authenticate(&headers, NOW).unwrap().to_credential()
         };
         assert_eq!(who("a-key").principal, "ann");
         let agents = ActsFor::Names(vec!["agent-*".to_owned()]);

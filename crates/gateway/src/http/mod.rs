@@ -21,7 +21,7 @@ mod tasks;
 use std::sync::Arc;
 
 use airlock_ledger::OpenJobs;
-use airlock_service::Context;
+use airlock_service::{Context, Reloaded};
 use axum::response::Response;
 
 use crate::auth::{self, Keys};
@@ -43,7 +43,7 @@ use rejections::RejectionLog;
 
 /// What the handlers share.
 pub(crate) struct App {
-    keys: Keys,
+    keys: Arc<Reloaded<Keys>>,
     limits: LimitsConfig,
     shards: u16,
     links: Links,
@@ -76,6 +76,7 @@ impl App {
         links: Links,
         ctx: &Context,
     ) -> anyhow::Result<Self> {
+        let keys = auth::open_keys(&config, ctx).await?;
         let metrics = GatewayMetrics::new(&ctx.metrics);
         let waker = Waker::new(config.submit.publishers, &links, &metrics, ctx);
         let submitter =
@@ -85,7 +86,7 @@ impl App {
             .otlp_endpoint
             .is_some_and(|e| !e.is_empty());
         Ok(Self {
-            keys: Keys::new(&config.auth)?,
+            keys,
             admission: Admission::new(&config.limits),
             open_jobs: open_jobs::start_counting_open_jobs(&config.limits, &links, ctx),
             rejections: RejectionLog::default(),

@@ -97,6 +97,13 @@ impl Problem {
         Self::new(StatusCode::UNAUTHORIZED, "unauthorized", title, detail)
     }
 
+    /// Only whoever has the key learns of it; its name is for the log ([`Problem::with_key_name`]).
+    pub fn key_expired() -> Self {
+        let title = "The API key has expired";
+        let detail = "the API key has expired; ask for a new one";
+        Self::new(StatusCode::UNAUTHORIZED, "key-expired", title, detail)
+    }
+
     pub fn forbidden(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "forbidden", "Not allowed", detail)
     }
@@ -259,6 +266,10 @@ impl Problem {
     fn with_retry_after(mut self, seconds: u16) -> Self {
         self.0.retry_after = Some(seconds);
         self
+    }
+
+    pub fn detail(&self) -> &str {
+        &self.0.body.detail
     }
 
     pub fn with_trace_id(mut self, trace_id: &str) -> Self {

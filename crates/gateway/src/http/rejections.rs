@@ -56,6 +56,7 @@ impl RejectionLog {
             status = status.as_u16(),
             remote = remote.map(tracing::field::display),
             key_name = problem.key_name(),
+            reason = problem.detail(),
             path,
             suppressed,
             "caller rejected"

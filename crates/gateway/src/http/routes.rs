@@ -18,6 +18,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use super::problem::Problem;
 use super::{App, approvals, bundles, decisions, dlq, edge, explain, jobs, policy, submit, tasks};
 use crate::auth::{Caller, Permission, has_key};
+use crate::submit::wake_up::local_now;
 use crate::tasks::check_local_request;
 
 struct Route {
@@ -126,7 +127,10 @@ impl App {
             check_local_request(&request.method, &request.uri, &request.headers)?;
             return Ok(Caller::anonymous(&self.tasks.tenant));
         }
-        let caller = self.keys.authenticate(&request.headers)?;
+        let caller = self
+            .keys
+            .current()
+            .authenticate(&request.headers, local_now())?;
         caller.check_permission(permission)?;
         Ok(caller)
     }
@@ -154,22 +158,29 @@ mod tests {
 
     const ADMIN_KEY: &str = "admin-key";
     const USER_KEY: &str = "user-key";
+    const EXPIRED_KEY: &str = "expired-key";
 
     /// Without Postgres, NATS and a safety kernel: whoever is let in is answered 4xx or 503.
     async fn gateway(anonymous_tasks: bool) -> Router {
         let mut config = GatewayConfig::default();
         config.auth.development_key = Secret::from(ADMIN_KEY);
         config.auth.anonymous_tasks = anonymous_tasks;
-        config.auth.keys = vec![KeyConfig {
-            name: "acme".to_owned(),
-            key: Secret::from(USER_KEY),
+        let minute = std::time::Duration::from_secs(60);
+        let key = |name: &str, key: &str, role, expires_at| KeyConfig {
+            name: name.to_owned(),
+            key: Secret::from(key),
             key_sha256: String::new(),
-            tenant: TenantId::new("acme").unwrap(),
-            role: Role::User,
+            tenant: TenantId::new(name).unwrap(),
+            role,
             principal: None,
             roles: Vec::new(),
             act_for: Vec::new(),
-        }];
+            expires_at: Some(expires_at),
+        };
+        config.auth.keys = vec![
+            key("acme", USER_KEY, Role::User, local_now() + minute * 60),
+            key("old", EXPIRED_KEY, Role::Admin, local_now() - minute),
+        ];
         let ctx = Context::for_host("gateway");
         let app = App::new(config, Links::default(), &ctx).await.unwrap();
         build_router(Arc::new(app))
@@ -201,7 +212,7 @@ mod tests {
         let refused = [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN];
         for route in route_table() {
             let path = route.path;
-            for key in [None, Some("wrong"), Some("")] {
+            for key in [None, Some("wrong"), Some(""), Some(EXPIRED_KEY)] {
                 let status = status(&router, &route, key).await;
                 assert_eq!(status, StatusCode::UNAUTHORIZED, "{path} {key:?}");
             }

@@ -158,7 +158,8 @@ async fn send_cancel(bus: &Bus, job_id: &str, packet: Bytes) {
     }
 }
 
-/// This machine's time; only for packets. The ledger's clock decides when a job is due.
+/// This machine's time; only for packets and for the expiry of API keys. The ledger's
+/// clock decides when a job is due.
 pub fn local_now() -> Timestamp {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)

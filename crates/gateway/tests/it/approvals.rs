@@ -35,6 +35,7 @@ fn person(name: &str, key: &str, principal: Option<&str>, roles: &[&str]) -> Key
         principal: principal.map(str::to_owned),
         roles: roles.iter().map(|r| (*r).to_owned()).collect(),
         act_for: Vec::new(),
+        expires_at: None,
     }
 }
 

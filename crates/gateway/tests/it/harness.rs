@@ -53,6 +53,7 @@ pub fn config(postgres: &str, nats: &str) -> GatewayConfig {
         principal: None,
         roles: Vec::new(),
         act_for: Vec::new(),
+        expires_at: None,
     };
     let mut config = GatewayConfig::default();
     config.http.listen = "127.0.0.1:0".to_owned();
@@ -86,7 +87,16 @@ impl Running {
         postgres: Postgres,
         nats: Nats,
     ) -> anyhow::Result<Self> {
-        let ctx = Context::for_host("gateway");
+        Self::in_context(Context::for_host("gateway"), config, postgres, nats).await
+    }
+
+    /// The same in a context of the test's.
+    pub async fn in_context(
+        ctx: Context,
+        config: GatewayConfig,
+        postgres: Postgres,
+        nats: Nats,
+    ) -> anyhow::Result<Self> {
         let task = tokio::spawn(host_service::<Gateway>(config, ctx.clone()));
         let address = ctx.http_address().await.context("it never listened")?;
         Ok(Self {

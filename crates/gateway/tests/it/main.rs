@@ -8,6 +8,7 @@ mod harness;
 mod idempotency;
 mod input;
 mod jobs;
+mod keys;
 mod leader;
 mod open_jobs;
 mod submit;

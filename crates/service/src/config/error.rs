@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use super::hint::without_quoted;
 use super::yaml::YamlError;
 
 /// One thing that is wrong.
@@ -26,12 +27,42 @@ pub enum Problem {
     Invalid(String),
 }
 
+impl Problem {
+    /// What is wrong, and in which line of the file, without anything that stands there.
+    fn without_values(&self) -> String {
+        match self {
+            Self::Unreadable { source, .. } => format!("reading it: {source}"),
+            Self::File(error) if error.line == 0 => without_quoted(&error.message),
+            Self::File(error) => {
+                let (line, column) = (error.line, error.column);
+                let message = without_quoted(&error.message);
+                format!("line {line}, column {column}: {message}")
+            }
+            Self::Override { origin, message } => {
+                format!("{origin}: {}", without_quoted(message))
+            }
+            Self::Merge(message) => format!("merged configuration: {}", without_quoted(message)),
+            Self::Invalid(message) => message.clone(),
+        }
+    }
+}
+
 /// The configuration cannot be used. It is never retryable: only a person can
 /// change it.
 #[derive(Debug)]
 pub struct ConfigError {
     pub service: &'static str,
     pub problems: Vec<Problem>,
+}
+
+impl ConfigError {
+    /// All problems in one line, for a log and for health: who reads those may not be who
+    /// may read the file, and a secret may stand in the wrong place there. The caller names
+    /// the file.
+    pub fn without_values(&self) -> String {
+        let problems: Vec<String> = self.problems.iter().map(Problem::without_values).collect();
+        problems.join("; ")
+    }
 }
 
 impl fmt::Display for ConfigError {

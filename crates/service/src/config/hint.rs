@@ -23,6 +23,20 @@ pub(super) fn strip_found_value(message: String) -> String {
     message
 }
 
+/// `message` without what it quotes from the configuration. The name of a missing field and
+/// the list of what is expected are quoted from the code and stay.
+pub(super) fn without_quoted(message: &str) -> String {
+    if message.starts_with("missing field") {
+        return message.to_owned();
+    }
+    let end = message.rfind(", expected").unwrap_or(message.len());
+    let (before, expected) = message.split_at(end);
+    match before.find(['`', '"', '\'']) {
+        Some(start) => format!("{}{expected}", before[..start].trim_end()),
+        None => message.to_owned(),
+    }
+}
+
 /// `message` with a suggestion where one of the names it lists is close.
 pub(super) fn append_hint(message: String) -> String {
     if !message.contains("unknown") {
@@ -78,6 +92,25 @@ mod tests {
             ("missing field `name`", "missing field `name`"),
         ] {
             assert_eq!(strip_found_value(message.to_owned()), left);
+        }
+    }
+
+    #[test]
+    fn what_is_quoted_from_the_configuration_is_left_out() {
+        for (message, left) in [
+            (
+                "unknown variant `top`secret`, expected `user` or `admin`",
+                "unknown variant, expected `user` or `admin`",
+            ),
+            (
+                "unknown field `kye`, expected one of `key`, `name` (did you mean `key`?)",
+                "unknown field, expected one of `key`, `name` (did you mean `key`?)",
+            ),
+            ("missing field `name`", "missing field `name`"),
+            ("topic \"topsecret\" is wrong", "topic"),
+            ("invalid indentation", "invalid indentation"),
+        ] {
+            assert_eq!(without_quoted(message), left);
         }
     }
 }

@@ -50,11 +50,16 @@ impl Sources {
         }
     }
 
+    /// The file of the service `name`, whether or not it is there.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.file
+            .clone()
+            .unwrap_or_else(|| self.directory.join(format!("{name}.yaml")))
+    }
+
     fn find_file(&self, name: &str) -> Option<PathBuf> {
-        self.file.clone().or_else(|| {
-            let path = self.directory.join(format!("{name}.yaml"));
-            path.exists().then_some(path)
-        })
+        let path = self.path(name);
+        (self.file.is_some() || path.exists()).then_some(path)
     }
 }
 
