@@ -68,7 +68,7 @@ pub struct Engine {
     /// Allowed in this round, and neither placed nor queued yet.
     fresh: Vec<JobId>,
     timers: BinaryHeap<Reverse<(Timestamp, JobId)>>,
-    /// Assignments with a time that is not in the ledger yet.
+    /// Assignments with a time that is not in the ledger yet, and since when they have it.
     unflushed_times: VecDeque<(Timestamp, JobId, DispatchId)>,
     confirmed: Option<(String, Timestamp)>,
     listening: Listening,
@@ -243,7 +243,7 @@ impl Engine {
     /// When the next timer is due. In the past only before [`Engine::handle`] has run.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
-        let mark = self.unflushed_times.front().map(|(at, _, _)| *at);
+        let mark = self.next_flush();
         let sweeping = self.listening.is_on() && !(self.workers.is_empty() && self.jobs.is_empty());
         let sweep = sweeping.then_some(self.next_worker_sweep);
         let soon = self.now + Duration::from_millis(1);

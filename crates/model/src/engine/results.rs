@@ -17,7 +17,6 @@ impl Engine {
         run: RunId,
         at: Timestamp,
     ) {
-        let flush_at = step.now + self.settings.flush_after;
         match self.jobs.get_mut(&id).and_then(Job::assignment_mut) {
             Some(a) if a.dispatch == run.dispatch => {
                 if a.dispatched_at.is_none() {
@@ -27,7 +26,7 @@ impl Engine {
                         .began_at()
                         .map(|at| self.listening.listen_time_at(step.now, at));
                     a.liveness.began = a.liveness.began.or(began);
-                    self.unflushed_times.push_back((flush_at, id, run.dispatch));
+                    self.unflushed_times.push_back((step.now, id, run.dispatch));
                 }
             }
             Some(_) | None => self.resend_cancel(step, id, run),
@@ -91,7 +90,6 @@ impl Engine {
         worker: &WorkerId,
         at: Option<Timestamp>,
     ) {
-        let flush_at = now + self.settings.flush_after;
         let Some(a) = self.jobs.get_mut(id).and_then(Job::assignment_mut) else {
             return;
         };
@@ -110,8 +108,7 @@ impl Engine {
             a.started_at = Some(at);
             a.liveness.began = Some(self.listening.listen_time_at(now, at));
             let dispatch = a.dispatch;
-            self.unflushed_times
-                .push_back((flush_at, id.clone(), dispatch));
+            self.unflushed_times.push_back((now, id.clone(), dispatch));
         }
         self.reset_missed_accepts(worker);
         if first {

@@ -24,6 +24,9 @@ pub struct Settings {
     /// DISPATCHED and RUNNING are written this long after they happened, unless the end
     /// comes first.
     pub flush_after: Duration,
+    /// The same while many runs wait for it: most of them end before, and their end writes
+    /// the times as well.
+    pub flush_after_busy: Duration,
     /// How many accepted results are remembered, to recognise repeats.
     pub remember_results: usize,
     /// A full pool and a tenant at its limit count towards giving up too.
@@ -50,6 +53,7 @@ impl Default for Settings {
             throttle_delay: Duration::from_secs(5),
             confirm_within: Duration::from_secs(1),
             flush_after: Duration::from_millis(100),
+            flush_after_busy: Duration::from_secs(2),
             remember_results: 100_000,
             count_all_tries: false,
             unresponsive_after: 3,

@@ -27,6 +27,9 @@ const RUN_GRACE: Duration = Duration::from_secs(5);
 /// Timers that are run in one round; the others are next. A transaction must stay small.
 const TIMERS_AT_ONCE: usize = 4096;
 
+/// More times of runs than this wait to be written: most of those runs are short.
+const MANY_UNFLUSHED: usize = 256;
+
 impl Engine {
     /// Sees to it that this job is checked by `at`, or by its deadline if that comes
     /// first. A job has one timer that counts, so that one that is put off again and
@@ -348,11 +351,19 @@ impl Engine {
         }
     }
 
+    /// When the oldest times of a run are written that are not written yet.
+    pub(super) fn next_flush(&self) -> Option<Timestamp> {
+        let (since, _, _) = self.unflushed_times.front()?;
+        let busy = self.unflushed_times.len() > MANY_UNFLUSHED;
+        let after = match busy {
+            true => self.settings.flush_after_busy,
+            false => self.settings.flush_after,
+        };
+        Some(*since + after)
+    }
+
     fn flush_run_times(&mut self, step: &mut Step<'_>) {
-        while let Some((at, _, _)) = self.unflushed_times.front() {
-            if *at > step.now {
-                break;
-            }
+        while self.next_flush().is_some_and(|at| at <= step.now) {
             let Some((_, id, dispatch)) = self.unflushed_times.pop_front() else {
                 break;
             };

@@ -72,6 +72,43 @@ fn marks_are_not_written_when_the_end_came_first() {
 }
 
 #[test]
+fn times_of_many_runs_are_written_later_and_all_of_them() {
+    let mut fixture = Fixture::new();
+    fixture.register_worker("w", 300);
+    let runs: Vec<_> = (0..300)
+        .map(|n| {
+            let id = format!("j{n}");
+            let a = fixture.assigned(job(&id));
+            (id, a)
+        })
+        .collect();
+    let now = fixture.now;
+    fixture.feed_all(runs.iter().map(|(id, a)| Input::Published {
+        job: job_id(id),
+        run: a.run_id(),
+        at: now,
+    }));
+    assert_eq!(short(&fixture.pass(ms(1999))), nothing());
+    // Most end before: their end writes the times.
+    for (id, a) in &runs[..40] {
+        fixture.result(id, a, Outcome::Succeeded);
+    }
+    let written = fixture.run_for(ms(1));
+    let left = 300 - 40;
+    let is_time = |e: &Effect| matches!(e, Effect::RecordTimes { .. });
+    assert_eq!(written.iter().filter(|(_, e)| is_time(e)).count(), left);
+    assert!(fixture.engine.unflushed_times.is_empty());
+    // Few again: soon again.
+    fixture.feed(Input::Started {
+        job: job_id("j299"),
+        dispatch: runs[299].1.dispatch.to_string(),
+        worker: worker_id("w"),
+        at: None,
+    });
+    assert_eq!(short(&fixture.pass(ms(100))), ["record times j299"]);
+}
+
+#[test]
 fn a_failed_publish_is_repeated_with_the_same_dispatch() {
     let (mut fixture, a) = one_running();
     fixture.feed(failed(&a));
