@@ -15,14 +15,13 @@ use airlock_ledger::{
 };
 use airlock_model::engine::{Engine, Input, ResultReport};
 use airlock_model::{JobId, JobState};
-use airlock_proto::ahead::advisory_lock_key;
 use airlock_settings::Backoff;
 use tokio::sync::mpsc;
 
 use crate::background::reconciler;
 use crate::background::snapshot;
 use crate::commit::handle::{
-    CommitRequest, InputBatch, PendingAck, ResultContent, SpeculativeSubmit,
+    Awaited, AwaitedTransaction, CommitRequest, InputBatch, PendingAck, ResultContent,
 };
 use crate::commit::locked_rows::LockedRows;
 use crate::commit::on_error::Next;
@@ -68,7 +67,7 @@ pub struct Core {
     pub late: Vec<UnmatchedResult>,
     pub starts: StartLatency,
     /// Transactions of gateways that the next round's waits for.
-    pub speculative: Vec<SpeculativeSubmit>,
+    pub awaited: Vec<AwaitedTransaction>,
     pub worker_log: WorkerLog,
     /// Moves of jobs whose rows somebody else holds.
     pub locked_rows: LockedRows,
@@ -126,13 +125,12 @@ impl Core {
             {
                 self.add_batch(result, &mut batch, &mut pending_acks);
             }
-            self.term.speculation.set_busy(true);
+            self.term.last_round.begin();
             self.run_round(batch, pending_acks).await?;
             if self.locked_rows.next_retry_in(Instant::now()) == Some(Duration::ZERO) {
                 self.retry_locked_jobs().await?;
             }
             self.term.last_round.mark();
-            self.term.speculation.set_busy(false);
             // Who is not in the snapshot is unknown to the next leader until heard of, so
             // newcomers are noted at once: in steps of a tenth, for a crowd of them.
             let workers = self.engine.counts().workers;
@@ -182,7 +180,7 @@ impl Core {
             self.payloads.put(job, payload);
         }
         pending_acks.extend(b.done);
-        self.speculative.extend(b.speculative.map(|told| *told));
+        self.awaited.extend(b.awaits.map(|awaited| *awaited));
     }
 
     /// Jobs that should have moved on, unless they came into our hands meanwhile.
@@ -207,10 +205,10 @@ impl Core {
         pending_acks: Vec<PendingAck>,
     ) -> anyhow::Result<()> {
         let now = self.term.ctx.clock.now();
-        let mut told = std::mem::take(&mut self.speculative);
-        for told in &mut told {
+        let mut awaited = std::mem::take(&mut self.awaited);
+        for transaction in &mut awaited {
             // What came to us by another way is in the ledger.
-            told.jobs.retain(|id| !self.engine.is_tracking(id));
+            transaction.jobs.retain(|id| !self.engine.is_tracking(id));
         }
         self.payloads.drop_ended_jobs(&inputs);
         let uptime = self.term.ctx.clock.uptime();
@@ -223,14 +221,18 @@ impl Core {
         // Contents of results that came to nothing are dropped with the round.
         self.contents
             .retain(|key, _| plan.look_up.iter().any(|report| report.key == *key));
-        plan.commit.after = told.iter().map(|t| advisory_lock_key(t.id)).collect();
-        let (followup, later) = self.execute_plan(plan, &mut told, pending_acks).await?;
+        plan.commit.after = awaited.iter().map(|t| t.lock).collect();
+        let (followup, later) = self.execute_plan(plan, &mut awaited, pending_acks).await?;
         if !followup.is_empty() || !self.late.is_empty() {
             Box::pin(self.run_round(followup, later)).await?;
         }
-        for told in told {
-            let known = told.jobs.iter().all(|id| self.engine.is_tracking(id));
-            self.term.speculation.finish_submit(&told, known);
+        for transaction in awaited {
+            let tracked = transaction
+                .jobs
+                .iter()
+                .all(|id| self.engine.is_tracking(id));
+            let late = transaction.late;
+            (transaction.report)(Awaited { tracked, late });
         }
         Ok(())
     }
@@ -240,7 +242,7 @@ impl Core {
     async fn execute_plan(
         &mut self,
         mut plan: Plan,
-        told: &mut [SpeculativeSubmit],
+        awaited: &mut [AwaitedTransaction],
         mut pending_acks: Vec<PendingAck>,
     ) -> anyhow::Result<(Vec<Input>, Vec<PendingAck>)> {
         let mut followup = Vec::new();
@@ -255,8 +257,9 @@ impl Core {
         } else {
             let written = self.commit_plan(&mut plan).await?;
             let locked = std::mem::take(&mut plan.locked);
-            for told in &mut *told {
-                told.jobs.retain(|id| {
+            for transaction in &mut *awaited {
+                transaction.late = plan.late;
+                transaction.jobs.retain(|id| {
                     !written.left_pending(id) && !plan.refused.contains(id) && !locked.contains(id)
                 });
             }
@@ -269,7 +272,7 @@ impl Core {
                 state: JobState::Failed,
             }));
             let mut missed = plan.commit.missed_jobs(&written);
-            for id in told.iter().flat_map(|told| &told.jobs) {
+            for id in awaited.iter().flat_map(|t| &t.jobs) {
                 if !missed.contains(id) {
                     missed.push(id.clone());
                 }
@@ -401,7 +404,7 @@ impl Core {
                 Next::StepDown => return Err(error.into()),
                 Next::Unwait => {
                     // What is not there now is let go of; the stream will bring it.
-                    self.term.speculation.pause();
+                    plan.late = true;
                     plan.commit.after.clear();
                 }
                 Next::Divide => {

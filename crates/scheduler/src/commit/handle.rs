@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use airlock_bus::{Delivery, MessageKey, Settler};
 use airlock_ledger::LoadedJob;
+use airlock_model::JobId;
 use airlock_model::engine::{Input, QueuedJob};
 use airlock_model::explain::{Lane, WaitStatus};
-use airlock_model::{JobId, Topic};
-use airlock_proto::ahead::Id;
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
@@ -42,17 +41,28 @@ pub struct InputBatch {
     /// Jobs' payloads, to go along with a dispatch.
     pub payloads: Vec<(JobId, Bytes)>,
     pub done: Option<PendingAck>,
-    /// Jobs that a gateway is committing now: its transaction comes first.
-    pub speculative: Option<Box<SpeculativeSubmit>>,
+    /// The transaction that its jobs come from, when that may not be over yet.
+    pub awaits: Option<Box<AwaitedTransaction>>,
 }
 
-/// A gateway's transaction that was announced before its commit.
-pub struct SpeculativeSubmit {
-    pub id: Id,
-    /// Those of which nothing shows yet that they are in the ledger.
+/// A transaction of somebody else's that is to be over before a round's own begins.
+pub struct AwaitedTransaction {
+    /// The advisory lock that it holds until then.
+    pub lock: i64,
+    /// Its jobs of which nothing shows yet that they are in the ledger.
     pub jobs: Vec<JobId>,
-    /// Of all of them.
-    pub topics: Vec<Topic>,
+    /// It was not over in time, and the round went on without it.
+    pub late: bool,
+    /// Hears what came of it.
+    pub report: Box<dyn FnOnce(Awaited) + Send + Sync>,
+}
+
+/// What came of an awaited transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Awaited {
+    /// The engine tracks all of its jobs. Otherwise somebody has to bring them again.
+    pub tracked: bool,
+    pub late: bool,
 }
 
 impl InputBatch {

@@ -45,6 +45,8 @@ pub struct Plan {
     pub runs: Vec<Run>,
     /// A try of the commit may have gone through unheard.
     pub doubtful: bool,
+    /// What the commit was to wait for was not over in time.
+    pub late: bool,
 }
 
 /// When a run was given out and when it began.

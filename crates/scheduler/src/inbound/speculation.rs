@@ -10,21 +10,20 @@
 //! gateway's transaction is over is never assigned, and not kept.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use airlock_bus::subjects;
 use airlock_ledger::{Accepted, LoadedJob};
 use airlock_model::{JobId, TenantId, Timestamp, Topic};
-use airlock_proto::ahead::{Id, Key};
+use airlock_proto::ahead::{Id, Key, advisory_lock_key};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{own, packet};
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 
-use crate::commit::handle::SpeculativeSubmit;
+use crate::commit::handle::{Awaited, AwaitedTransaction};
 use crate::inbound::submissions;
 use crate::metrics::{Metrics, count_by_topic};
 use crate::term::Term;
@@ -43,8 +42,6 @@ pub struct Speculation {
     key: Key,
     metrics: Metrics,
     announced: Mutex<HashMap<Id, Announced>>,
-    /// The commit loop is in the middle of a round.
-    busy: AtomicBool,
     /// When the last transaction took too long.
     late: Mutex<Option<Instant>>,
 }
@@ -61,25 +58,18 @@ impl Speculation {
             key,
             metrics,
             announced: Mutex::default(),
-            busy: AtomicBool::new(false),
             late: Mutex::default(),
         }
     }
 
-    /// Whether the commit loop is in the middle of a round: then it has other things to do
-    /// than to wait for a gateway.
-    pub fn set_busy(&self, yes: bool) {
-        self.busy.store(yes, Ordering::Relaxed);
-    }
-
     /// A transaction took too long; the next ones are left to the stream for a while.
-    pub fn pause(&self) {
+    fn pause(&self) {
         *self.late.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    fn is_idle(&self) -> bool {
+    fn is_paused(&self) -> bool {
         let late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
-        !self.busy.load(Ordering::Relaxed) && late.is_none_or(|at| at.elapsed() >= PAUSE)
+        late.is_some_and(|at| at.elapsed() < PAUSE)
     }
 
     fn lock_announced(&self) -> MutexGuard<'_, HashMap<Id, Announced>> {
@@ -135,16 +125,19 @@ impl Speculation {
 
     /// The commit loop is done with a transaction: the engine tracks its jobs, or else the
     /// stream has to bring them.
-    pub fn finish_submit(&self, submit: &SpeculativeSubmit, tracked: bool) {
-        let jobs = submit.topics.len() as u64;
-        if tracked {
-            self.mark_finished(submit.id);
+    fn finish_transaction(&self, id: Id, topics: &[Topic], awaited: Awaited) {
+        if awaited.late {
+            self.pause();
+        }
+        let jobs = topics.len() as u64;
+        if awaited.tracked {
+            self.mark_finished(id);
             self.metrics.jobs_ahead.inc_by(jobs);
-            for topic in &submit.topics {
+            for topic in topics {
                 count_by_topic(&self.metrics.jobs_received, topic.as_str());
             }
         } else {
-            self.untrack_transaction(submit.id);
+            self.untrack_transaction(id);
             self.metrics.jobs_ahead_in_vain.inc_by(jobs);
         }
     }
@@ -170,7 +163,11 @@ pub async fn run(term: Arc<Term>) -> anyhow::Result<()> {
             anyhow::bail!("the subscription to {} ended", subjects::AHEAD);
         };
         match packet::decode(message.payload) {
-            Ok((_, Payload::Ahead(ahead))) if term.speculation.is_idle() => {
+            // In the middle of a round the commit loop has other things to do than to wait
+            // for a gateway.
+            Ok((_, Payload::Ahead(ahead)))
+                if !term.last_round.is_running() && !term.speculation.is_paused() =>
+            {
                 if let Some((id, jobs)) = accept_announcement(&term, &ahead) {
                     evaluations.push(evaluate_announced_jobs(&term, id, jobs));
                 }
@@ -237,10 +234,12 @@ async fn evaluate_announced_jobs(term: &Term, id: Id, loaded: Vec<LoadedJob>) {
         term.speculation.untrack_transaction(id);
         return;
     };
-    batch.speculative = Some(Box::new(SpeculativeSubmit {
-        id,
+    let speculation = Arc::clone(&term.speculation);
+    batch.awaits = Some(Box::new(AwaitedTransaction {
+        lock: advisory_lock_key(id),
         jobs: ids,
-        topics,
+        late: false,
+        report: Box::new(move |awaited| speculation.finish_transaction(id, &topics, awaited)),
     }));
     term.commit.enqueue(batch).await;
 }
@@ -280,17 +279,23 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_accepted_during_a_round_or_after_a_slow_transaction() {
+    fn nothing_is_accepted_for_a_while_after_a_slow_transaction() {
         let speculation = speculation();
-        assert!(speculation.is_idle());
-        speculation.set_busy(true);
-        assert!(!speculation.is_idle());
-        speculation.set_busy(false);
-        assert!(speculation.is_idle());
-        speculation.pause();
-        assert!(!speculation.is_idle());
+        assert!(speculation.track_transaction([1; 16]));
+        let fine = Awaited {
+            tracked: true,
+            late: false,
+        };
+        speculation.finish_transaction([1; 16], &[], fine);
+        assert!(!speculation.is_paused());
+        let late = Awaited {
+            tracked: false,
+            late: true,
+        };
+        speculation.finish_transaction([1; 16], &[], late);
+        assert!(speculation.is_paused());
         *speculation.late.lock().expect("whole") = Instant::now().checked_sub(PAUSE);
-        assert!(speculation.is_idle());
+        assert!(!speculation.is_paused());
     }
 
     #[test]

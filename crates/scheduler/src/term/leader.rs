@@ -84,7 +84,7 @@ pub async fn lead_term(replica: &Replica, leadership: &Leadership) -> anyhow::Re
         payloads: PayloadCache::default(),
         late: Vec::new(),
         starts: StartLatency::default(),
-        speculative: Vec::new(),
+        awaited: Vec::new(),
         worker_log: WorkerLog::default(),
         locked_rows: LockedRows::default(),
     };
@@ -167,7 +167,10 @@ async fn begin_term(
             config.scheduler.retry_delay_busy,
         ),
         signatures: Signatures::load(&config.bus, metrics)?,
-        speculation: Speculation::new(Key::new(&stores.ledger.bus_key().await?), metrics.clone()),
+        speculation: Arc::new(Speculation::new(
+            Key::new(&stores.ledger.bus_key().await?),
+            metrics.clone(),
+        )),
         reports: ReportBuffer::default(),
         open_jobs: OpenJobs::new(OpenLimits {
             per_tenant: config.scheduler.max_open_jobs_per_tenant,

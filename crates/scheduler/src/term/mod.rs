@@ -40,7 +40,7 @@ pub struct Term {
     pub kernel: Kernel,
     pub acks: Acks,
     pub signatures: Signatures,
-    pub speculation: Speculation,
+    pub speculation: Arc<Speculation>,
     /// What workers reported of their runs and is not written yet.
     pub reports: ReportBuffer,
     /// How many jobs are open, for what comes over the bus.

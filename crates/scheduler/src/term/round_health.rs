@@ -1,7 +1,7 @@
 //! How old the last good round is, and what `/health/ready` says about it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::term::Term;
@@ -17,6 +17,7 @@ const RECORD: Duration = Duration::from_secs(1);
 pub struct LastRound {
     since: Instant,
     last_ms: AtomicU64,
+    running: AtomicBool,
 }
 
 impl Default for LastRound {
@@ -24,12 +25,25 @@ impl Default for LastRound {
         Self {
             since: Instant::now(),
             last_ms: AtomicU64::new(0),
+            running: AtomicBool::new(false),
         }
     }
 }
 
 impl LastRound {
+    /// A round begins.
+    pub fn begin(&self) {
+        self.running.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a round is being carried out.
+    pub fn is_running(&self) -> bool {
+        self.running.load(Ordering::Relaxed)
+    }
+
+    /// A round was carried out.
     pub fn mark(&self) {
+        self.running.store(false, Ordering::Relaxed);
         let ms = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last_ms.store(ms, Ordering::Relaxed);
     }
