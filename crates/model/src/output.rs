@@ -1,5 +1,7 @@
 //! The verdict on what a job put out, and which outputs nobody may read before it.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::glob::Glob;
@@ -154,6 +156,41 @@ pub struct OutputVerdict {
     pub findings: Vec<OutputFinding>,
 }
 
+/// Whether an output policy judges what jobs put out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OutputSwitch {
+    Off,
+    On,
+}
+
+/// The reason code of a job whose output is held, and of one whose output is quarantined.
+pub const OUTPUT_HELD: &str = "output_held";
+pub const OUTPUT_QUARANTINED: &str = "output_quarantined";
+
+/// A verdict on a run's output, as far as it decides how the job goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckedOutput {
+    /// `None`: nobody reads the output before its content is judged.
+    pub decision: Option<OutputDecision>,
+    /// There is a copy in which every finding is masked.
+    pub masked: bool,
+    pub reason: Arc<str>,
+}
+
+impl CheckedOutput {
+    /// What becomes of the output. What cannot be masked is quarantined.
+    pub const fn status(&self) -> OutputStatus {
+        match self.decision {
+            None => OutputStatus::Held,
+            Some(OutputDecision::Allow) => OutputStatus::Allowed,
+            Some(OutputDecision::Redact) if self.masked => OutputStatus::Redacted,
+            Some(OutputDecision::Redact | OutputDecision::Quarantine | OutputDecision::Deny) => {
+                OutputStatus::Quarantined
+            }
+        }
+    }
+}
+
 /// What is known of an output without looking at its content.
 #[derive(Debug, Clone, Copy)]
 pub struct OutputMetadata<'a> {
@@ -243,6 +280,27 @@ mod tests {
             assert_eq!(OutputDecision::from_code(decision.code()), Some(decision));
         }
         assert_eq!(OutputStatus::from_code(7), None);
+    }
+
+    #[test]
+    fn only_what_can_be_masked_is_redacted() {
+        let status = |decision, masked| {
+            let reason = Arc::from("why");
+            let checked = CheckedOutput {
+                decision,
+                masked,
+                reason,
+            };
+            checked.status()
+        };
+        use OutputDecision as D;
+        assert_eq!(status(None, true), OutputStatus::Held);
+        assert_eq!(status(Some(D::Allow), false), OutputStatus::Allowed);
+        assert_eq!(status(Some(D::Redact), true), OutputStatus::Redacted);
+        assert_eq!(status(Some(D::Redact), false), OutputStatus::Quarantined);
+        for decision in [D::Quarantine, D::Deny] {
+            assert_eq!(status(Some(decision), true), OutputStatus::Quarantined);
+        }
     }
 
     #[test]
