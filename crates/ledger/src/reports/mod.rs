@@ -32,6 +32,39 @@ pub struct Progress {
     pub at: Timestamp,
 }
 
+/// The verdict on a partial result or an artifact. The numbers are what the ledger stores:
+/// never reuse one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i16)]
+pub enum PieceOutput {
+    Allowed = 1,
+    Withheld = 2,
+    /// Nobody reads it before its verdict.
+    Owed = 3,
+}
+
+impl PieceOutput {
+    pub const fn code(self) -> i16 {
+        self as i16
+    }
+
+    /// A number that this version does not know withholds.
+    pub fn from_code(code: i16) -> Self {
+        match code {
+            1 => Self::Allowed,
+            3 => Self::Owed,
+            _ => Self::Withheld,
+        }
+    }
+
+    pub const fn is_readable(self) -> bool {
+        match self {
+            Self::Allowed => true,
+            Self::Withheld | Self::Owed => false,
+        }
+    }
+}
+
 /// What a run had got at some moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partial {
@@ -43,6 +76,8 @@ pub struct Partial {
     pub size: Option<u64>,
     pub content: Option<Bytes>,
     pub at: Timestamp,
+    /// What the output policy says of it; `None`: nothing looked at it.
+    pub output: Option<PieceOutput>,
 }
 
 /// Something a run left behind.
@@ -56,6 +91,8 @@ pub struct Artifact {
     pub size: Option<u64>,
     pub sha256: Option<Vec<u8>>,
     pub at: Timestamp,
+    /// What the output policy says of it; `None`: nothing looked at it.
+    pub output: Option<PieceOutput>,
 }
 
 /// What a worker did about one constraint.
@@ -115,7 +152,7 @@ impl Ledger {
         report: &mut JobReport,
     ) -> Result<(), LedgerError> {
         if more.partials {
-            let sql = "SELECT attempt, percent, pointer, size, content, at FROM job_partial \
+            let sql = "SELECT attempt, percent, pointer, size, content, at, output FROM job_partial \
                        WHERE job_id = $1 ORDER BY number";
             let rows = self.with_timeout("reading partial results", async {
                 sqlx::query(sql)
@@ -135,11 +172,12 @@ impl Ledger {
                     size: size_from_column(row.try_get(3).map_err(corrupt_error)?),
                     content: content.map(Bytes::from),
                     at: row.try_get::<Ts, _>(5).map_err(corrupt_error)?.0,
+                    output: piece_output_from_column(row.try_get(6).map_err(corrupt_error)?),
                 });
             }
         }
         if more.artifacts {
-            let sql = "SELECT attempt, name, pointer, media_type, size, sha256, at \
+            let sql = "SELECT attempt, name, pointer, media_type, size, sha256, at, output \
                        FROM job_artifact WHERE job_id = $1 ORDER BY number";
             let rows = self.with_timeout("reading artifacts", async {
                 sqlx::query(sql)
@@ -156,6 +194,7 @@ impl Ledger {
                     size: size_from_column(row.try_get(4).map_err(corrupt_error)?),
                     sha256: row.try_get(5).map_err(corrupt_error)?,
                     at: row.try_get::<Ts, _>(6).map_err(corrupt_error)?.0,
+                    output: piece_output_from_column(row.try_get(7).map_err(corrupt_error)?),
                 });
             }
         }
@@ -214,6 +253,10 @@ pub(crate) fn report_from_row(
         ..JobReport::default()
     };
     Ok(Some((report, more)))
+}
+
+fn piece_output_from_column(code: Option<i16>) -> Option<PieceOutput> {
+    code.map(PieceOutput::from_code)
 }
 
 fn size_from_column(n: Option<i64>) -> Option<u64> {
