@@ -14,6 +14,7 @@ mod jobs;
 mod leader;
 mod log;
 mod ops;
+mod output;
 mod policy;
 mod reports;
 mod states;
@@ -62,6 +63,11 @@ pub use log::readers::{AUDIT, EVENTS, Log, LogEntry, LogReader, Page, Tail};
 pub use ops::lease::{LeaderHealth, LeaderInfo, LeaseConnection};
 pub use ops::retention::{Sweep, Swept, id_floor};
 pub use ops::settings::Fact;
+pub use output::read::{
+    JobOutput, OutputReview, QuarantineFilter, QuarantinePage, Quarantined, ReleaseMode,
+};
+pub use output::rescans::{NewRescan, Rescan};
+pub use output::review::{EvidenceOutcome, ReviewDecision, ReviewOutcome, Reviewer};
 pub use policy::bundles::{Bundle, KEPT_BUNDLES, NewBundle, RolledBack};
 pub use policy::kernels::{KERNEL_GONE_AFTER, KernelReport, KernelStatus};
 pub use policy::velocity::StrictCount;

@@ -71,7 +71,7 @@ pub struct Partial {
     /// The run it is of; set when it is read.
     pub attempt: u32,
     pub percent: i16,
-    /// Where the worker left it.
+    /// Where the worker left it. Empty when it is read: the output policy withholds it.
     pub pointer: String,
     pub size: Option<u64>,
     pub content: Option<Bytes>,
@@ -86,6 +86,7 @@ pub struct Artifact {
     /// The run it is of; set when it is read.
     pub attempt: u32,
     pub name: String,
+    /// Empty when it is read: the output policy withholds it.
     pub pointer: String,
     pub media_type: String,
     pub size: Option<u64>,
@@ -143,19 +144,47 @@ pub struct JobReport {
     pub constraints: Vec<ConstraintReport>,
 }
 
+/// What of partial results and artifacts stays in the ledger. Of what is withheld neither
+/// pointer nor content is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Withhold {
+    /// What has findings, and what waits for its verdict.
+    Findings,
+    /// What nothing looked at, too: the output policy objected to the job's result, and
+    /// the same may be in here.
+    AllButAllowed,
+    Everything,
+}
+
+impl Withhold {
+    /// A condition on the row, of `job_partial` and `job_artifact` alike.
+    const fn as_sql(self) -> &'static str {
+        match self {
+            Self::Findings => "coalesce(output IN (2, 3), false)",
+            Self::AllButAllowed => "output IS DISTINCT FROM 1",
+            Self::Everything => "true",
+        }
+    }
+}
+
 impl Ledger {
     /// Completes a report whose row says that there is more of it.
     pub(crate) async fn load_partials_and_artifacts(
         &self,
         job: &JobId,
         more: More,
+        withhold: Withhold,
         report: &mut JobReport,
     ) -> Result<(), LedgerError> {
         if more.partials {
-            let sql = "SELECT attempt, percent, pointer, size, content, at, output FROM job_partial \
-                       WHERE job_id = $1 ORDER BY number";
+            let withheld = withhold.as_sql();
+            let sql = format!(
+                "SELECT attempt, percent, CASE WHEN {withheld} THEN '' ELSE pointer END, size, \
+                        CASE WHEN {withheld} THEN NULL ELSE content END, at, output \
+                 FROM job_partial WHERE job_id = $1 ORDER BY number"
+            );
             let rows = self.with_timeout("reading partial results", async {
-                sqlx::query(sql)
+                sqlx::query(sqlx::AssertSqlSafe(sql))
                     .bind(job.as_str())
                     .fetch_all(&self.pool)
                     .await
@@ -177,10 +206,19 @@ impl Ledger {
             }
         }
         if more.artifacts {
-            let sql = "SELECT attempt, name, pointer, media_type, size, sha256, at, output \
-                       FROM job_artifact WHERE job_id = $1 ORDER BY number";
+            let withheld = withhold.as_sql();
+            // Names were masked before they were stored. Of an output that nobody may read they
+            // are left out all the same, and so is the media type, which is a worker's word, too.
+            let named = withhold != Withhold::Everything;
+            let sql = format!(
+                "SELECT attempt, CASE WHEN {named} THEN name ELSE '' END, \
+                        CASE WHEN {withheld} THEN '' ELSE pointer END, \
+                        CASE WHEN {named} THEN media_type ELSE '' END, size, \
+                        CASE WHEN {withheld} THEN NULL ELSE sha256 END, at, output \
+                 FROM job_artifact WHERE job_id = $1 ORDER BY number"
+            );
             let rows = self.with_timeout("reading artifacts", async {
-                sqlx::query(sql)
+                sqlx::query(sqlx::AssertSqlSafe(sql))
                     .bind(job.as_str())
                     .fetch_all(&self.pool)
                     .await
@@ -211,6 +249,8 @@ pub(crate) struct More {
 /// Of a job's own statement: what [`report_from_row`] needs, from `e`, the job's report.
 pub(crate) const COLUMNS: &str = "e.attempt, e.percent, e.step, e.message, e.progress_at, \
     e.constraints, e.partials, e.artifacts";
+/// How many [`COLUMNS`] there are.
+pub(crate) const WIDTH: usize = 8;
 pub(crate) const JOIN: &str = "LEFT JOIN job_report e ON e.job_id = r.job_id";
 
 /// The report of a row whose [`COLUMNS`] begin at `first`, and what there is besides.
