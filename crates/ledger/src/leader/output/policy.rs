@@ -45,7 +45,7 @@ impl LeaderLedger {
             sqlx::query(
                 "INSERT INTO output_policy (snapshot, closed_rules, fail_closed, at)
                  VALUES ($1, $2, $3, clock_timestamp())
-                 ON CONFLICT (only) DO UPDATE SET snapshot = excluded.snapshot,
+                 ON CONFLICT (singleton) DO UPDATE SET snapshot = excluded.snapshot,
                      closed_rules = excluded.closed_rules, fail_closed = excluded.fail_closed,
                      at = excluded.at",
             )

@@ -102,11 +102,15 @@ WITH u AS MATERIALIZED (
                         ELSE coalesce(o.original, excluded.original) END,
         redacted = CASE WHEN excluded.status = 1 THEN NULL ELSE excluded.redacted END,
         evidence_until = excluded.evidence_until
+), partial AS (
+    -- What was shown of a run may hold what its result was quarantined for.
+    UPDATE job_partial SET output = 2
+    WHERE job_id = ANY(ARRAY(SELECT job_id FROM u WHERE status = 4))
 ), paid AS (
     DELETE FROM output_scan WHERE job_id = ANY(ARRAY(SELECT job_id FROM u WHERE NOT owed))
 ), owed AS (
     INSERT INTO output_scan (job_id, shard, sha256, held, owed_since, not_before)
-    SELECT u.job_id, $18, u.sha256, u.status = 2, u.at, u.at FROM u
+    SELECT u.job_id, $18, u.sha256, u.status = 2, u.at, clock_timestamp() FROM u
     WHERE u.owed AND u.sha256 IS NOT NULL ORDER BY u.job_id
     ON CONFLICT (job_id) DO UPDATE SET sha256 = excluded.sha256, held = excluded.held,
         not_before = excluded.not_before
