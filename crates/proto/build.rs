@@ -12,6 +12,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "cordum/agent/v1/buspacket.proto",
         "cordum/agent/v1/safety.proto",
         "airlock/v1/policy.proto",
+        "cordum/agent/v1/output_policy.proto",
+        "airlock/v1/output.proto",
     ];
     let fds = protox::compile(files.map(|f| root.join(f)), [&root])?;
     // Sorted maps, because signatures and hashes need one encoding per message.

@@ -15,6 +15,7 @@ pub mod hash;
 pub mod identity;
 pub mod ids;
 pub mod job;
+pub mod output;
 pub mod reads;
 pub mod routing;
 pub mod rules;

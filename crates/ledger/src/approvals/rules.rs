@@ -56,61 +56,89 @@ impl Permitted {
     }
 }
 
+/// Whose job it is, by every name that is known.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct JobAuthors<'a> {
+    pub submitted_by: Option<&'a str>,
+    pub submitted_principal: Option<&'a str>,
+    pub principal_id: Option<&'a str>,
+    pub actor_id: Option<&'a str>,
+    /// Whoever brought the request before it was retried.
+    pub earlier: &'a [String],
+}
+
+impl<'a> JobAuthors<'a> {
+    fn of(approval: &'a Approval) -> Self {
+        Self {
+            submitted_by: approval.submitted_by.as_deref(),
+            submitted_principal: approval.submitted_principal.as_deref(),
+            principal_id: approval.spec.principal_id.as_deref(),
+            actor_id: approval.spec.actor_id.as_deref(),
+            earlier: &approval.authors,
+        }
+    }
+
+    fn submitters(&self) -> impl Iterator<Item = &'a str> {
+        [self.submitted_by, self.submitted_principal]
+            .into_iter()
+            .flatten()
+            .chain(self.earlier.iter().map(String::as_str))
+    }
+
+    /// A sender on the bus may be a person with a key, too.
+    fn include(&self, voter: &Voter) -> bool {
+        let names = [self.principal_id, self.actor_id].into_iter().flatten();
+        names
+            .chain(self.submitters())
+            .flat_map(|name| {
+                [
+                    Some(name),
+                    name.strip_prefix(Credential::BUS),
+                    name.strip_prefix(Credential::SIGNED),
+                ]
+            })
+            .flatten()
+            .any(|author| voter.names().any(|name| name.eq_ignore_ascii_case(author)))
+    }
+
+    /// Whether the job, or one that it is a retry of, came over the bus without a signature.
+    /// Its sender id is then free text: an author could send under any name and approve under
+    /// their own. What was stored before signatures were recorded counts as unsigned.
+    fn have_unverified_sender(&self) -> bool {
+        self.submitters()
+            .filter_map(|name| name.strip_prefix(Credential::BUS))
+            .any(|sender| {
+                let proof = Credential::signed_sender(sender);
+                !self.submitters().any(|name| name == proof)
+            })
+    }
+}
+
 /// Whether `voter` may approve or reject this. Rejecting one's own job is what
 /// cancelling is for, so both are refused alike.
 pub fn may_vote(voter: &Voter, approval: &Approval) -> Result<(), Refusal> {
-    if job_authors(approval)
-        .any(|author| voter.names().any(|name| name.eq_ignore_ascii_case(author)))
-    {
+    let authors = JobAuthors::of(approval);
+    if authors.include(voter) {
         return Err(Refusal::Own);
     }
     if !approval.permitted.permits(voter) {
         return Err(Refusal::NotPermitted);
     }
-    if !voter.admin && has_unverified_sender(approval) {
+    if !voter.admin && authors.have_unverified_sender() {
         return Err(Refusal::UnverifiedSender);
     }
     Ok(())
 }
 
-/// Whether the job, or one that it is a retry of, came over the bus without a signature. Its
-/// sender id is then free text: an author could send under any name and approve under their
-/// own. What was stored before signatures were recorded counts as unsigned.
-fn has_unverified_sender(approval: &Approval) -> bool {
-    let submitters = || {
-        [&approval.submitted_by, &approval.submitted_principal]
-            .into_iter()
-            .flatten()
-            .chain(&approval.authors)
-    };
-    submitters()
-        .filter_map(|name| name.strip_prefix(Credential::BUS))
-        .any(|sender| {
-            let proof = Credential::signed_sender(sender);
-            !submitters().any(|name| *name == proof)
-        })
-}
-
-/// Everybody whose job it is, by every name: who submitted it and for whom, and whoever
-/// did so before it was retried. A sender on the bus may be a person with a key, too.
-fn job_authors(approval: &Approval) -> impl Iterator<Item = &str> {
-    [
-        &approval.submitted_by,
-        &approval.submitted_principal,
-        &approval.spec.principal_id,
-        &approval.spec.actor_id,
-    ]
-    .into_iter()
-    .flatten()
-    .chain(&approval.authors)
-    .flat_map(|name| {
-        [
-            Some(name.as_str()),
-            name.strip_prefix(Credential::BUS),
-            name.strip_prefix(Credential::SIGNED),
-        ]
-    })
-    .flatten()
+/// Whether `voter` may read and release what a job of these authors put out.
+pub(crate) fn check_reviewer(voter: &Voter, authors: &JobAuthors<'_>) -> Result<(), Refusal> {
+    if authors.include(voter) {
+        return Err(Refusal::Own);
+    }
+    if !voter.admin && authors.have_unverified_sender() {
+        return Err(Refusal::UnverifiedSender);
+    }
+    Ok(())
 }
 
 #[cfg(test)]

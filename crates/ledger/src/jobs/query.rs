@@ -1,5 +1,6 @@
 //! Reading jobs for people: one with its whole history, or a page of many.
 
+use airlock_model::output::OutputStatus;
 use airlock_model::{Decision, JobId, JobSpec, JobState, Released, TenantId, Timestamp, Topic};
 use bytes::Bytes;
 use sqlx::Row;
@@ -9,7 +10,8 @@ use crate::Ledger;
 use crate::error::{ErrorContext, LedgerError, corrupt_error};
 use crate::jobs::history::{self, HistoryEntry};
 use crate::jobs::page;
-use crate::reports::{self, JobReport};
+use crate::output::read::{self as output, JobOutput};
+use crate::reports::{self, JobReport, Withhold};
 use crate::ts::Ts;
 
 /// A job as a person sees it.
@@ -45,6 +47,9 @@ pub struct JobView {
     pub history: Vec<HistoryEntry>,
     /// What its worker said of it, if anything. None in lists.
     pub report: Option<Box<JobReport>>,
+    /// The verdict on its output; `None` when nothing looked at it. Without findings in
+    /// lists.
+    pub output: Option<Box<JobOutput>>,
 }
 
 /// Which jobs to list. Empty fields do not filter.
@@ -73,6 +78,9 @@ const COLUMNS: &str = "r.job_id, r.tenant, r.spec, r.idempotency_key, r.trace_id
     s.dispatched_at, s.running_at, s.finished_at, s.reason_code, s.reason, s.result_ptr, \
     s.result_missing, r.submitted_by";
 
+/// How many [`COLUMNS`] there are.
+const WIDTH: usize = 27;
+
 /// Postgres cannot take a string with `\u0000` apart, and one such payload of a
 /// compensation would make every such list fail, so it is looked past.
 const WORKFLOW: &str =
@@ -87,13 +95,15 @@ impl Ledger {
         id: &JobId,
     ) -> Result<Option<JobView>, LedgerError> {
         let sql = format!(
-            "SELECT {COLUMNS}, r.payload, s.result, {}, {} \
-             FROM job_request r JOIN job_state s USING (job_id) {} {} \
+            "SELECT {COLUMNS}, r.payload, s.result, {}, {}, {}, o.findings \
+             FROM job_request r JOIN job_state s USING (job_id) {} {} {} \
              WHERE r.job_id = $1 AND ($2::text IS NULL OR r.tenant = $2)",
             history::COLUMNS,
             reports::COLUMNS,
+            output::COLUMNS,
             history::JOIN,
             reports::JOIN,
+            output::JOIN,
         );
         let row = self
             .with_timeout("reading a job", async {
@@ -107,12 +117,17 @@ impl Ledger {
         let Some(row) = row else { return Ok(None) };
         let mut view = job_view_from_row(&row)?;
         view.payload = row
-            .try_get::<Option<Vec<u8>>, _>(27)
+            .try_get::<Option<Vec<u8>>, _>(WIDTH)
             .context("reading a payload")?
             .map(Bytes::from);
+        let first_report = WIDTH + 2 + history::WIDTH;
+        view.output =
+            output::output_from_row(&row, first_report + reports::WIDTH, true)?.map(Box::new);
+        let readable = view.is_output_readable();
         view.result = row
-            .try_get::<Option<Vec<u8>>, _>(28)
+            .try_get::<Option<Vec<u8>>, _>(WIDTH + 1)
             .context("reading a result")?
+            .filter(|_| readable)
             .map(|bytes| Released::from_ledger(Bytes::from(bytes)));
         let times = history::Times {
             held: optional_timestamp(&row, 17)?,
@@ -120,9 +135,21 @@ impl Ledger {
             dispatched: optional_timestamp(&row, 19)?,
             running: optional_timestamp(&row, 20)?,
         };
-        view.history = history::history_from_row(&view, times, &row, 29)?;
-        if let Some((mut report, more)) = reports::report_from_row(&row, 29 + history::WIDTH)? {
-            self.load_partials_and_artifacts(id, more, &mut report)
+        view.history = history::history_from_row(&view, times, &row, WIDTH + 2)?;
+        if let Some((mut report, more)) = reports::report_from_row(&row, first_report)? {
+            let withhold = match (readable, view.output_status()) {
+                (false, _) => Withhold::Everything,
+                (true, OutputStatus::Skipped | OutputStatus::Allowed) => Withhold::Findings,
+                (
+                    true,
+                    OutputStatus::Held
+                    | OutputStatus::Redacted
+                    | OutputStatus::Quarantined
+                    | OutputStatus::Released
+                    | OutputStatus::Rejected,
+                ) => Withhold::AllButAllowed,
+            };
+            self.load_partials_and_artifacts(id, more, withhold, &mut report)
                 .await?;
             view.report = Some(Box::new(report));
         }
@@ -137,7 +164,7 @@ impl Ledger {
         limit: u32,
     ) -> Result<JobPage, LedgerError> {
         let sql = format!(
-            "SELECT {COLUMNS} FROM job_request r JOIN job_state s USING (job_id) \
+            "SELECT {COLUMNS}, {} FROM job_request r JOIN job_state s USING (job_id) {} \
              WHERE ($1::text IS NULL OR r.tenant = $1) \
                AND ($2::smallint[] IS NULL OR s.state = ANY($2)) \
                AND ($3::text IS NULL OR r.topic = $3) \
@@ -145,7 +172,9 @@ impl Ledger {
                AND ($5::timestamptz IS NULL OR r.created_at < $5) \
                AND ($6::timestamptz IS NULL OR (r.created_at, r.job_id) < ($6, $7)) \
                AND ($8::text IS NULL OR {WORKFLOW} = $8) \
-             ORDER BY r.created_at DESC, r.job_id DESC LIMIT $9"
+             ORDER BY r.created_at DESC, r.job_id DESC LIMIT $9",
+            output::COLUMNS,
+            output::JOIN,
         );
         let states: Option<Vec<i16>> =
             (!filter.states.is_empty()).then(|| filter.states.iter().map(|s| s.code()).collect());
@@ -168,8 +197,12 @@ impl Ledger {
             .await?;
         let mut jobs: Vec<JobView> = rows
             .iter()
-            .map(job_view_from_row)
-            .collect::<Result<_, _>>()?;
+            .map(|row| {
+                let mut view = job_view_from_row(row)?;
+                view.output = output::output_from_row(row, WIDTH, false)?.map(Box::new);
+                Ok(view)
+            })
+            .collect::<Result<_, LedgerError>>()?;
         let next = page::truncate_page(&mut jobs, limit, |j| (j.created_at, j.job_id.clone()));
         Ok(JobPage { jobs, next })
     }
@@ -216,5 +249,6 @@ fn job_view_from_row(row: &PgRow) -> Result<JobView, LedgerError> {
         result_missing: row.try_get(25).map_err(corrupt_error)?,
         history: Vec::new(),
         report: None,
+        output: None,
     })
 }

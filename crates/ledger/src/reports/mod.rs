@@ -32,17 +32,52 @@ pub struct Progress {
     pub at: Timestamp,
 }
 
+/// The verdict on a partial result or an artifact. The numbers are what the ledger stores:
+/// never reuse one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i16)]
+pub enum PieceOutput {
+    Allowed = 1,
+    Withheld = 2,
+    /// Nobody reads it before its verdict.
+    Owed = 3,
+}
+
+impl PieceOutput {
+    pub const fn code(self) -> i16 {
+        self as i16
+    }
+
+    /// A number that this version does not know withholds.
+    pub fn from_code(code: i16) -> Self {
+        match code {
+            1 => Self::Allowed,
+            3 => Self::Owed,
+            _ => Self::Withheld,
+        }
+    }
+
+    pub const fn is_readable(self) -> bool {
+        match self {
+            Self::Allowed => true,
+            Self::Withheld | Self::Owed => false,
+        }
+    }
+}
+
 /// What a run had got at some moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partial {
     /// The run it is of; set when it is read.
     pub attempt: u32,
     pub percent: i16,
-    /// Where the worker left it.
+    /// Where the worker left it. Empty when it is read: the output policy withholds it.
     pub pointer: String,
     pub size: Option<u64>,
     pub content: Option<Bytes>,
     pub at: Timestamp,
+    /// What the output policy says of it; `None`: nothing looked at it.
+    pub output: Option<PieceOutput>,
 }
 
 /// Something a run left behind.
@@ -51,11 +86,14 @@ pub struct Artifact {
     /// The run it is of; set when it is read.
     pub attempt: u32,
     pub name: String,
+    /// Empty when it is read: the output policy withholds it.
     pub pointer: String,
     pub media_type: String,
     pub size: Option<u64>,
     pub sha256: Option<Vec<u8>>,
     pub at: Timestamp,
+    /// What the output policy says of it; `None`: nothing looked at it.
+    pub output: Option<PieceOutput>,
 }
 
 /// What a worker did about one constraint.
@@ -106,19 +144,47 @@ pub struct JobReport {
     pub constraints: Vec<ConstraintReport>,
 }
 
+/// What of partial results and artifacts stays in the ledger. Of what is withheld neither
+/// pointer nor content is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Withhold {
+    /// What has findings, and what waits for its verdict.
+    Findings,
+    /// What nothing looked at, too: the output policy objected to the job's result, and
+    /// the same may be in here.
+    AllButAllowed,
+    Everything,
+}
+
+impl Withhold {
+    /// A condition on the row, of `job_partial` and `job_artifact` alike.
+    const fn as_sql(self) -> &'static str {
+        match self {
+            Self::Findings => "coalesce(output IN (2, 3), false)",
+            Self::AllButAllowed => "output IS DISTINCT FROM 1",
+            Self::Everything => "true",
+        }
+    }
+}
+
 impl Ledger {
     /// Completes a report whose row says that there is more of it.
     pub(crate) async fn load_partials_and_artifacts(
         &self,
         job: &JobId,
         more: More,
+        withhold: Withhold,
         report: &mut JobReport,
     ) -> Result<(), LedgerError> {
         if more.partials {
-            let sql = "SELECT attempt, percent, pointer, size, content, at FROM job_partial \
-                       WHERE job_id = $1 ORDER BY number";
+            let withheld = withhold.as_sql();
+            let sql = format!(
+                "SELECT attempt, percent, CASE WHEN {withheld} THEN '' ELSE pointer END, size, \
+                        CASE WHEN {withheld} THEN NULL ELSE content END, at, output \
+                 FROM job_partial WHERE job_id = $1 ORDER BY number"
+            );
             let rows = self.with_timeout("reading partial results", async {
-                sqlx::query(sql)
+                sqlx::query(sqlx::AssertSqlSafe(sql))
                     .bind(job.as_str())
                     .fetch_all(&self.pool)
                     .await
@@ -135,14 +201,24 @@ impl Ledger {
                     size: size_from_column(row.try_get(3).map_err(corrupt_error)?),
                     content: content.map(Bytes::from),
                     at: row.try_get::<Ts, _>(5).map_err(corrupt_error)?.0,
+                    output: piece_output_from_column(row.try_get(6).map_err(corrupt_error)?),
                 });
             }
         }
         if more.artifacts {
-            let sql = "SELECT attempt, name, pointer, media_type, size, sha256, at \
-                       FROM job_artifact WHERE job_id = $1 ORDER BY number";
+            let withheld = withhold.as_sql();
+            // Names were masked before they were stored. Of an output that nobody may read they
+            // are left out all the same, and so is the media type, which is a worker's word, too.
+            let named = withhold != Withhold::Everything;
+            let sql = format!(
+                "SELECT attempt, CASE WHEN {named} THEN name ELSE '' END, \
+                        CASE WHEN {withheld} THEN '' ELSE pointer END, \
+                        CASE WHEN {named} THEN media_type ELSE '' END, size, \
+                        CASE WHEN {withheld} THEN NULL ELSE sha256 END, at, output \
+                 FROM job_artifact WHERE job_id = $1 ORDER BY number"
+            );
             let rows = self.with_timeout("reading artifacts", async {
-                sqlx::query(sql)
+                sqlx::query(sqlx::AssertSqlSafe(sql))
                     .bind(job.as_str())
                     .fetch_all(&self.pool)
                     .await
@@ -156,6 +232,7 @@ impl Ledger {
                     size: size_from_column(row.try_get(4).map_err(corrupt_error)?),
                     sha256: row.try_get(5).map_err(corrupt_error)?,
                     at: row.try_get::<Ts, _>(6).map_err(corrupt_error)?.0,
+                    output: piece_output_from_column(row.try_get(7).map_err(corrupt_error)?),
                 });
             }
         }
@@ -172,6 +249,8 @@ pub(crate) struct More {
 /// Of a job's own statement: what [`report_from_row`] needs, from `e`, the job's report.
 pub(crate) const COLUMNS: &str = "e.attempt, e.percent, e.step, e.message, e.progress_at, \
     e.constraints, e.partials, e.artifacts";
+/// How many [`COLUMNS`] there are.
+pub(crate) const WIDTH: usize = 8;
 pub(crate) const JOIN: &str = "LEFT JOIN job_report e ON e.job_id = r.job_id";
 
 /// The report of a row whose [`COLUMNS`] begin at `first`, and what there is besides.
@@ -214,6 +293,10 @@ pub(crate) fn report_from_row(
         ..JobReport::default()
     };
     Ok(Some((report, more)))
+}
+
+fn piece_output_from_column(code: Option<i16>) -> Option<PieceOutput> {
+    code.map(PieceOutput::from_code)
 }
 
 fn size_from_column(n: Option<i64>) -> Option<u64> {

@@ -273,6 +273,7 @@ fn recovered(queued: QueuedJob, state: JobState, assignment: Option<Assignment>)
         state,
         assignment,
         silent_for: Duration::ZERO,
+        output_held: None,
     }))
 }
 
