@@ -229,7 +229,7 @@ mod tests {
                     _ => false,
                 };
                 let text = text(&job);
-                assert_eq!(text.contains("secret"), expected, "{state} {status:?}");
+                assert_eq!(text.contains("\"secret\""), expected, "{state} {status:?}");
                 assert_eq!(text.contains("result_ptr\":\"redis"), expected);
                 let waits = text.contains(r#""waiting_code":"output_held""#);
                 let held = status == OutputStatus::Held && !state.is_final();
