@@ -138,7 +138,7 @@ impl Engine {
             let run = self.jobs.get(&job).and_then(|j| j.assignment());
             before.extend(run.map(|a| a.incarnation.clone()));
         }
-        let heard = self.listening.now();
+        let heard = self.listening.stamp();
         let mut added = false;
         for incarnation in before {
             if incarnation != *by && !self.duplicates.contains(id, &incarnation) {
@@ -165,7 +165,7 @@ impl Engine {
         id: &WorkerId,
         incarnation: &Incarnation,
     ) {
-        let heard = self.listening.now();
+        let heard = self.listening.stamp();
         let Some(other) = self.duplicates.get_mut(id, incarnation) else {
             return;
         };
@@ -208,7 +208,7 @@ impl Engine {
             self.workers.remove(id);
             let newcomer = DuplicateProcess {
                 signs: 1,
-                heard: self.listening.now(),
+                heard: self.listening.stamp(),
                 lost_at: None,
                 reported: false,
             };

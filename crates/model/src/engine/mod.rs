@@ -228,6 +228,7 @@ impl Engine {
             }
             Input::BusDown => self.listening.end(),
             Input::BusUp => self.handle_bus_up(),
+            Input::BusAnswered { asked } => self.listening.prove(asked),
             Input::Rules(rules) => self.replace_rules(step, rules),
         }
     }
@@ -236,7 +237,7 @@ impl Engine {
     fn handle_bus_up(&mut self) {
         if self.listening.begin() {
             self.capacity_changed = true;
-            self.duplicates.restart_silence(self.listening.now());
+            self.duplicates.restart_silence(self.listening.stamp());
         }
     }
 

@@ -40,6 +40,8 @@ struct Fixture {
     /// How far the ledger's clock was set forward.
     stepped: Duration,
     seed: u64,
+    /// The bus answers in every round, as the shell asks it.
+    bus_answers: bool,
 }
 
 const START: Timestamp = Timestamp(1_000_000_000_000);
@@ -70,6 +72,7 @@ impl Fixture {
             now: START,
             stepped: Duration::ZERO,
             seed: 1,
+            bus_answers: true,
         }
     }
 
@@ -83,6 +86,12 @@ impl Fixture {
         let seed = &mut self.seed;
         let uptime = self.now.since(START + self.stepped);
         let mut random = || splitmix(seed);
+        let answered = Input::BusAnswered { asked: uptime };
+        let inputs = self
+            .bus_answers
+            .then_some(answered)
+            .into_iter()
+            .chain(inputs);
         let effects = self.engine.handle(self.now, uptime, &mut random, inputs);
         // The shell sleeps until then: a time that has passed would make it spin.
         if let Some(next) = self.engine.next_deadline() {
