@@ -51,13 +51,10 @@ pub fn with_limits(builder: StackBuilder, ttl: Duration, run_limit: Duration) ->
         ("AIRLOCK_SCHEDULER__WORKER_TTL", ttl),
         ("AIRLOCK_SCHEDULER__DISPATCH_TIMEOUT", run_limit),
         ("AIRLOCK_SCHEDULER__RUNNING_TIMEOUT", run_limit),
-        (
-            "AIRLOCK_SCHEDULER__ACCEPT_WITHIN",
-            run_limit - Duration::from_secs(1),
-        ),
+        ("AIRLOCK_SCHEDULER__ACCEPT_WITHIN", run_limit / 2),
     ];
     limits.into_iter().fold(builder, |builder, (name, limit)| {
-        let limit = format!("{}s", limit.as_secs());
+        let limit = format!("{}ms", limit.as_millis());
         builder.env_for(Service::Scheduler, name, &limit)
     })
 }

@@ -139,11 +139,15 @@ impl Fixture {
         self.feed(Input::Register(Box::new(worker(id, "one", slots))))
     }
 
-    /// A new process takes the place of one that died and answers no more.
+    /// A new process takes the place of one that is known to have ended.
     fn replaced(&mut self, id: &str, incarnation: &str, slots: u32) -> Vec<Effect> {
-        let mut effects = self.feed(Input::Register(Box::new(worker(id, incarnation, slots))));
-        effects.extend(self.run_for(secs(4)).into_iter().map(|(_, e)| e));
-        effects.retain(|e| !matches!(e, Effect::RequestInventory { .. }));
+        let before = self.worker(id).incarnation.clone();
+        let mut effects = self.feed(Input::Deregister {
+            worker: worker_id(id),
+            incarnation: Some(before),
+        });
+        let new = worker(id, incarnation, slots);
+        effects.extend(self.feed(Input::Register(Box::new(new))));
         effects
     }
 

@@ -160,7 +160,10 @@ async fn read_worker_messages(
                             Payload::JobProgress(p) => {
                                 reports::buffer_progress(&term, &envelope, p)
                             }
-                            Payload::Handshake(h) => greet.extend(registering_worker(h)),
+                            Payload::Handshake(h) => {
+                                greet.extend(registering_worker(h));
+                                inputs.extend(replaced_process(h));
+                            }
                             _ => {}
                         }
                         term.epoch_claims.observe_packet(&payload);
@@ -221,6 +224,17 @@ fn to_input(
 fn registering_worker(h: &cap::Handshake) -> Option<WorkerId> {
     let own = h.airlock.as_ref()?;
     (!own.goodbye).then(|| WorkerId::new(&h.component_id).ok())?
+}
+
+/// The process that a worker of our SDK knows to have ended before it took its id.
+fn replaced_process(h: &cap::Handshake) -> Option<Input> {
+    let own = h.airlock.as_ref()?;
+    let ended = Incarnation::new(&own.replaces).ok()?;
+    (ended.as_str() != own.incarnation).then_some(())?;
+    Some(Input::Deregister {
+        worker: WorkerId::new(&h.component_id).ok()?,
+        incarnation: Some(ended),
+    })
 }
 
 /// Workers that never introduce themselves, by configuration: one for each topic.

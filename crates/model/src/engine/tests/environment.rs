@@ -581,7 +581,7 @@ impl Simulation {
         let jobs = jobs.collect();
         self.recover(jobs);
         if self.bus_up {
-            self.recover(vec![Input::BusUp]);
+            self.round(vec![Input::BusUp]);
         }
         let holders: BTreeSet<WorkerId> = self.engine.assigned_workers().into_iter().collect();
         for worker in holders {
