@@ -1,7 +1,8 @@
 //! The wire: the Cordum Agent Protocol's messages ([`cap`]), Airlock's own
 //! ([`own`]), the envelope
 //! both travel in ([`packet`]), its signature ([`signing`]), the trace context beside it
-//! ([`trace`]), the terms of a decision ([`terms`]), and speculative submissions
+//! ([`trace`]), the question to the safety kernel ([`policy_check`]), the terms of a
+//! decision ([`terms`]), and speculative submissions
 //! ([`ahead`]).
 //!
 //! Everything on the bus is a [`cap::BusPacket`]. [`packet::encode`] makes one that any
@@ -17,6 +18,7 @@
 
 pub mod ahead;
 pub mod packet;
+pub mod policy_check;
 pub mod signing;
 pub mod terms;
 pub mod trace;

@@ -16,6 +16,7 @@ use serde_json::Value;
 const SECRETS: &[(&str, &str)] = &[
     ("POSTGRES_PASSWORD", "pw1"),
     ("AIRLOCK_API_KEY", "key1-of-enough-characters"),
+    ("AIRLOCK_APPROVER_KEY", "key2-of-enough-characters"),
 ];
 
 /// The ports the servers' images listen on.
@@ -278,6 +279,16 @@ fn every_address_leads_to_a_service_that_is_waited_for() -> Result<()> {
         .take_while(char::is_ascii_digit)
         .collect();
     ensure!(version.parse::<u32>()? >= 16, "Postgres {version}");
+    Ok(())
+}
+
+/// Nobody approves their own job, so that approving needs a second key.
+#[test]
+fn whoever_submits_is_not_alone_in_having_a_key() -> Result<()> {
+    let env = Compose::read()?.environment("gateway")?;
+    let (key, approver) = (&env["AIRLOCK_API_KEY"], env.get("AIRLOCK_APPROVER_KEY"));
+    let approver = approver.context("nobody can approve")?;
+    ensure!(key != approver, "one key for both");
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use airlock_testkit::Service;
 use anyhow::Result;
 
-use crate::load::{Interrupted, Load, UNDISTURBED, outlast_worker_ttl, stack};
+use crate::load::{Interrupted, Load, UNDISTURBED, outlast_limits, stack};
 use crate::support::{leader, log_line, restart_what_ended};
 
 const BOUND: Duration = Duration::from_secs(55);
@@ -22,7 +22,7 @@ async fn the_scheduler_is_killed() -> Result<()> {
     let load = Load::submit(&stack).await?;
     load.under_way(&stack).await?;
     stack.scheduler(0).kill9()?;
-    outlast_worker_ttl().await;
+    outlast_limits().await;
     stack.restart_scheduler(0).await?;
     load.fault_over(&stack, UNDISTURBED).await?;
     load.all_final(&stack, BOUND).await?;
@@ -65,7 +65,7 @@ async fn redis_is_killed() -> Result<()> {
     let load = Load::submit(&stack).await?;
     load.under_way(&stack).await?;
     stack.redis().kill()?;
-    outlast_worker_ttl().await;
+    outlast_limits().await;
     load.short_jobs_final(&stack, BOUND).await?;
     stack.redis().restart().await?;
     load.fault_over(&stack, UNDISTURBED).await?;
@@ -90,7 +90,7 @@ async fn nats_is_killed_and_restarted() -> Result<()> {
     let load = Load::submit(&stack).await?;
     load.under_way(&stack).await?;
     stack.nats().kill()?;
-    outlast_worker_ttl().await;
+    outlast_limits().await;
     stack.nats().restart().await?;
     load.fault_over(&stack, UNDISTURBED).await?;
     load.all_final(&stack, BOUND).await?;
@@ -114,7 +114,7 @@ async fn postgres_is_killed_and_restarted() -> Result<()> {
     let load = Load::submit(&stack).await?;
     load.under_way(&stack).await?;
     stack.postgres().kill()?;
-    outlast_worker_ttl().await;
+    outlast_limits().await;
     stack.postgres().restart().await?;
     restart_what_ended(&stack).await?;
     load.fault_over(&stack, UNDISTURBED).await?;

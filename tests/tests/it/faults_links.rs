@@ -6,7 +6,7 @@ use std::time::Duration;
 use airlock_testkit::{Direction, Seen, Service, Stack, eventually};
 use anyhow::{Context, Result, ensure};
 
-use crate::load::{Interrupted, Load, UNDISTURBED, outlast_worker_ttl, stack};
+use crate::load::{Interrupted, Load, UNDISTURBED, outlast_limits, stack, with_limits};
 use crate::support::{ask_scheduler, end_the_lease, leader, log_line};
 
 const BOUND: Duration = Duration::from_secs(55);
@@ -47,13 +47,16 @@ async fn a_frozen_leader_that_was_replaced_changes_nothing_when_it_wakes() -> Re
 
 #[tokio::test]
 async fn the_leader_is_cut_off_from_nats() -> Result<()> {
-    let stack = stack().proxies(true).start().await?;
+    // All limits are shorter than it takes to notice a connection that only seems to stand.
+    let limit = Duration::from_secs(4);
+    let stack = with_limits(stack().proxies(true), limit, limit);
+    let stack = stack.start().await?;
     let load = Load::submit(&stack).await?;
     load.under_way(&stack).await?;
     let link = stack.scheduler(0).to_nats()?;
     link.cut();
     shows(&stack, 0, "cordum_bus_connected 0").await?;
-    outlast_worker_ttl().await;
+    outlast_limits().await;
     link.heal().await?;
     load.fault_over(&stack, UNDISTURBED).await?;
     load.all_final(&stack, BOUND).await?;
@@ -68,7 +71,7 @@ async fn the_leader_is_cut_off_from_redis() -> Result<()> {
     let link = stack.scheduler(0).to_redis()?;
     link.cut();
     shows(&stack, 0, "cordum_guard_shared 0").await?;
-    outlast_worker_ttl().await;
+    outlast_limits().await;
     load.short_jobs_final(&stack, BOUND).await?;
     link.heal().await?;
     shows(&stack, 0, "cordum_guard_shared 1").await?;

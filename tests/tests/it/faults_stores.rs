@@ -6,7 +6,7 @@ use std::time::Duration;
 use airlock_testkit::{Stack, eventually};
 use anyhow::{Context, Result, ensure};
 
-use crate::load::{Load, UNDISTURBED, outlast_worker_ttl, stack};
+use crate::load::{Load, UNDISTURBED, outlast_limits, stack};
 use crate::support::{done, restart_what_ended};
 
 const BOUND: Duration = Duration::from_secs(55);
@@ -56,7 +56,7 @@ async fn postgres_has_no_connection_left() -> Result<()> {
     limit("0").await?;
     end_all_sessions(&stack).await?;
     ensure!(door(&stack).await? == 503, "accepted without a ledger");
-    outlast_worker_ttl().await;
+    outlast_limits().await;
     limit("-1").await?;
     restart_what_ended(&stack).await?;
     load.fault_over(&stack, UNDISTURBED).await?;

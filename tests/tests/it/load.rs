@@ -1,8 +1,8 @@
 //! The load of the fault tests, and the promises that must hold at its end.
 //!
 //! Most of its jobs are short, so that a fault hits every step of a job's way. Some run
-//! until [`Load::fault_over`] has seen that they outlived the fault and the time after
-//! which a silent worker is lost; and some would never end, but are cancelled: half of them
+//! until [`Load::fault_over`] has seen that they outlived the fault and every limit on
+//! silence, of a worker and of a run; and some would never end, but are cancelled: half of them
 //! just before the fault, so that the cancel itself is hit, half of them after it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -26,6 +26,9 @@ const ENDLESS: usize = 12;
 
 /// How long a worker may be silent, shortened so that a fault can be held for longer.
 const WORKER_TTL: Duration = Duration::from_secs(6);
+/// How long a run may be silent, and a dispatch unaccepted. A worker that is gone is lost
+/// before its runs time out.
+const RUN_LIMIT: Duration = Duration::from_secs(9);
 /// States as the ledger writes them.
 const SUCCEEDED: &str = "10";
 const FAILED: &str = "11";
@@ -35,20 +38,30 @@ const NEVER: Duration = Duration::from_secs(600);
 
 /// A stack with two workers that can hold the better part of the load.
 pub fn stack() -> StackBuilder {
-    Stack::builder()
+    let builder = Stack::builder()
         .workers(2)
         .env_for(Service::Worker, "DEMO_MAX_PARALLEL", "150")
-        .env_for(Service::Worker, "DEMO_HEARTBEAT_MS", "500")
-        .env_for(
-            Service::Scheduler,
-            "AIRLOCK_SCHEDULER__WORKER_TTL",
-            &format!("{}s", WORKER_TTL.as_secs()),
-        )
+        .env_for(Service::Worker, "DEMO_HEARTBEAT_MS", "500");
+    with_limits(builder, WORKER_TTL, RUN_LIMIT)
 }
 
-/// Holds a fault for longer than a worker may be silent.
-pub async fn outlast_worker_ttl() {
-    tokio::time::sleep(WORKER_TTL + Duration::from_secs(2)).await;
+/// The same, with a worker that may be silent for `ttl` and runs that may for `run_limit`.
+pub fn with_limits(builder: StackBuilder, ttl: Duration, run_limit: Duration) -> StackBuilder {
+    let limits = [
+        ("AIRLOCK_SCHEDULER__WORKER_TTL", ttl),
+        ("AIRLOCK_SCHEDULER__DISPATCH_TIMEOUT", run_limit),
+        ("AIRLOCK_SCHEDULER__RUNNING_TIMEOUT", run_limit),
+        ("AIRLOCK_SCHEDULER__ACCEPT_WITHIN", run_limit / 2),
+    ];
+    limits.into_iter().fold(builder, |builder, (name, limit)| {
+        let limit = format!("{}ms", limit.as_millis());
+        builder.env_for(Service::Scheduler, name, &limit)
+    })
+}
+
+/// Holds a fault for longer than a worker or a run may be silent.
+pub async fn outlast_limits() {
+    tokio::time::sleep(RUN_LIMIT + Duration::from_secs(3)).await;
 }
 
 /// A worker's process was killed, or stood still for longer than it may be silent: its
@@ -214,7 +227,7 @@ impl Load {
     /// and shows that the long runs, begun before the fault, still go on: all but those of
     /// interrupted workers. Then they may end.
     pub async fn fault_over(&self, stack: &Stack, interrupted: &[Interrupted]) -> Result<()> {
-        outlast_worker_ttl().await;
+        outlast_limits().await;
         let fault_at = *self.fault_at.lock().expect("a lock");
         let fault_at = fault_at.context("the fault came before the long jobs ran")?;
         let runs = stack.journal()?;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use airlock_api::{Evaluation, Rules, Snapshot, SnapshotPage};
 use airlock_model::job::{ActorType, Budget, Cost, Priority};
 use airlock_proto::cap;
+use airlock_proto::policy_check::CheckedJob;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::IntoResponse;
@@ -112,41 +113,32 @@ impl EvaluateBody<'_> {
         });
         let size = input.as_ref().map(|i| i.len() as u64);
         let size = size.or(self.input_size_bytes).unwrap_or(0);
-        Ok(cap::PolicyCheckRequest {
+        let job = CheckedJob {
             job_id: self.job_id,
             topic: self.topic,
-            tenant: tenant.clone(),
-            priority: i32::from(self.priority.code()),
-            estimated_cost: self.estimated_cost.map_or(0.0, Cost::get),
-            budget: self.budget.map(|b| cap::Budget {
-                max_input_tokens: b.max_input_tokens.unwrap_or(0),
-                max_output_tokens: b.max_output_tokens.unwrap_or(0),
-                max_total_tokens: b.max_total_tokens.unwrap_or(0),
-                deadline_ms: b.deadline_ms.unwrap_or(0),
-            }),
+            tenant,
+            priority: self.priority,
+            budget: self.budget,
+            estimated_cost: self.estimated_cost,
             principal_id: self.principal_id,
             labels: self.labels,
             memory_id: self.memory_id,
-            meta: Some(cap::JobMetadata {
-                tenant_id: tenant,
-                actor_id: self.meta.actor_id,
-                actor_type: match self.meta.actor_type {
-                    None => 0,
-                    Some(ActorType::Human) => 1,
-                    Some(ActorType::Service) => 2,
-                },
-                idempotency_key: self.meta.idempotency_key,
-                capability: self.meta.capability,
-                risk_tags: self.meta.risk_tags,
-                requires: self.meta.requires,
-                pack_id: self.meta.pack_id,
-                labels: self.meta.labels,
-            }),
-            input_size_bytes: i64::try_from(size).unwrap_or(i64::MAX),
-            input_content_type: self.input_content_type,
-            input_content: input.unwrap_or_default().into(),
-            ..cap::PolicyCheckRequest::default()
-        })
+            actor_id: self.meta.actor_id,
+            actor_type: self.meta.actor_type,
+            capability: self.meta.capability,
+            risk_tags: self.meta.risk_tags,
+            requires: self.meta.requires,
+            pack_id: self.meta.pack_id,
+            input_size: size,
+        };
+        let mut request = job.into_request();
+        request.input_content_type = self.input_content_type;
+        request.input_content = input.unwrap_or_default().into();
+        if let Some(meta) = &mut request.meta {
+            meta.idempotency_key = self.meta.idempotency_key;
+            meta.labels = self.meta.labels;
+        }
+        Ok(request)
     }
 }
 

@@ -100,6 +100,29 @@ async fn replays(fixture: &Fixture, name: &str) -> anyhow::Result<()> {
 }
 
 #[tokio::test]
+async fn a_job_that_is_held_twice_in_one_round_is_asked_about_once() -> anyhow::Result<()> {
+    let fixture = Fixture::start().await?;
+    fixture.accept(&["j", "k"]).await?;
+    let held = |name: &str, rule: &str| {
+        let mut held = crate::fixture::hold(name);
+        held.verdict = asks(rule, "hash-1", terms(1));
+        held
+    };
+    let mut commit = Commit::single(held("j", "first"));
+    commit.moves.push(held("k", "pay").into());
+    commit.moves.push(held("j", "second").into());
+    let done = fixture.lead().await?.commit(&commit).await?;
+    let mut moved: Vec<_> = done.jobs_moved_by(MoveKind::Hold).cloned().collect();
+    moved.sort_unstable();
+    moved.dedup();
+    assert_eq!(moved, [id("j"), id("k")]);
+    let approval = approval(&fixture, "j").await?;
+    assert_eq!((approval.round, approval.rule_id.as_str()), (1, "second"));
+    assert_eq!(kinds(&fixture, "j").await?, ["approval.requested"]);
+    replays(&fixture, "j").await
+}
+
+#[tokio::test]
 async fn a_held_job_is_approved_and_comes_in_again() -> anyhow::Result<()> {
     let fixture = Fixture::start().await?;
     hold(&fixture, "j", asks("pay", "hash-1", terms(1))).await?;

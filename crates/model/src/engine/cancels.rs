@@ -60,7 +60,7 @@ impl Engine {
             job: job.clone(),
             run: run.clone(),
             reason: reason.clone(),
-            at: self.listening.now(),
+            at: self.listening.stamp(),
         });
         step.effects
             .push(Effect::CancelAtWorker { job, run, reason });
@@ -88,7 +88,7 @@ impl Engine {
         if self.cancels.sent.is_empty() {
             return;
         }
-        let heard = self.listening.now();
+        let heard = self.listening.stamp();
         for dispatch in active {
             if let Some(sent) = self.cancels.sent.get_mut(dispatch)
                 && sent.at + RESEND_AFTER <= heard

@@ -1,20 +1,17 @@
 //! Several processes under one worker id.
 //!
 //! A new process under a known id is most often the successor of one that died, whose jobs
-//! are lost; but it may as well be a second one beside it. So the inventory of the old one
-//! is requested first. What must stay true: a process that answers keeps its jobs, whoever
-//! else goes by its id; one that does not is lost soon, long before the TTL. New work goes
-//! to one of them, the registered one; the others end what they have.
+//! are lost; but it may as well be a second one beside it, and an old one that is slow to
+//! answer is no proof of its death. What must stay true: a process loses its jobs because
+//! it said goodbye, because its successor on the same machine knows that it has ended, or
+//! because it was silent for the TTL, never because another one goes by its id. New work
+//! goes to one of them, the registered one; the others end what they have.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use super::{Effect, Engine, Heartbeat, Step};
 use crate::ids::{Incarnation, WorkerId};
 use crate::time::ListenTime;
-
-/// How long a process that may have been replaced has to answer.
-pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 /// One sign of life may have been under way since before the process died; the second
 /// answers a question that was put after the first.
@@ -28,8 +25,6 @@ const MAX_DUPLICATES: usize = 8;
 pub(super) struct DuplicateProcess {
     signs: u32,
     heard: ListenTime,
-    /// Without an answer before this its jobs are lost.
-    lost_at: Option<ListenTime>,
     reported: bool,
 }
 
@@ -87,7 +82,6 @@ impl DuplicateProcesses {
     pub fn restart_silence(&mut self, now: ListenTime) {
         for other in self.0.values_mut().flat_map(BTreeMap::values_mut) {
             other.heard = now;
-            other.lost_at = other.lost_at.map(|_| now + ANSWER_WITHIN);
         }
     }
 }
@@ -123,8 +117,8 @@ impl Engine {
         true
     }
 
-    /// Whoever else went by this id may be gone. The inventory of a process of our SDK is requested
-    /// before its jobs are lost; no other could answer.
+    /// Whoever else went by this id may be gone. A process of our SDK shows by its heartbeats
+    /// whether it is, and sooner by its inventory, which is requested; no other could answer.
     pub(super) fn replace_process(&mut self, step: &mut Step<'_>, id: &WorkerId, by: &Incarnation) {
         let reason = "its worker was replaced by a new process";
         let mute = self.jobs_at_worker(id, |a| a.incarnation != *by && !a.sdk);
@@ -138,14 +132,13 @@ impl Engine {
             let run = self.jobs.get(&job).and_then(|j| j.assignment());
             before.extend(run.map(|a| a.incarnation.clone()));
         }
-        let heard = self.listening.now();
+        let heard = self.listening.stamp();
         let mut added = false;
         for incarnation in before {
             if incarnation != *by && !self.duplicates.contains(id, &incarnation) {
                 let other = DuplicateProcess {
                     signs: 0,
                     heard,
-                    lost_at: Some(heard + ANSWER_WITHIN),
                     reported: false,
                 };
                 self.duplicates.insert(id, incarnation, other);
@@ -165,19 +158,17 @@ impl Engine {
         id: &WorkerId,
         incarnation: &Incarnation,
     ) {
-        let heard = self.listening.now();
+        let heard = self.listening.stamp();
         let Some(other) = self.duplicates.get_mut(id, incarnation) else {
             return;
         };
         other.signs = other.signs.saturating_add(1);
         other.heard = heard;
         if other.signs < ALIVE {
-            other.lost_at = other.lost_at.map(|_| heard + ANSWER_WITHIN);
             step.effects
                 .push(Effect::RequestInventory { worker: id.clone() });
             return;
         }
-        other.lost_at = None;
         if let Some(registered) = self.workers.get(id)
             && !std::mem::replace(&mut other.reported, true)
         {
@@ -208,8 +199,7 @@ impl Engine {
             self.workers.remove(id);
             let newcomer = DuplicateProcess {
                 signs: 1,
-                heard: self.listening.now(),
-                lost_at: None,
+                heard: self.listening.stamp(),
                 reported: false,
             };
             self.duplicates.insert(id, incarnation.clone(), newcomer);
@@ -226,29 +216,22 @@ impl Engine {
         }
     }
 
-    /// Processes that did not answer, or have been silent for longer than their time.
+    /// Processes that have been silent for longer than their time.
     pub(super) fn sweep_duplicates(&mut self, step: &mut Step<'_>) {
         let ttl = self.settings.worker_ttl;
-        let (listening, heard) = (&self.listening, self.listening.now());
+        let listening = &self.listening;
         let mut lost = Vec::new();
         for (id, others) in &mut self.duplicates.0 {
-            others.retain(|incarnation, other| match other.lost_at {
-                Some(at) if at <= heard => {
-                    other.lost_at = None;
-                    let reason = "its worker was replaced by a new process";
+            others.retain(|incarnation, other| {
+                let silent = listening.silence(other.heard) > ttl;
+                if silent {
+                    let reason = match other.signs {
+                        0 => "its worker was replaced by a new process",
+                        _ => "its worker fell silent",
+                    };
                     lost.push((id.clone(), incarnation.clone(), reason));
-                    true
                 }
-                Some(_) => {
-                    step.effects
-                        .push(Effect::RequestInventory { worker: id.clone() });
-                    true
-                }
-                None if listening.silence(other.heard) > ttl => {
-                    lost.push((id.clone(), incarnation.clone(), "its worker fell silent"));
-                    false
-                }
-                None => true,
+                !silent
             });
         }
         self.duplicates.0.retain(|_, others| !others.is_empty());

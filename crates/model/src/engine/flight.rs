@@ -104,7 +104,7 @@ impl Engine {
     pub(super) fn free_slot(&mut self, tenant: &TenantId, a: &Assignment, crash_suspect: bool) {
         self.in_flight.remove(tenant, a);
         self.ready.unpark(tenant);
-        let heard = self.listening.now();
+        let heard = self.listening.stamp();
         if let Some(w) = self.workers.get_mut(&a.worker)
             && w.incarnation == a.incarnation
         {

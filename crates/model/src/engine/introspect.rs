@@ -42,7 +42,7 @@ impl Engine {
                 since: a.scheduled_at,
                 accepted: a.accepted,
                 started_at: a.started_at,
-                last_heartbeat: self.now - self.listening.now().since(a.liveness.last_heartbeat),
+                last_heartbeat: self.now - self.listening.stamp().since(a.liveness.last_heartbeat),
             },
             Phase::Waiting { retry_at, verdict } => {
                 let class = job.place.map_or(0, |p| p.class);

@@ -428,7 +428,7 @@ impl Engine {
         let id = job.queued.id.clone();
         self.remove_job(&id);
         let queued = Arc::new(job.queued);
-        let heard = self.listening.now();
+        let heard = self.listening.stamp();
         let soonest = step.now + Duration::from_millis(1);
         match (job.state, job.assignment) {
             (JobState::Pending, _) => {

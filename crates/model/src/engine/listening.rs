@@ -12,7 +12,11 @@
 //! - follows `uptime`, so that a step of the ledger's clock moves it by nothing;
 //! - advances by at most [`Settings::max_gap`](super::Settings) from one round to the next:
 //!   while a round waits for the ledger, or the process stands still, heartbeats wait to be
-//!   read.
+//!   read;
+//! - counts only up to the last proof that the bus carried messages: a connection that is
+//!   cut off is noticed seconds later, and in those nobody could be heard either. The time
+//!   since the last proof is added by the next one, or dropped when it turns out that the
+//!   bus was away.
 //!
 //! When the bus is back, workers have their whole TTL to connect again as well.
 //!
@@ -26,7 +30,10 @@ use crate::time::{ListenTime, Timestamp};
 
 #[derive(Debug, Default)]
 pub(super) struct Listening {
+    /// Up to here the bus is known to have carried messages.
     time: ListenTime,
+    /// What has passed since, of which that is not known yet.
+    unproven: Duration,
     /// The uptime of the last round.
     round: Duration,
     /// Since when we listen; `None` while we cannot.
@@ -39,8 +46,18 @@ impl Listening {
         let gap = uptime.saturating_sub(self.round).min(max_gap);
         self.round = self.round.max(uptime);
         if self.since.is_some() {
-            self.time = self.time + gap;
+            self.unproven = self.unproven.saturating_add(gap);
         }
+    }
+
+    /// The server answered a question that was put at this uptime: until then everybody
+    /// could be heard.
+    pub fn prove(&mut self, asked: Duration) {
+        // A round may have counted less than it took, so this is at most what is proven.
+        let later = self.round.saturating_sub(asked);
+        let proven = self.unproven.saturating_sub(later);
+        self.time = self.time + proven;
+        self.unproven -= proven;
     }
 
     /// Workers can be heard from now on. False when they could be before.
@@ -52,14 +69,22 @@ impl Listening {
 
     pub fn end(&mut self) {
         self.since = None;
+        self.unproven = Duration::ZERO;
     }
 
     pub const fn is_on(&self) -> bool {
         self.since.is_some()
     }
 
+    /// Until when silence counts: what is decided by the clock is decided by this.
     pub const fn now(&self) -> ListenTime {
         self.time
+    }
+
+    /// When something happens that is heard or sent in this round. It may be ahead of
+    /// [`Listening::now`], so that no silence seems to be longer than it is.
+    pub fn stamp(&self) -> ListenTime {
+        self.time + self.unproven
     }
 
     /// How long somebody who was heard at `last` has been silent since we listen.
@@ -80,6 +105,6 @@ impl Listening {
 
     /// What was at `then` in the ledger's time, on this clock.
     pub fn listen_time_at(&self, now: Timestamp, then: Timestamp) -> ListenTime {
-        self.time - now.since(then)
+        self.stamp() - now.since(then)
     }
 }

@@ -186,6 +186,11 @@ pub enum Input {
     BusDown,
     /// Workers can be heard: the subscriptions stand.
     BusUp,
+    /// The bus answered a question that was put at this uptime. Only up to the last such
+    /// answer silence counts.
+    BusAnswered {
+        asked: Duration,
+    },
     /// The configuration of pools, topics and tenants as it is from now on.
     Rules(Arc<Rules>),
 }

@@ -234,16 +234,21 @@ impl Engine {
                 self.confirmed = Some((snapshot, step.now));
             }
             Input::BusDown => self.listening.end(),
-            Input::BusUp => self.handle_bus_up(),
+            Input::BusUp => self.handle_bus_up(step),
+            Input::BusAnswered { asked } => self.listening.prove(asked),
             Input::Rules(rules) => self.replace_rules(step, rules),
         }
     }
 
-    /// Workers can be heard (again).
-    fn handle_bus_up(&mut self) {
+    /// Workers can be heard (again). Those that hold jobs are asked what they have: what
+    /// they said meanwhile is lost, and no sign of life of a run that has ended will come.
+    fn handle_bus_up(&mut self, step: &mut Step<'_>) {
         if self.listening.begin() {
             self.capacity_changed = true;
-            self.duplicates.restart_silence(self.listening.now());
+            for worker in self.in_flight.workers().cloned() {
+                step.effects.push(Effect::RequestInventory { worker });
+            }
+            self.duplicates.restart_silence(self.listening.stamp());
         }
     }
 

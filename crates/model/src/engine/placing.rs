@@ -310,7 +310,7 @@ impl Engine {
             limits,
             followed: queued.spec.is_followed(),
         };
-        let heard = self.listening.now();
+        let heard = self.listening.stamp();
         assignment.liveness.last_heartbeat = heard;
         assignment.offer(step.now, heard, self.settings.accept_within);
         let accept_by = assignment.accept_by;

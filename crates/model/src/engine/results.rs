@@ -55,7 +55,7 @@ impl Engine {
         sure: bool,
     ) {
         let again = step.now + self.settings.retry_delay_publish;
-        let heard = self.listening.now();
+        let heard = self.listening.stamp();
         let mut rearm = false;
         let run = self.jobs.get_mut(&id).and_then(Job::assignment_mut);
         let Some(run) = run.filter(|a| a.dispatch == given.dispatch) else {
@@ -99,7 +99,7 @@ impl Engine {
         if !is_from_worker(a, worker) || !(named || (dispatch.is_empty() && may_omit_dispatch(a))) {
             return;
         }
-        a.liveness.last_heartbeat = self.listening.now();
+        a.liveness.last_heartbeat = self.listening.stamp();
         a.accepted = true;
         a.recovered = false;
         let first = a.started_at.is_none();

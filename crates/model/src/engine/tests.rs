@@ -41,6 +41,8 @@ struct Fixture {
     /// How far the ledger's clock was set forward.
     stepped: Duration,
     seed: u64,
+    /// The bus answers in every round, as the shell asks it.
+    bus_answers: bool,
 }
 
 const START: Timestamp = Timestamp(1_000_000_000_000);
@@ -71,6 +73,7 @@ impl Fixture {
             now: START,
             stepped: Duration::ZERO,
             seed: 1,
+            bus_answers: true,
         }
     }
 
@@ -84,6 +87,12 @@ impl Fixture {
         let seed = &mut self.seed;
         let uptime = self.now.since(START + self.stepped);
         let mut random = || splitmix(seed);
+        let answered = Input::BusAnswered { asked: uptime };
+        let inputs = self
+            .bus_answers
+            .then_some(answered)
+            .into_iter()
+            .chain(inputs);
         let effects = self.engine.handle(self.now, uptime, &mut random, inputs);
         // The shell sleeps until then: a time that has passed would make it spin.
         if let Some(next) = self.engine.next_deadline() {
@@ -131,11 +140,15 @@ impl Fixture {
         self.feed(Input::Register(Box::new(worker(id, "one", slots))))
     }
 
-    /// A new process takes the place of one that died and answers no more.
+    /// A new process takes the place of one that is known to have ended.
     fn replaced(&mut self, id: &str, incarnation: &str, slots: u32) -> Vec<Effect> {
-        let mut effects = self.feed(Input::Register(Box::new(worker(id, incarnation, slots))));
-        effects.extend(self.run_for(secs(4)).into_iter().map(|(_, e)| e));
-        effects.retain(|e| !matches!(e, Effect::RequestInventory { .. }));
+        let before = self.worker(id).incarnation.clone();
+        let mut effects = self.feed(Input::Deregister {
+            worker: worker_id(id),
+            incarnation: Some(before),
+        });
+        let new = worker(id, incarnation, slots);
+        effects.extend(self.feed(Input::Register(Box::new(new))));
         effects
     }
 

@@ -197,7 +197,10 @@ impl Engine {
         let visibility = plan.and_then(RetryPlan::visibility_timeout);
         let limit = visibility.unwrap_or_else(|| self.silence_limit(a));
         let heard = self.listening.now();
-        if self.listening.is_on() && heard.since(a.liveness.last_heartbeat) >= limit {
+        // Whoever was cut off along with us has its time to connect again.
+        let back = self.settings.worker_ttl.min(limit);
+        let silent = heard.since(a.liveness.last_heartbeat) >= limit;
+        if self.listening.is_on() && silent && heard >= self.listening.grace_end(back) {
             let reason = format!("no sign of life for {} s", limit.as_secs());
             if visibility.is_some() {
                 self.give_up_run(step, id, RunEnd::VisibilityTimeout, reason);
@@ -211,7 +214,7 @@ impl Engine {
             self.time_out_run(step, id, end, reason);
             return;
         }
-        let mut again = a.liveness.last_heartbeat + limit;
+        let mut again = (a.liveness.last_heartbeat + limit).max(self.listening.grace_end(back));
         let unaccepted = !a.accepted && a.sdk;
         if let Some(end) = run_deadline(a) {
             // A result may still be on its way from before the bus was lost.
@@ -288,7 +291,7 @@ impl Engine {
 
     /// The same dispatch goes out again; a worker of our SDK drops it if it has it.
     pub(super) fn republish_dispatch(&mut self, step: &mut Step<'_>, id: &JobId) {
-        let heard = self.listening.now();
+        let heard = self.listening.stamp();
         let Some(job) = self.jobs.get_mut(id) else {
             return;
         };

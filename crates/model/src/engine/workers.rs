@@ -28,7 +28,7 @@ impl Engine {
     /// that this is known soon, not after the TTL. Under a name that several processes
     /// share, nobody is gone because another came.
     pub(super) fn register_worker(&mut self, step: &mut Step<'_>, mut worker: Worker) {
-        worker.last_seen = self.listening.now();
+        worker.last_seen = self.listening.stamp();
         worker.health = WorkerHealth::default();
         let registered = self.workers.get(&worker.id);
         match worker.addressing {
@@ -104,7 +104,7 @@ impl Engine {
 
     /// What a heartbeat says of the worker itself.
     fn update_worker(&mut self, heartbeat: &Heartbeat) {
-        let heard = self.listening.now();
+        let heard = self.listening.stamp();
         let Some(w) = self.workers.get_mut(&heartbeat.worker) else {
             return;
         };
@@ -156,7 +156,7 @@ impl Engine {
         worker: &WorkerId,
         active: impl Iterator<Item = &'a DispatchId>,
     ) {
-        let heard = self.listening.now();
+        let heard = self.listening.stamp();
         let mut any = false;
         for dispatch in active {
             if let Some(id) = self.in_flight.job(worker, dispatch)
@@ -186,7 +186,7 @@ impl Engine {
     /// mean that it sends but does not receive; it is tried again with one later.
     pub(super) fn note_missed_accept(&mut self, worker: &WorkerId) {
         let after = self.settings.unresponsive_after;
-        let until = self.listening.now() + self.settings.worker_ttl;
+        let until = self.listening.stamp() + self.settings.worker_ttl;
         if let Some(w) = self.workers.get_mut(worker) {
             w.health.missed_accepts = w.health.missed_accepts.saturating_add(1);
             if after > 0 && w.health.missed_accepts >= after {

@@ -61,11 +61,13 @@ pub async fn listen_to_workers(term: Arc<Term>, inbox: String) -> anyhow::Result
 }
 
 /// Tells the engine whether heartbeats can arrive: the subscriptions above stand, and the
-/// server answers. A connection that only seems to stand carries no heartbeat either.
+/// server answers. A connection that only seems to stand carries no heartbeat either, so
+/// each answer is handed on with the time of its question: silence counts up to there.
 async fn report_bus_health(term: &Term) -> anyhow::Result<()> {
     let mut connected = term.stores.bus.connected();
     let mut up = false;
     loop {
+        let asked = term.ctx.clock.uptime();
         let reachable = *connected.borrow_and_update()
             && tokio::select! {
                 answers = term.stores.bus.is_responsive(PROBE_TIMEOUT) => answers,
@@ -74,17 +76,17 @@ async fn report_bus_health(term: &Term) -> anyhow::Result<()> {
                     false
                 }
             };
+        let mut inputs = Vec::new();
         if reachable != up {
             up = reachable;
-            let input = if up { Input::BusUp } else { Input::BusDown };
+            inputs.push(if up { Input::BusUp } else { Input::BusDown });
             tracing::info!(listening = up, "heartbeat subscriptions");
-            if !term
-                .commit
-                .enqueue(InputBatch::from_inputs(vec![input]))
-                .await
-            {
-                return Ok(());
-            }
+        }
+        if up {
+            inputs.push(Input::BusAnswered { asked });
+        }
+        if !inputs.is_empty() && !term.commit.enqueue(InputBatch::from_inputs(inputs)).await {
+            return Ok(());
         }
         tokio::select! {
             () = term.ctx.over.cancelled() => return Ok(()),
@@ -158,7 +160,10 @@ async fn read_worker_messages(
                             Payload::JobProgress(p) => {
                                 reports::buffer_progress(&term, &envelope, p)
                             }
-                            Payload::Handshake(h) => greet.extend(registering_worker(h)),
+                            Payload::Handshake(h) => {
+                                greet.extend(registering_worker(h));
+                                inputs.extend(replaced_process(h));
+                            }
                             _ => {}
                         }
                         term.epoch_claims.observe_packet(&payload);
@@ -219,6 +224,17 @@ fn to_input(
 fn registering_worker(h: &cap::Handshake) -> Option<WorkerId> {
     let own = h.airlock.as_ref()?;
     (!own.goodbye).then(|| WorkerId::new(&h.component_id).ok())?
+}
+
+/// The process that a worker of our SDK knows to have ended before it took its id.
+fn replaced_process(h: &cap::Handshake) -> Option<Input> {
+    let own = h.airlock.as_ref()?;
+    let ended = Incarnation::new(&own.replaces).ok()?;
+    (ended.as_str() != own.incarnation).then_some(())?;
+    Some(Input::Deregister {
+        worker: WorkerId::new(&h.component_id).ok()?,
+        incarnation: Some(ended),
+    })
 }
 
 /// Workers that never introduce themselves, by configuration: one for each topic.

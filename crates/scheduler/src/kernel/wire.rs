@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use airlock_model::Decision;
 use airlock_model::engine::QueuedJob;
-use airlock_model::job::{ActorType, Cost};
+use airlock_proto::policy_check::CheckedJob;
 use airlock_proto::{cap, own};
 
 use super::cache::Answer;
@@ -13,38 +13,25 @@ use super::config::FailMode;
 pub fn to_check_request(job: &QueuedJob) -> cap::PolicyCheckRequest {
     let spec = &job.spec;
     let text = |s: &Option<String>| s.clone().unwrap_or_default();
-    cap::PolicyCheckRequest {
+    let job = CheckedJob {
         job_id: job.id.to_string(),
         topic: spec.topic.as_str().to_owned(),
         tenant: job.tenant.to_string(),
-        priority: i32::from(spec.priority.code()),
-        budget: spec.budget.as_ref().map(|b| cap::Budget {
-            max_input_tokens: b.max_input_tokens.unwrap_or(0),
-            max_output_tokens: b.max_output_tokens.unwrap_or(0),
-            max_total_tokens: b.max_total_tokens.unwrap_or(0),
-            deadline_ms: b.deadline_ms.unwrap_or(0),
-        }),
-        estimated_cost: spec.estimated_cost.map_or(0.0, Cost::get),
+        priority: spec.priority,
+        budget: spec.budget,
+        estimated_cost: spec.estimated_cost,
         principal_id: text(&spec.principal_id),
         labels: spec.labels.clone(),
         memory_id: text(&spec.memory_id),
-        meta: Some(cap::JobMetadata {
-            tenant_id: job.tenant.to_string(),
-            actor_id: text(&spec.actor_id),
-            actor_type: match spec.actor_type {
-                None => 0,
-                Some(ActorType::Human) => 1,
-                Some(ActorType::Service) => 2,
-            },
-            capability: text(&spec.capability),
-            risk_tags: spec.risk_tags.clone(),
-            requires: spec.requires.clone(),
-            pack_id: text(&spec.pack_id),
-            ..cap::JobMetadata::default()
-        }),
-        input_size_bytes: i64::try_from(job.payload_len).unwrap_or(i64::MAX),
-        ..cap::PolicyCheckRequest::default()
-    }
+        actor_id: text(&spec.actor_id),
+        actor_type: spec.actor_type,
+        capability: text(&spec.capability),
+        risk_tags: spec.risk_tags.clone(),
+        requires: spec.requires.clone(),
+        pack_id: text(&spec.pack_id),
+        input_size: job.payload_len,
+    };
+    job.into_request()
 }
 
 /// At least as much as [`to_check_request`] and its traceparent take on the wire, without making it.

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use airlock_bus::{Outgoing, subjects};
 use airlock_guard::keys;
 use airlock_model::engine::{Assignment, Input, QueuedJob};
-use airlock_model::job::{ActorType, Budget};
 use airlock_model::routing::Addressing;
 use airlock_model::{JobId, Timestamp};
 use airlock_proto::cap::bus_packet::Payload;
@@ -199,7 +198,7 @@ fn to_outgoing(term: &Term, now: Timestamp, d: &Dispatch, payload: Option<Bytes>
         tenant_id: job.tenant.to_string(),
         principal_id: text(&spec.principal_id),
         labels: spec.labels.clone(),
-        budget: spec.budget.as_ref().map(to_cap_budget),
+        budget: spec.budget.as_ref().map(Into::into),
         // Our own SDK has all of it from the fields above.
         meta: (!a.sdk).then(|| to_cap_metadata(job)),
         dispatch: Some(cap::DispatchIdentity {
@@ -270,15 +269,6 @@ fn millis_until(at: Timestamp, now: Timestamp) -> i64 {
         .max(1)
 }
 
-fn to_cap_budget(b: &Budget) -> cap::Budget {
-    cap::Budget {
-        max_input_tokens: b.max_input_tokens.unwrap_or(0),
-        max_output_tokens: b.max_output_tokens.unwrap_or(0),
-        max_total_tokens: b.max_total_tokens.unwrap_or(0),
-        deadline_ms: b.deadline_ms.unwrap_or(0),
-    }
-}
-
 /// What the protocol says about a job beside its request.
 fn to_cap_metadata(job: &QueuedJob) -> cap::JobMetadata {
     let spec = &job.spec;
@@ -286,12 +276,7 @@ fn to_cap_metadata(job: &QueuedJob) -> cap::JobMetadata {
     cap::JobMetadata {
         tenant_id: job.tenant.to_string(),
         actor_id: text(&spec.actor_id),
-        actor_type: match spec.actor_type {
-            None => cap::ActorType::Unspecified,
-            Some(ActorType::Human) => cap::ActorType::Human,
-            Some(ActorType::Service) => cap::ActorType::Service,
-        }
-        .into(),
+        actor_type: cap::ActorType::from(spec.actor_type).into(),
         idempotency_key: String::new(),
         capability: text(&spec.capability),
         risk_tags: spec.risk_tags.clone(),

@@ -313,6 +313,8 @@ impl Parts<'_> {
         if service == Service::Worker {
             let journal = journal::journal_path(self.dir, name);
             env.push(("WORKER_ID", name.to_owned()));
+            let state = self.dir.path().join("worker-state");
+            env.push(("AIRLOCK_WORKER__STATE_DIR", path_to_text(state)?));
             env.push(("DEMO_JOURNAL", path_to_text(journal)?));
             return Ok(env);
         }

@@ -3,7 +3,7 @@
 //! Pure functions. The sender of every packet is the worker's id, or CAP peers would drop
 //! it.
 
-use airlock_model::{Timestamp, WorkerId};
+use airlock_model::{Incarnation, Timestamp, WorkerId};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::cap::{self, ComponentRole, ErrorCode, JobStatus};
 use airlock_proto::{own, packet};
@@ -28,6 +28,8 @@ const LONGEST_CODE: usize = 128;
 pub(crate) struct PacketBuilder {
     pub id: WorkerId,
     pub incarnation: String,
+    /// The process that had the id before on this machine, which has ended.
+    pub replaces: Option<Incarnation>,
     pub keys: Keys,
 }
 
@@ -66,6 +68,11 @@ impl PacketBuilder {
             goodbye: phase == Phase::Stopping,
             highest_epoch,
             ledger_id,
+            replaces: self
+                .replaces
+                .as_ref()
+                .map(ToString::to_string)
+                .unwrap_or_default(),
         };
         let handshake = cap::Handshake {
             component_id: self.id.to_string(),

@@ -145,6 +145,15 @@ impl Builder {
         self
     }
 
+    /// A folder of this machine in which processes of a fixed id leave word of themselves;
+    /// `AIRLOCK_WORKER__STATE_DIR` overrides it. With it the jobs of a process that was
+    /// killed are retried as soon as its successor starts, without it after the
+    /// scheduler's `worker_ttl`. None by default.
+    pub fn state_dir(mut self, folder: impl Into<std::path::PathBuf>) -> Self {
+        self.draft.state_dir = Some(folder.into());
+        self
+    }
+
     /// The pool it belongs to; `TASK_QUEUE` overrides it. By default `default`.
     pub fn pool(mut self, pool: impl Into<String>) -> Self {
         self.draft.pool = pool.into();

@@ -4,6 +4,7 @@
 //! than its author where it runs; `environment` has the names.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use airlock_bus::{BusConfig, subjects};
@@ -29,6 +30,8 @@ pub(crate) struct Draft {
     pub name: String,
     /// What one process goes by; made from the name unless it is given.
     pub id: Option<String>,
+    /// Where processes of a fixed id leave word of themselves.
+    pub state_dir: Option<PathBuf>,
     pub pool: String,
     pub max_parallel: usize,
     pub labels: BTreeMap<String, String>,
@@ -56,6 +59,7 @@ impl Draft {
         Self {
             name,
             id: None,
+            state_dir: None,
             pool: "default".to_owned(),
             max_parallel: 16,
             labels: BTreeMap::new(),
@@ -84,6 +88,8 @@ impl Draft {
 pub(crate) struct Settings {
     pub name: String,
     pub id: WorkerId,
+    /// Set only for an id that is fixed: one with a random part is nobody's successor.
+    pub state_dir: Option<PathBuf>,
     pub pool: PoolName,
     pub topics: Vec<String>,
     pub max_parallel: usize,
@@ -144,6 +150,7 @@ impl Settings {
         Ok(Self {
             name: draft.name,
             id,
+            state_dir: draft.state_dir.filter(|_| draft.id.is_some()),
             pool,
             topics,
             max_parallel: draft.max_parallel,

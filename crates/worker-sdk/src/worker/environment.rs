@@ -48,6 +48,9 @@ fn apply_identity_vars(
     if let Some(id) = given("WORKER_ID") {
         draft.id = Some(id);
     }
+    if let Some(folder) = given("AIRLOCK_WORKER__STATE_DIR") {
+        draft.state_dir = Some(folder.into());
+    }
     if let Some(pool) = given("TASK_QUEUE") {
         draft.pool = pool;
     }

@@ -26,6 +26,7 @@ use crate::run;
 use crate::run::blocking::BlockingDetector;
 use crate::run::job::StopCause;
 use crate::worker::config::Settings;
+use crate::worker::lineage::IdLock;
 use crate::worker::shared::{Shared, WorkerSpec};
 
 /// How many progress events may wait to be sent.
@@ -50,7 +51,9 @@ pub(crate) async fn run_worker(
     let bus = Bus::connect(&settings.bus, settings.id.as_str()).await?;
     let (sender, events) = mpsc::channel(EVENT_QUEUE);
     let inputs = Inputs::open(&bus, settings, &incarnation, events).await?;
-    let shared = Arc::new(Shared::new(spec, incarnation.to_string(), bus, sender));
+    let lock = lock_id(settings, &incarnation);
+    let shared = Shared::new(spec, incarnation.to_string(), lock, bus, sender);
+    let shared = Arc::new(shared);
     let _stops_jobs = StopJobsOnDrop(Arc::clone(&shared));
     let _detector = BlockingDetector::start(Arc::clone(&shared)).map_err(WorkerError::Thread)?;
     shared.send_handshake(Phase::Running).await;
@@ -77,6 +80,20 @@ pub(crate) async fn run_worker(
     }
     drain_worker(&shared).await;
     broken.map_or(Ok(()), Err)
+}
+
+/// Whoever cannot take the lock works all the same: the scheduler will tell whether another
+/// process of its id lives.
+fn lock_id(settings: &Settings, incarnation: &Incarnation) -> Option<IdLock> {
+    let folder = settings.state_dir.as_deref()?;
+    match IdLock::take(folder, &settings.id, incarnation) {
+        Ok(Some(lock)) => return Some(lock),
+        Ok(None) => tracing::warn!("another process of this machine runs under this worker id"),
+        Err(error) => {
+            tracing::warn!(folder = %folder.display(), %error, "worker state unavailable");
+        }
+    }
+    None
 }
 
 async fn bind_metrics_listener(address: &str) -> Result<TcpListener, WorkerError> {

@@ -7,5 +7,6 @@ pub(crate) mod config;
 mod environment;
 mod identity;
 mod lifecycle;
+mod lineage;
 pub(crate) mod shared;
 pub(crate) mod signing;

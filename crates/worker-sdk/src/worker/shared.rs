@@ -20,6 +20,7 @@ use crate::run::services::JobServices;
 use crate::run::state::HandlerState;
 use crate::worker::clock::{self, ClockOffsets};
 use crate::worker::config::Settings;
+use crate::worker::lineage::IdLock;
 
 /// Room in a NATS message for everything that is not the payload.
 const PACKET_MARGIN: usize = 16 * 1024;
@@ -39,6 +40,8 @@ pub(crate) struct Shared {
     pub settings: Settings,
     pub packets: PacketBuilder,
     pub bus: Bus,
+    /// Shows other processes of this id that this one lives, until all of it has ended.
+    _id_lock: Option<IdLock>,
     /// The part of this that jobs use.
     pub services: Arc<JobServices>,
     pub handlers: Handlers,
@@ -68,6 +71,7 @@ impl Shared {
     pub fn new(
         spec: WorkerSpec,
         incarnation: String,
+        id_lock: Option<IdLock>,
         bus: Bus,
         events: mpsc::Sender<ProgressEvent>,
     ) -> Self {
@@ -91,8 +95,10 @@ impl Shared {
             packets: PacketBuilder {
                 id: settings.id.clone(),
                 incarnation,
+                replaces: id_lock.as_ref().and_then(|lock| lock.ended.clone()),
                 keys: settings.keys.clone(),
             },
+            _id_lock: id_lock,
             outbox: Mutex::new(Outbox::new(settings.outbox)),
             slots: Semaphore::new(settings.max_parallel),
             unpublished: Notify::new(),

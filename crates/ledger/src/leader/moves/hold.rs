@@ -7,7 +7,7 @@ use airlock_model::{JobEvent, JobId, Timestamp, Verdict};
 
 use super::{
     Close, FencedTx, GiveUp, LeaderMove, Move, column, constraints_json, jobs_at_positions,
-    replace_nul, rule_hash, sorted_by_job,
+    replace_nul, rule_hash,
 };
 use crate::approvals::hold::request_approvals;
 use crate::error::{ErrorContext, LedgerError};
@@ -43,6 +43,22 @@ SELECT coalesce(array_agg(number), '{}') FROM done"#
         .replace(":from", &states::source_states_sql(&[JobEvent::Hold]))
 });
 
+/// Sorted by job, the order in which rows are locked. A job that is held twice in one round
+/// is held by the later verdict: with both, people would be asked twice in the same round
+/// of its approval, and the transaction of all jobs would fail.
+fn last_of_each_job<'a>(moves: &[&'a Hold]) -> Vec<&'a Hold> {
+    let mut last = moves.to_vec();
+    last.sort_by(|a, b| a.job_id.cmp(&b.job_id));
+    last.dedup_by(|later, kept| {
+        let same = later.job_id == kept.job_id;
+        if same {
+            *kept = *later;
+        }
+        same
+    });
+    last
+}
+
 impl LeaderMove for Hold {
     const PUBLISHED: bool = true;
 
@@ -55,7 +71,7 @@ impl LeaderMove for Hold {
     }
 
     async fn write(tx: &mut FencedTx<'_>, moves: &[&Self]) -> Result<HashSet<JobId>, LedgerError> {
-        let v = sorted_by_job(moves, |x| &x.job_id);
+        let v = last_of_each_job(moves);
         let done: Vec<i64> = sqlx::query_scalar(HOLD.as_str())
             .bind(tx.shard())
             .bind(tx.epoch())

@@ -111,16 +111,50 @@ fn a_heartbeat_from_before_the_death_proves_nothing() {
     let a = fixture.assigned(job("a"));
     fixture.feed(register("two"));
     fixture.feed(beat_of("one", &[a.dispatch]));
-    let seen: Vec<_> = fixture
-        .run_for(secs(6))
-        .iter()
-        .map(|(_, e)| summary(e))
-        .collect();
-    assert!(
-        seen.contains(&"requeue a worker_lost".to_owned()),
-        "{seen:?}"
+    assert_eq!(speak_alone(&mut fixture, 30), nothing());
+    assert_eq!(
+        speak_alone(&mut fixture, 5),
+        ["requeue a worker_lost", "recheck a"]
     );
     assert_eq!(duplicates(&fixture), nothing());
+}
+
+/// Only "two" heartbeats for so long; what happens is given.
+fn speak_alone(fixture: &mut Fixture, time: u64) -> Vec<String> {
+    let mut seen = Vec::new();
+    for _ in 0..time / 5 {
+        fixture.feed(beat_of("two", &[]));
+        seen.extend(fixture.run_for(secs(5)));
+    }
+    let seen = seen.iter().map(|(_, e)| summary(e));
+    seen.filter(|e| !e.starts_with("inventory")).collect()
+}
+
+#[test]
+fn a_process_that_is_slow_to_answer_keeps_its_jobs() {
+    let mut fixture = Fixture::new();
+    fixture.feed(register("one"));
+    let a = fixture.assigned(job("a"));
+    fixture.feed(register("two"));
+    // It is busy, or far away, and its next sign of life is its usual one.
+    assert_eq!(speak_alone(&mut fixture, 25), nothing());
+    fixture.feed(beat_of("one", &[a.dispatch]));
+    assert_eq!(speak_alone(&mut fixture, 25), nothing());
+    let effects = short(&fixture.result("a", &a, Outcome::Succeeded));
+    assert_eq!(effects[1], "finish a SUCCEEDED ");
+}
+
+#[test]
+fn a_process_that_is_known_to_have_ended_loses_its_jobs_at_once() {
+    let mut fixture = Fixture::new();
+    fixture.feed(register("one"));
+    fixture.assigned(job("a"));
+    fixture.feed(register("two"));
+    assert_eq!(
+        short(&fixture.feed(deregister("one"))),
+        ["requeue a worker_lost", "recheck a"]
+    );
+    assert_eq!(fixture.worker("w").incarnation.as_str(), "two");
 }
 
 #[test]

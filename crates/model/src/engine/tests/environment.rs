@@ -406,6 +406,10 @@ impl Simulation {
         let seed = &mut self.seed;
         let uptime = self.now.since(START);
         let mut random = || splitmix(seed);
+        // The shell asks the bus once a second, and nobody answers while it is away.
+        let asked = secs(uptime.as_secs());
+        let answered = self.bus_up.then_some(Input::BusAnswered { asked });
+        let inputs = answered.into_iter().chain(inputs);
         let effects = self.engine.handle(self.now, uptime, &mut random, inputs);
         if self.unlucky(1) && self.unlucky(30) {
             return self.take_over();
@@ -578,7 +582,7 @@ impl Simulation {
         let jobs = jobs.collect();
         self.recover(jobs);
         if self.bus_up {
-            self.recover(vec![Input::BusUp]);
+            self.round(vec![Input::BusUp]);
         }
         let holders: BTreeSet<WorkerId> = self.engine.assigned_workers().into_iter().collect();
         for worker in holders {

@@ -148,3 +148,86 @@ fn real_silence_loses_a_worker_and_it_is_said_when_it_is_back() {
     );
     assert_eq!(fixture.engine.take_worker_changes(), []);
 }
+
+/// The limits of a run that only silence can end, shorter than a cut goes unnoticed.
+fn short_limits() -> Settings {
+    Settings {
+        worker_ttl: secs(4),
+        running_timeout: secs(4),
+        dispatch_timeout: secs(4),
+        accept_within: secs(2),
+        ..Settings::default()
+    }
+}
+
+#[test]
+fn a_cut_that_is_noticed_late_is_nobodys_silence() {
+    let mut fixture = Fixture::with_gaps(short_limits());
+    fixture.register_worker("w", 4);
+    let a = fixture.assigned(job("a"));
+    fixture.feed(started(&a));
+    let limited = with_spec("b", |spec| spec.timeout_ms = Some(1_000));
+    let b = fixture.assigned(limited);
+    fixture.feed(started(&b));
+    let unaccepted = fixture.assigned(job("c"));
+    rounds(&mut fixture, 1);
+    // Whatever is sent is lost from now on, and it is noticed only after a while.
+    fixture.bus_answers = false;
+    assert_eq!(short(&rounds(&mut fixture, 15)), nothing());
+    fixture.feed(Input::BusDown);
+    assert_eq!(short(&rounds(&mut fixture, 15)), nothing());
+    fixture.feed(Input::BusUp);
+    fixture.bus_answers = true;
+    let mut asked = short(&rounds(&mut fixture, 3));
+    asked.retain(|effect| effect != "inventory w");
+    assert_eq!(asked, nothing());
+    assert_eq!(fixture.engine.counts().workers, 1);
+    let all = [a.dispatch, b.dispatch, unaccepted.dispatch];
+    for _ in 0..3 {
+        fixture.heartbeat("w", &all);
+        assert_eq!(short(&rounds(&mut fixture, 1)), nothing());
+    }
+    assert_eq!(fixture.engine.counts().assigned, 3);
+}
+
+#[test]
+fn an_answer_of_the_bus_counts_up_to_its_question() {
+    let mut fixture = Fixture::with_gaps(short_limits());
+    fixture.register_worker("w", 1);
+    let a = fixture.assigned(job("a"));
+    fixture.feed(started(&a));
+    rounds(&mut fixture, 1);
+    fixture.bus_answers = false;
+    assert_eq!(short(&rounds(&mut fixture, 20)), nothing());
+    // What the bus carried is known up to here, and no further.
+    let asked = fixture.now.since(START) - secs(18);
+    fixture.feed(Input::BusAnswered { asked });
+    assert_eq!(short(&rounds(&mut fixture, 20)), nothing());
+    assert_eq!(fixture.engine.counts().assigned, 1);
+    let asked = fixture.now.since(START);
+    fixture.feed(Input::BusAnswered { asked });
+    let lost = rounds(&mut fixture, 1);
+    assert_eq!(
+        short(&lost),
+        ["requeue a worker_lost", "recheck a"],
+        "silence that could have been heard is silence"
+    );
+}
+
+#[test]
+fn a_sign_of_life_since_the_last_answer_counts_from_when_it_came() {
+    let mut fixture = Fixture::with_gaps(short_limits());
+    fixture.register_worker("w", 1);
+    let a = fixture.assigned(job("a"));
+    fixture.feed(started(&a));
+    fixture.bus_answers = false;
+    rounds(&mut fixture, 3);
+    fixture.heartbeat("w", &[a.dispatch]);
+    rounds(&mut fixture, 3);
+    let asked = fixture.now.since(START);
+    assert_eq!(
+        short(&fixture.feed(Input::BusAnswered { asked })),
+        nothing()
+    );
+    assert_eq!(fixture.engine.counts().assigned, 1);
+}
