@@ -10,7 +10,7 @@ use airlock_proto::own::output_batch_client::OutputBatchClient;
 use airlock_proto::{cap, own};
 use prost::Message as _;
 use tokio::time::Instant;
-use tonic::Code;
+use tonic::{Code, Request};
 use tonic::transport::Channel;
 
 use crate::batch;
@@ -56,7 +56,7 @@ impl OutputClient {
         request: cap::OutputCheckRequest,
     ) -> Result<cap::OutputCheckResponse, KernelError> {
         let mut service = self.check.clone();
-        call_within(bound, service.check_output(request)).await
+        call_within(bound, service.check_output(with_deadline(bound, request))).await
     }
 
     /// Judges many outputs, in as many calls as their number and sizes need, all of them
@@ -84,8 +84,8 @@ impl OutputClient {
             let sent: Vec<_> = requests.by_ref().take(call.len()).collect();
             let expected = sent.len();
             let mut service = self.batch.clone();
-            let request = own::CheckOutputBatchRequest { requests: sent };
             let remaining = deadline.saturating_duration_since(Instant::now());
+            let request = with_deadline(remaining, own::CheckOutputBatchRequest { requests: sent });
             let answer = call_within(remaining, service.check_batch(request))
                 .await
                 .map_err(|error| match error {
@@ -122,4 +122,11 @@ impl OutputClient {
         let mut service = self.batch.clone();
         call_within(bound, service.confirm(own::ConfirmOutputRequest {})).await
     }
+}
+
+/// Tells the service how long the caller waits, so that it does no work for nobody.
+fn with_deadline<T>(bound: Duration, message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    request.set_timeout(bound);
+    request
 }
