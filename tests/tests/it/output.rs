@@ -12,7 +12,9 @@ use airlock_client::{Client, SubmitRequest};
 use airlock_model::JobState;
 use airlock_proto::own::output_batch_server::{OutputBatch, OutputBatchServer};
 use airlock_proto::{cap, own};
-use airlock_testkit::{Seen, Service, Stack, StackBuilder, eventually};
+use airlock_testkit::{
+    PortLease, Process, Seen, Service, Stack, StackBuilder, TestDir, eventually,
+};
 use airlock_worker::{JobContext, JobError, Worker};
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
@@ -177,21 +179,26 @@ impl Listening {
     }
 
     fn stack(&self) -> StackBuilder {
-        let url = format!("http://{}", self.addr);
-        let settings = [
-            ("OUTPUT_POLICY_ENABLED", "true"),
-            ("OUTPUT_POLICY_INSECURE", "true"),
-            ("AIRLOCK_OUTPUT__URL", url.as_str()),
-            ("AIRLOCK_OUTPUT__TIMEOUT", "500ms"),
-            ("AIRLOCK_OUTPUT__SCAN_TIMEOUT", "2s"),
-            ("AIRLOCK_OUTPUT__BREAKER__OPEN_FOR", "500ms"),
-            ("AIRLOCK_OUTPUT__BREAKER__OPEN_DELAY", "200ms"),
-        ];
-        let builder = Stack::builder();
-        settings.iter().fold(builder, |b, (name, value)| {
-            b.env_for(Service::Scheduler, name, value)
-        })
+        stack_at(self.addr)
     }
+}
+
+/// A stack whose scheduler asks the scanner at this address.
+fn stack_at(scanner: SocketAddr) -> StackBuilder {
+    let url = format!("http://{scanner}");
+    let settings = [
+        ("OUTPUT_POLICY_ENABLED", "true"),
+        ("OUTPUT_POLICY_INSECURE", "true"),
+        ("AIRLOCK_OUTPUT__URL", url.as_str()),
+        ("AIRLOCK_OUTPUT__TIMEOUT", "500ms"),
+        ("AIRLOCK_OUTPUT__SCAN_TIMEOUT", "2s"),
+        ("AIRLOCK_OUTPUT__BREAKER__OPEN_FOR", "500ms"),
+        ("AIRLOCK_OUTPUT__BREAKER__OPEN_DELAY", "200ms"),
+    ];
+    let builder = Stack::builder();
+    settings.iter().fold(builder, |b, (name, value)| {
+        b.env_for(Service::Scheduler, name, value)
+    })
 }
 
 fn echo(say: &str, pad: usize) -> Result<SubmitRequest> {
@@ -638,6 +645,71 @@ async fn what_a_worker_says_beside_its_result_is_masked_or_withheld() -> Result<
     })
     .await?;
     Ok(())
+}
+
+const RULES: &str = r#"
+version: 1
+default_decision: allow
+rules: []
+output_rules:
+  - id: personal
+    match: {topics: ["job.*"], detectors: [pii]}
+    decision: redact
+    reason: personal data is masked
+  - id: secrets
+    severity: critical
+    match: {topics: ["job.*"], detectors: [secret_leak]}
+    decision: quarantine
+    reason: no secrets in outputs
+    fail_mode: closed
+"#;
+
+/// The real service: its verdicts, and a kill and a restart of it in between.
+#[tokio::test]
+async fn the_output_policy_service_judges_and_is_missed_when_it_is_gone() -> Result<()> {
+    let dir = TestDir::new()?;
+    let policy = dir.path().join("safety.yaml");
+    std::fs::write(&policy, RULES)?;
+    let (grpc, http) = (PortLease::new()?, PortLease::new()?);
+    let service = Process::builder("airlock-output-policy")
+        .env("AIRLOCK_GRPC__LISTEN", grpc.addr().to_string())
+        .env("AIRLOCK_HTTP__LISTEN", http.addr().to_string())
+        .env("OUTPUT_POLICY_INSECURE", "true")
+        .env("SAFETY_POLICY_PATH", &policy)
+        .dir(&dir)
+        .spawn()
+        .await?;
+    let stack = stack_at(grpc.addr()).start().await?;
+    let client = client(&stack)?;
+    until(&stack, "SELECT count(*)::text FROM output_policy", "1").await?;
+    // Made here, so that no finished secret is in the repository.
+    let secret = format!(
+        "postgres://app:{}{}@db.internal.acme.io/main",
+        "Zq8vT3xL", "w0RkP2"
+    );
+    let (job, state) = finished(&client, "nothing to see", 0).await?;
+    ensure!(state == JobState::Succeeded, "{state}");
+    ensure!(row(&stack, &job, "o.status").await? == "1");
+    for pad in [0, LARGE] {
+        let job = submitted(&client, &secret, pad).await?;
+        until_row(&stack, &job, "s.state", "15").await?;
+        ensure!(row(&stack, &job, "o.rule_id").await? == "secrets");
+        ensure!(row(&stack, &job, "o.findings IS NOT NULL").await? == "true");
+        ensure!(row(&stack, &job, "s.result IS NULL").await? == "true");
+    }
+    service.kill9()?;
+    let job = submitted(&client, &secret, 0).await?;
+    until_row(&stack, &job, "o.status", "2").await?;
+    ensure!(row(&stack, &job, "s.state").await? == "4");
+    service.respawn()?;
+    until_row(&stack, &job, "s.state", "15").await?;
+    Ok(())
+}
+
+/// A job that is not waited for: it may be held.
+async fn submitted(client: &Client, say: &str, pad: usize) -> Result<String> {
+    let job = client.submit(&echo(say, pad)?).await?;
+    Ok(job.job_id.to_string())
 }
 
 #[tokio::test]

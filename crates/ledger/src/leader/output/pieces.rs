@@ -18,6 +18,8 @@ pub struct OwedPiece {
     pub is_artifact: bool,
 }
 
+type PieceRow = (String, i64, String, Option<Vec<u8>>, bool);
+
 const OWED: &str = r#"
 (SELECT job_id, number, pointer, content, false FROM job_partial WHERE output = 3 LIMIT $1)
 UNION ALL
@@ -31,7 +33,7 @@ const DECIDE_ARTIFACT: &str =
 impl LeaderLedger {
     /// Pieces whose verdict is owed, a few of each kind.
     pub async fn owed_pieces(&self, limit: u32) -> Result<Vec<OwedPiece>, LedgerError> {
-        let rows: Vec<(String, i64, String, Option<Vec<u8>>, bool)> = self
+        let rows: Vec<PieceRow> = self
             .with_timeout("reading pieces of outputs", async {
                 sqlx::query_as(OWED)
                     .bind(i64::from(limit))
