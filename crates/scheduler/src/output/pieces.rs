@@ -33,10 +33,12 @@ enum Content {
 }
 
 /// Judges the pieces of these reports; contents of partial results are there already.
-pub async fn judge_pieces(term: &Term, reports: &mut [NewReport]) {
+/// Returns the jobs of what is withheld: copies of it are removed once the ledger says so.
+pub async fn judge_pieces(term: &Term, reports: &mut [NewReport]) -> Vec<JobId> {
+    let mut withheld = Vec::new();
     let any = |r: &NewReport| !r.partials.is_empty() || !r.artifacts.is_empty();
     if !term.output.is_on() || !reports.iter().any(any) {
-        return;
+        return withheld;
     }
     let ids = reports.iter().filter(|r| any(r)).map(|r| &r.job_id);
     let jobs = match load_queued_jobs(term, ids).await {
@@ -86,9 +88,10 @@ pub async fn judge_pieces(term: &Term, reports: &mut [NewReport]) {
         let partials = report.partials.iter().map(|p| p.output);
         let mut all = partials.chain(report.artifacts.iter().map(|a| a.output));
         if all.any(|output| output == Some(PieceOutput::Withheld)) {
-            term.output.erase_copies(Erasure { job });
+            withheld.push(job);
         }
     }
+    withheld
 }
 
 /// Judges pieces whose verdict is owed.
