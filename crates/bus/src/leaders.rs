@@ -79,6 +79,40 @@ impl Shared {
 }
 
 impl Bus {
+    /// Removes what this ledger's leader has acknowledged without a gap from a subject of a
+    /// stream, whatever else the stream holds.
+    pub async fn purge_acknowledged(
+        &self,
+        stream: StreamName,
+        subject: &str,
+        base: &str,
+        shard: Shard,
+    ) -> Result<u64, BusError> {
+        let shared = self.shared();
+        let found = shared
+            .list_leader_consumers(stream, Some(base), shard)
+            .await?;
+        let ours = found.iter().filter(|found| found.ours);
+        let Some(newest) = ours.max_by_key(|found| found.generation) else {
+            return Ok(0);
+        };
+        let floor = newest.info.ack_floor.stream_sequence;
+        if floor == 0 {
+            return Ok(0);
+        }
+        let name = shared.stream_name(stream);
+        let operation = || format!("purging {subject} of {name}");
+        let handle = shared
+            .js
+            .get_stream_no_info(name)
+            .await
+            .map_err(|e| BusError::server(operation(), e))?;
+        // Up to this one, which stays out of it.
+        let purge = handle.purge().filter(subject).sequence(floor + 1);
+        let done = purge.await.map_err(|e| BusError::server(operation(), e))?;
+        Ok(done.purged)
+    }
+
     /// Sets the ledger that this process's leader leads. Only the first call counts.
     pub fn set_ledger(&self, ledger: &LedgerId) {
         let _ = self.shared().ledger.set(ledger.clone());

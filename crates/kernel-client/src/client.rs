@@ -9,7 +9,7 @@ use airlock_proto::{cap, own};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Response, Status};
 
-use crate::config::ConnectionConfig;
+use crate::config::{ConnectionConfig, Peer};
 use crate::error::{ConnectError, KernelError};
 
 /// The largest answer that is read; the rules of a policy are the largest there is.
@@ -30,7 +30,9 @@ impl KernelClient {
     /// Connects when it is first called, and again whenever it must: a kernel that is away
     /// is a reason for a call to fail, not for a service not to start.
     pub async fn new(config: &ConnectionConfig) -> Result<Self, ConnectError> {
-        let channel = build_endpoint(config).await?.connect_lazy();
+        let channel = build_endpoint(config, Peer::SafetyKernel)
+            .await?
+            .connect_lazy();
         let check = SafetyKernelClient::new(channel.clone());
         let batch = PolicyBatchClient::new(channel.clone());
         Ok(Self {
@@ -106,7 +108,7 @@ impl KernelClient {
     }
 }
 
-async fn call_within<T>(
+pub(crate) async fn call_within<T>(
     bound: Duration,
     call: impl Future<Output = Result<Response<T>, Status>>,
 ) -> Result<T, KernelError> {
@@ -117,10 +119,13 @@ async fn call_within<T>(
     }
 }
 
-async fn build_endpoint(config: &ConnectionConfig) -> Result<Endpoint, ConnectError> {
+pub(crate) async fn build_endpoint(
+    config: &ConnectionConfig,
+    peer: Peer,
+) -> Result<Endpoint, ConnectError> {
     let url = config.secured_url();
     let endpoint = Endpoint::from_shared(url.clone())
-        .map_err(|source| ConnectError::Url { url, source })?
+        .map_err(|source| ConnectError::Url { peer, url, source })?
         .connect_timeout(config.timeout)
         .tcp_nodelay(true)
         .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
@@ -131,6 +136,7 @@ async fn build_endpoint(config: &ConnectionConfig) -> Result<Endpoint, ConnectEr
     let pem = tokio::fs::read(path)
         .await
         .map_err(|source| ConnectError::ReadCa {
+            peer,
             path: path.clone(),
             source,
         })?;
@@ -140,6 +146,7 @@ async fn build_endpoint(config: &ConnectionConfig) -> Result<Endpoint, ConnectEr
     }
     let secured = endpoint.tls_config(tls);
     secured.map_err(|source| ConnectError::Tls {
+        peer,
         path: path.clone(),
         source,
     })

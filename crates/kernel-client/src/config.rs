@@ -1,4 +1,4 @@
-//! Where the safety kernel is, and how the connection to it is secured.
+//! Where the safety kernel or the output policy is, and how the connection is secured.
 
 use std::time::Duration;
 
@@ -9,7 +9,32 @@ use tonic::transport::Endpoint;
 /// A shorter deadline would make a kernel on a busy machine look absent.
 const MIN_TIMEOUT: Duration = Duration::from_millis(10);
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+/// What a connection leads to, for the words of its mistakes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    SafetyKernel,
+    OutputPolicy,
+}
+
+impl Peer {
+    /// The section of the configuration.
+    pub const fn section(self) -> &'static str {
+        match self {
+            Self::SafetyKernel => "kernel",
+            Self::OutputPolicy => "output",
+        }
+    }
+
+    /// The beginning of its environment variables.
+    const fn env_prefix(self) -> &'static str {
+        match self {
+            Self::SafetyKernel => "SAFETY_KERNEL",
+            Self::OutputPolicy => "OUTPUT_POLICY",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ConnectionConfig {
     pub url: String,
@@ -17,7 +42,7 @@ pub struct ConnectionConfig {
     pub tls_ca: Option<String>,
     /// Never plain text; also `SAFETY_KERNEL_TLS_REQUIRED`.
     pub tls_required: bool,
-    /// The name in the kernel's certificate, when it is not the URL's host.
+    /// The name in the peer's certificate, when it is not the URL's host.
     pub tls_domain: Option<String>,
     /// Plain text is allowed; also `SAFETY_KERNEL_INSECURE`.
     pub insecure: bool,
@@ -40,31 +65,49 @@ impl Default for ConnectionConfig {
 }
 
 impl ConnectionConfig {
-    /// Everything that is wrong with it. A configuration with neither TLS nor leave to do
-    /// without is not wrong in itself; see [`Self::is_usable`].
+    /// The defaults of a connection to the output policy: another port, all else the same.
+    pub fn output_policy() -> Self {
+        Self {
+            url: "http://127.0.0.1:50052".to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// Everything that is wrong with it as a connection to the safety kernel. A
+    /// configuration with neither TLS nor leave to do without is not wrong in itself; see
+    /// [`Self::is_usable`].
     pub fn validate(&self) -> Vec<String> {
+        self.validate_for(Peer::SafetyKernel)
+    }
+
+    /// The same for any peer: the problems name its settings.
+    pub fn validate_for(&self, peer: Peer) -> Vec<String> {
+        let (section, env) = (peer.section(), peer.env_prefix());
         let mut problems = Vec::new();
-        let mut check = |sound: bool, problem: &str| {
+        let mut check = |sound: bool, problem: String| {
             if !sound {
-                problems.push(problem.to_owned());
+                problems.push(problem);
             }
         };
         check(
             !(self.tls_required && self.insecure),
-            "kernel.tls_required and kernel.insecure contradict each other; unset one \
-             (SAFETY_KERNEL_TLS_REQUIRED, SAFETY_KERNEL_INSECURE)",
+            format!(
+                "{section}.tls_required and {section}.insecure contradict each other; unset \
+                 one ({env}_TLS_REQUIRED, {env}_INSECURE)"
+            ),
         );
         check(
             !self.tls_required || self.tls_ca.is_some(),
-            "kernel.tls_required needs kernel.tls_ca (SAFETY_KERNEL_TLS_CA)",
+            format!("{section}.tls_required needs {section}.tls_ca ({env}_TLS_CA)"),
         );
         check(
             self.timeout >= MIN_TIMEOUT,
-            "kernel.timeout must be at least 10ms",
+            format!("{section}.timeout must be at least 10ms"),
         );
-        if Endpoint::from_shared(self.secured_url()).is_err() {
-            problems.push(format!("kernel.url {:?} is not a URL", self.url));
-        }
+        check(
+            Endpoint::from_shared(self.secured_url()).is_ok(),
+            format!("{section}.url {:?} is not a URL", self.url),
+        );
         problems
     }
 
@@ -115,6 +158,19 @@ mod tests {
         assert_eq!(config.validate().len(), 1);
         config.tls_ca = None;
         assert_eq!(config.validate().len(), 2);
+    }
+
+    #[test]
+    fn problems_name_the_settings_of_the_peer() {
+        let config = ConnectionConfig {
+            tls_required: true,
+            ..ConnectionConfig::output_policy()
+        };
+        let problems = config.validate_for(Peer::OutputPolicy);
+        assert_eq!(
+            problems,
+            ["output.tls_required needs output.tls_ca (OUTPUT_POLICY_TLS_CA)"]
+        );
     }
 
     #[test]

@@ -1,11 +1,13 @@
-//! Why a call to the safety kernel has no answer.
+//! Why a call to the safety kernel, or to the output policy, has no answer.
 //!
-//! What must stay true: only a kernel that could not be reached, that failed, or that did
+//! What must stay true: only a service that could not be reached, that failed, or that did
 //! not answer in time is unavailable. One that answered "not this request" is there.
 
 use std::time::Duration;
 
 use tonic::{Code, Status};
+
+use crate::config::Peer;
 
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum KernelError {
@@ -62,22 +64,25 @@ impl From<Status> for KernelError {
     }
 }
 
-/// Why no client could be made. A kernel that is away is no reason: it is connected to
+/// Why no client could be made. A service that is away is no reason: it is connected to
 /// when it is first called.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    #[error("kernel.url {url:?}: {source}")]
+    #[error("{}.url {url:?}: {source}", .peer.section())]
     Url {
+        peer: Peer,
         url: String,
         source: tonic::transport::Error,
     },
-    #[error("reading the kernel's CA certificate {path}: {source}")]
+    #[error("reading the CA certificate {path} ({}.tls_ca): {source}", .peer.section())]
     ReadCa {
+        peer: Peer,
         path: String,
         source: std::io::Error,
     },
-    #[error("kernel.tls_ca {path}: {source}")]
+    #[error("{}.tls_ca {path}: {source}", .peer.section())]
     Tls {
+        peer: Peer,
         path: String,
         source: tonic::transport::Error,
     },

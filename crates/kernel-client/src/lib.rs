@@ -1,9 +1,11 @@
-//! The gRPC client of the safety kernel, for every service that asks it.
+//! The gRPC clients of the safety kernel and of the output policy, for every service that
+//! asks them.
 //!
 //! | module | what it has |
 //! |---|---|
-//! | [`config`] | where the kernel is, and whether plain text is allowed |
+//! | [`config`] | where the service is, and whether plain text is allowed |
 //! | [`client`] | the connection and one method per call, each within its deadline |
+//! | [`output`] | the same for the output policy |
 //! | [`batch`] | how many requests go into one call |
 //! | [`error`] | why a call has no answer |
 //!
@@ -18,7 +20,9 @@ pub mod batch;
 pub mod client;
 pub mod config;
 pub mod error;
+pub mod output;
 
 pub use client::KernelClient;
-pub use config::ConnectionConfig;
+pub use config::{ConnectionConfig, Peer};
 pub use error::{ConnectError, KernelError};
+pub use output::OutputClient;

@@ -52,7 +52,7 @@ CREATE INDEX output_scan_order ON output_scan (shard, not_before);
 
 -- The output policy as the leader last heard it from a scanner: one row.
 CREATE TABLE output_policy (
-    only         boolean PRIMARY KEY DEFAULT true CHECK (only),
+    singleton    boolean PRIMARY KEY DEFAULT true CHECK (singleton),
     snapshot     text COLLATE "C" NOT NULL,
     -- ClosedRules in crates/model/src/output.rs, as JSON.
     closed_rules bytea NOT NULL,

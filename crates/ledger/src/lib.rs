@@ -48,8 +48,13 @@ pub use jobs::submit::{NewJob, SubmitConflict, Submitted};
 pub use leader::commit::{Commit, Written};
 pub use leader::fence::LeaderLedger;
 pub use leader::moves::{
-    Assign, Close, Finish, GiveUp, Hold, Move, MoveKind, RecordTimes, Requeue, UnmatchedResult,
+    Assign, Close, Finish, GiveUp, Hold, HoldOutput, Move, MoveKind, RecordTimes, Requeue,
+    UnmatchedResult,
 };
+pub use leader::output::policy::StoredOutputPolicy;
+pub use leader::output::record::NewOutput;
+pub use leader::output::rescans::{RescanCounts, RescanJob, RunningRescan};
+pub use leader::output::scans::{LateVerdict, OwedScan, ScanCounts};
 pub use leader::stale::StaleAfter;
 pub use leader::writer::LeaderWriter;
 pub use log::audit::{Actor, AuditEntry};
@@ -68,7 +73,7 @@ pub use policy::kernels::{KERNEL_GONE_AFTER, KernelReport, KernelStatus};
 pub use policy::velocity::StrictCount;
 pub use reports::{
     Artifact, ConstraintOutcome, ConstraintReport, JobReport, KEPT_ARTIFACTS, KEPT_PARTIALS,
-    NewReport, Partial, Progress,
+    NewReport, Partial, PieceOutput, Progress,
 };
 
 use error::ErrorContext;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{JobId, PoolName, TenantId, WorkerId};
+use crate::output::OUTPUT_HELD;
 use crate::routing::WaitReason;
 use crate::time::Timestamp;
 
@@ -69,6 +70,8 @@ pub enum WaitStatus {
     },
     /// Held for a human.
     Held { since: Timestamp },
+    /// Its run has succeeded, and what it put out is held until it is judged.
+    OutputHeld { detail: String, since: Timestamp },
     /// With a worker.
     Assigned {
         worker: WorkerId,
@@ -83,7 +86,7 @@ pub enum WaitStatus {
 }
 
 impl WaitStatus {
-    /// What a job that is PENDING waits for: the code and the words. `None` when that is
+    /// What an open job waits for: the code and the words. `None` when that is
     /// not known here, or when it does not wait.
     pub fn waits_for(&self) -> Option<(String, String)> {
         match self {
@@ -96,6 +99,7 @@ impl WaitStatus {
                 let text = sleeping_text(reason, detail).to_owned();
                 Some((reason.clone(), text))
             }
+            Self::OutputHeld { detail, .. } => Some((OUTPUT_HELD.to_owned(), detail.clone())),
             Self::Unknown | Self::Held { .. } | Self::Assigned { .. } => None,
         }
     }
@@ -146,6 +150,10 @@ impl WaitStatus {
                     elapsed_text("since", now, *since)
                 )
             }
+            Self::OutputHeld { detail, since } => format!(
+                "Its run has succeeded; its output is held {}: {detail}.",
+                elapsed_text("since", now, *since)
+            ),
             Self::Assigned {
                 worker,
                 attempt,

@@ -1,8 +1,11 @@
 //! The verdict on what a job put out, and which outputs nobody may read before it.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
-use crate::glob::Glob;
+use crate::glob::{Glob, Wildcards};
+use crate::text::fold_name;
 
 /// What became of a job's output. The numbers are what the ledger stores: never reuse one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -154,6 +157,41 @@ pub struct OutputVerdict {
     pub findings: Vec<OutputFinding>,
 }
 
+/// Whether an output policy judges what jobs put out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OutputSwitch {
+    Off,
+    On,
+}
+
+/// The reason code of a job whose output is held, and of one whose output is quarantined.
+pub const OUTPUT_HELD: &str = "output_held";
+pub const OUTPUT_QUARANTINED: &str = "output_quarantined";
+
+/// A verdict on a run's output, as far as it decides how the job goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckedOutput {
+    /// `None`: nobody reads the output before its content is judged.
+    pub decision: Option<OutputDecision>,
+    /// There is a copy in which every finding is masked.
+    pub masked: bool,
+    pub reason: Arc<str>,
+}
+
+impl CheckedOutput {
+    /// What becomes of the output. What cannot be masked is quarantined.
+    pub const fn status(&self) -> OutputStatus {
+        match self.decision {
+            None => OutputStatus::Held,
+            Some(OutputDecision::Allow) => OutputStatus::Allowed,
+            Some(OutputDecision::Redact) if self.masked => OutputStatus::Redacted,
+            Some(OutputDecision::Redact | OutputDecision::Quarantine | OutputDecision::Deny) => {
+                OutputStatus::Quarantined
+            }
+        }
+    }
+}
+
 /// What is known of an output without looking at its content.
 #[derive(Debug, Clone, Copy)]
 pub struct OutputMetadata<'a> {
@@ -195,21 +233,36 @@ impl ClosedRules {
 }
 
 impl ClosedRule {
+    /// Compares as the policy does, and where the policy could not tell, it is met: without
+    /// a scanner nothing may be held to less.
     fn is_met_by(&self, output: &OutputMetadata<'_>) -> bool {
-        let any = |patterns: &[String], values: &[&str]| {
-            patterns.is_empty()
-                || patterns
-                    .iter()
-                    .any(|p| values.iter().any(|v| Glob::new(p).matches(v)))
+        let any_word = |words: &[String], given: &[&str]| {
+            words.is_empty() || given.iter().any(|g| words.iter().any(|w| same_word(w, g)))
         };
-        any(&self.tenants, &[output.tenant])
-            && any(&self.topics, &[output.topic])
-            && any(&self.capabilities, &as_strs(output.capabilities))
-            && any(&self.risk_tags, &as_strs(output.risk_tags))
-            && any(&self.content_types, &[output.content_type])
+        let any_glob = |patterns: &[String], given: &str| {
+            let matches =
+                |p: &String| Glob::with_wildcards(p, Wildcards::StarAndQuestionMark).matches(given);
+            patterns.is_empty() || patterns.iter().any(matches)
+        };
+        let content_type = media_type(output.content_type);
+        any_word(&self.tenants, &[output.tenant])
+            && any_glob(&self.topics, output.topic)
+            && any_word(&self.capabilities, &as_strs(output.capabilities))
+            && any_word(&self.risk_tags, &as_strs(output.risk_tags))
+            && (content_type.is_empty() || any_glob(&self.content_types, &content_type))
             && self.output_size_gt.is_none_or(|size| output.size > size)
             && self.has_error.is_none_or(|error| error == output.has_error)
     }
+}
+
+/// `text/html` of `Text/HTML; charset=utf-8`.
+pub fn media_type(content_type: &str) -> String {
+    let essence = content_type.split(';').next().unwrap_or_default();
+    essence.trim().to_ascii_lowercase()
+}
+
+fn same_word(a: &str, b: &str) -> bool {
+    a.eq_ignore_ascii_case(b) || fold_name(a) == fold_name(b)
 }
 
 fn as_strs(list: &[String]) -> Vec<&str> {
@@ -246,6 +299,27 @@ mod tests {
     }
 
     #[test]
+    fn only_what_can_be_masked_is_redacted() {
+        let status = |decision, masked| {
+            let reason = Arc::from("why");
+            let checked = CheckedOutput {
+                decision,
+                masked,
+                reason,
+            };
+            checked.status()
+        };
+        use OutputDecision as D;
+        assert_eq!(status(None, true), OutputStatus::Held);
+        assert_eq!(status(Some(D::Allow), false), OutputStatus::Allowed);
+        assert_eq!(status(Some(D::Redact), true), OutputStatus::Redacted);
+        assert_eq!(status(Some(D::Redact), false), OutputStatus::Quarantined);
+        for decision in [D::Quarantine, D::Deny] {
+            assert_eq!(status(Some(decision), true), OutputStatus::Quarantined);
+        }
+    }
+
+    #[test]
     fn a_closed_rule_is_met_by_metadata_alone() {
         let mut rule = ClosedRule {
             id: "mail".to_owned(),
@@ -267,5 +341,42 @@ mod tests {
         rule.risk_tags.clear();
         rule.has_error = Some(true);
         assert!(!met(&rule));
+    }
+
+    #[test]
+    fn a_closed_rule_compares_words_and_types_as_the_policy_does() {
+        let rule = |change: fn(&mut ClosedRule)| {
+            let mut rule = ClosedRule::default();
+            change(&mut rule);
+            ClosedRules(vec![rule])
+        };
+        let met =
+            |rules: &ClosedRules, output: &OutputMetadata<'_>| rules.first_met(output).is_some();
+        assert!(met(
+            &rule(|r| r.tenants = vec!["ACME".to_owned()]),
+            &output()
+        ));
+        assert!(!met(
+            &rule(|r| r.tenants = vec!["other".to_owned()]),
+            &output()
+        ));
+        let topics = rule(|r| r.topics = vec!["job.mail.sen?".to_owned()]);
+        assert!(met(&topics, &output()));
+        let html = rule(|r| r.content_types = vec!["text/*".to_owned()]);
+        assert!(!met(&html, &output()));
+        let mut typed = output();
+        typed.content_type = "Text/HTML; charset=utf-8";
+        assert!(met(&html, &typed));
+        typed.content_type = "";
+        assert!(met(&html, &typed), "an unknown type may be any");
+        let tags = ["p\u{200b}ii".to_owned()];
+        let tagged = OutputMetadata {
+            risk_tags: &tags,
+            ..output()
+        };
+        assert!(met(
+            &rule(|r| r.risk_tags = vec!["PII".to_owned()]),
+            &tagged
+        ));
     }
 }

@@ -14,6 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_saphyr::{Location, Spanned};
 
 use crate::decision::{Decision, FailMode};
+use crate::output::{OutputPolicyDoc, OutputRuleDoc};
 use crate::terms::{ApprovalTerms, Constraints, Remediation};
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -31,6 +32,10 @@ pub(crate) struct Document {
     #[serde(default)]
     pub(crate) tenants: BTreeMap<String, Spanned<TenantDoc>>,
     pub(crate) rules: Vec<Spanned<RuleDoc>>,
+    #[serde(default)]
+    pub(crate) output_policy: OutputPolicyDoc,
+    #[serde(default)]
+    pub(crate) output_rules: Vec<Spanned<OutputRuleDoc>>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -406,7 +411,7 @@ pub(crate) struct TenantDoc {
 
 /// A key that is there has a value: `null` is read as the value, and refused or found
 /// empty, instead of being taken for an absent key.
-fn deserialize_present<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+pub(crate) fn deserialize_present<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: Deserialize<'de>,
@@ -414,10 +419,10 @@ where
     T::deserialize(deserializer).map(Some)
 }
 
-fn default_enforce() -> bool {
+pub(crate) fn default_enforce() -> bool {
     true
 }
 
-fn is_true(flag: &bool) -> bool {
+pub(crate) fn is_true(flag: &bool) -> bool {
     *flag
 }

@@ -5,9 +5,12 @@
 use std::collections::BTreeMap;
 
 use crate::clause::Facts;
+use airlock_scan::Scanner;
+
+use crate::output::{MetadataCheck, OutputContent, OutputRequest};
 use crate::request::{Budget, Content, Request};
 use crate::velocity::NoCounters;
-use crate::when::When;
+use crate::when::{INPUT_VARIABLES, When};
 use crate::{Policy, Source};
 
 /// Bytes as the text of a policy. What loads is also asked.
@@ -35,11 +38,54 @@ pub fn fuzz_when(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };
-    if let Ok(when) = When::compile(text) {
+    if let Ok(when) = When::compile(text, INPUT_VARIABLES) {
         with_largest_request(|request| {
             let _ = when.holds(&Facts::new(request, "acme").vars);
         });
     }
+}
+
+/// The lines of a text before `---` as the list of output rules, the bytes after it as an
+/// output. What loads is also asked, in both phases.
+pub fn fuzz_output(bytes: &[u8]) {
+    const BETWEEN: &[u8] = b"---\n";
+    let at = bytes.windows(BETWEEN.len()).position(|w| w == BETWEEN);
+    let (rules, output) = match at {
+        Some(at) => (&bytes[..at], &bytes[at + BETWEEN.len()..]),
+        None => (bytes, bytes),
+    };
+    let Ok(rules) = std::str::from_utf8(rules) else {
+        return;
+    };
+    let text = format!("version: 1\nrules: []\noutput_rules:\n{rules}");
+    let Ok(policy) = Policy::load(&text) else {
+        return;
+    };
+    with_largest_request(|request| {
+        let asked = OutputRequest {
+            tenant: request.tenant,
+            labels: request.labels,
+            risk_tags: request.risk_tags,
+            capabilities: request.requires,
+            content_type: "text/plain",
+            size: output.len() as u64,
+            ..OutputRequest::new("job.a")
+        };
+        let scanner = Scanner::builtin();
+        let content = OutputContent {
+            bytes: output,
+            report: &scanner.scan(output),
+            complete: true,
+        };
+        let ruling = policy.output().check_content(&asked, &content);
+        match policy.output().check_metadata(&asked, None) {
+            MetadataCheck::Decided(decided) => assert!(decided == ruling, "the phases differ"),
+            MetadataCheck::ContentNeeded { .. } => {}
+        }
+        let _ = policy
+            .output()
+            .mask(ruling.rule_id.as_deref(), &scanner, output);
+    });
 }
 
 /// A request as large as one may be, so that what grows with it shows.

@@ -25,6 +25,7 @@ mod glob;
 mod index;
 mod load;
 mod mcp;
+pub mod output;
 mod owned;
 mod problem;
 pub mod replay;
@@ -56,6 +57,7 @@ pub use velocity::{Count, Counters, KnownCounts, NoCounters, VelocityQuery};
 
 use content::ContentRule;
 use index::Index;
+use output::OutputRules;
 use rule::Rule;
 use tenants::Tenants;
 
@@ -71,6 +73,7 @@ pub struct Policy {
     default_reason: Arc<str>,
     default_tenant: Box<str>,
     fail_mode: FailMode,
+    output: OutputRules,
     /// What is read before any rule is asked, and by the rules about content.
     base_reads: Arc<Reads>,
     /// What is read when no rule matches.
@@ -116,6 +119,11 @@ impl Policy {
     /// What the scheduler does while the kernel cannot be asked.
     pub fn fail_mode(&self) -> FailMode {
         self.fail_mode
+    }
+
+    /// The rules about what jobs put out.
+    pub fn output(&self) -> &OutputRules {
+        &self.output
     }
 
     pub fn default_decision(&self) -> Decision {

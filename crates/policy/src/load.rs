@@ -148,7 +148,6 @@ fn yaml_error_to_problem(error: &YamlError) -> Problem {
 pub(crate) fn cordum_field_hint(field: &str) -> Option<&'static str> {
     Some(match field {
         "input_rules" => "write input_policy.content_rules, with patterns, keywords and max_bytes",
-        "output_policy" | "output_rules" => "results are not looked at; leave it out",
         "tier" | "selector" => {
             "rules hold for every job; write conditions, and put the file where it wins"
         }
@@ -173,6 +172,8 @@ pub(crate) fn cordum_field_hint(field: &str) -> Option<&'static str> {
 fn field_of_variants(expected: &[&'static str]) -> &'static str {
     if expected.contains(&"deny") {
         "decision"
+    } else if expected.contains(&"critical") {
+        "severity"
     } else {
         "fail_mode"
     }

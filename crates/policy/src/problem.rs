@@ -15,6 +15,8 @@ pub mod limits {
     pub const RULES: usize = 10_000;
     /// Rules about content, of all files together.
     pub const CONTENT_RULES: usize = 100;
+    /// Rules about outputs, of all files together.
+    pub const OUTPUT_RULES: usize = 1_000;
     /// Rules with `velocity`: each can cost the kernel a round trip to its counters.
     pub const VELOCITY_RULES: usize = 64;
     /// The limit of a strict velocity rule: so many rows it has in the ledger at most.

@@ -77,7 +77,7 @@ fn check_enum(schema: &Value, value: &Node, place: Location, path: &str, found: 
     let Some(words) = schema["enum"].as_array() else {
         return;
     };
-    if !["decision", "fail_mode"]
+    if !["decision", "fail_mode", "severity"]
         .iter()
         .any(|end| path.ends_with(end))
     {
@@ -89,14 +89,16 @@ fn check_enum(schema: &Value, value: &Node, place: Location, path: &str, found: 
     };
     let known: Vec<&str> = words.iter().filter_map(Value::as_str).collect();
     // What is a decision but none for here is told why by the compiler.
-    let meant = serde_json::from_value::<Decision>(Value::String(given.clone())).is_ok();
-    if known.contains(&given.as_str()) || (meant && !path.ends_with("fail_mode")) {
+    let input_decision = path.ends_with("decision") && !path.starts_with("output_rules");
+    let meant =
+        input_decision && serde_json::from_value::<Decision>(Value::String(given.clone())).is_ok();
+    if known.contains(&given.as_str()) || meant {
         return;
     }
     let own: Vec<&str> = known
         .iter()
         .copied()
-        .filter(|w| path.ends_with("fail_mode") || Decision::parse(w).is_some())
+        .filter(|w| !input_decision || Decision::parse(w).is_some())
         .collect();
     let hint = match given.as_str() {
         "approve" | "approval" if own.contains(&"require_approval") => {
@@ -127,7 +129,8 @@ fn check_map(
             check_node(of, value, &path, found);
         } else if schema["additionalProperties"].is_object() {
             check_node(&schema["additionalProperties"], value, &path, found);
-        } else if let Some(instead) = cordum_field_hint(name) {
+        } else if let Some(instead) = output_policy_hint(&path).or_else(|| cordum_field_hint(name))
+        {
             let message = "this field of Cordum is not supported";
             found.push(Problem::at(key.referenced, path, message).with_hint(instead));
         } else {
@@ -150,6 +153,14 @@ fn check_map(
             };
             found.push(Problem::at(place, path, "this field is missing"));
         }
+    }
+}
+
+/// What to do instead of a field that Cordum has in `output_policy`.
+fn output_policy_hint(path: &str) -> Option<&'static str> {
+    match path {
+        "output_policy.enabled" => Some("OUTPUT_POLICY_ENABLED=true switches it on"),
+        _ => None,
     }
 }
 

@@ -1,13 +1,9 @@
 //! The kernel's settings.
 
-use std::path::PathBuf;
-use std::time::Duration;
-
 use airlock_bus::BusConfig;
 use airlock_guard::GuardConfig;
 use airlock_ledger::LedgerConfig;
-use airlock_policy::signature::PublicKey;
-use airlock_service::config::duration;
+pub use airlock_policy_source::PolicyConfig;
 use airlock_service::{HttpConfig, ServiceConfig, ShutdownConfig, TelemetryConfig};
 use serde::{Deserialize, Serialize};
 
@@ -47,24 +43,6 @@ pub struct TlsConfig {
     pub key: String,
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct PolicyConfig {
-    /// Read at start and again whenever it changes.
-    pub path: PathBuf,
-    /// Files evaluated before it, in this order; bundles come before all of them.
-    pub overlays: Vec<PathBuf>,
-    /// The copy of the last active bundles; beside `path` when unset.
-    pub last_good: Option<PathBuf>,
-    /// How often the ledger is polled for changed bundles.
-    #[serde(with = "duration")]
-    pub bundle_poll: Duration,
-    /// Ed25519 public keys, base64 or hexadecimal.
-    pub public_keys: Vec<String>,
-    /// Every file (by `<file>.sig`) and every bundle must be signed by one of the keys.
-    pub require_signature: bool,
-}
-
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -88,36 +66,6 @@ impl Default for GrpcConfig {
             tls_required: false,
             insecure: false,
         }
-    }
-}
-
-impl Default for PolicyConfig {
-    fn default() -> Self {
-        Self {
-            path: "config/safety.yaml".into(),
-            overlays: Vec::new(),
-            last_good: None,
-            bundle_poll: Duration::from_secs(2),
-            public_keys: Vec::new(),
-            require_signature: false,
-        }
-    }
-}
-
-impl PolicyConfig {
-    /// In the order in which their rules are evaluated.
-    pub fn policy_files(&self) -> Vec<PathBuf> {
-        let mut files = self.overlays.clone();
-        files.push(self.path.clone());
-        files
-    }
-
-    pub fn bundle_copy_path(&self) -> PathBuf {
-        self.last_good.clone().unwrap_or_else(|| {
-            let mut name = self.path.file_name().unwrap_or_default().to_owned();
-            name.push(".bundles.json");
-            self.path.with_file_name(name)
-        })
     }
 }
 
@@ -163,28 +111,7 @@ impl ServiceConfig for Config {
             "the safety kernel would serve plain text; set grpc.tls.cert and grpc.tls.key, \
              or set SAFETY_KERNEL_INSECURE=true for development",
         );
-        let p = &self.policy;
-        check(
-            !p.path.as_os_str().is_empty(),
-            "policy.path: the path of a policy file is needed",
-        );
-        check(
-            p.overlays.len() <= 64,
-            "policy.overlays: at most 64 files are allowed",
-        );
-        check(
-            p.bundle_poll >= Duration::from_millis(100),
-            "policy.bundle_poll must be at least 100ms",
-        );
-        check(
-            !p.require_signature || !p.public_keys.is_empty(),
-            "policy.require_signature needs policy.public_keys",
-        );
-        for (i, key) in p.public_keys.iter().enumerate() {
-            if let Err(error) = PublicKey::parse(key) {
-                problems.push(format!("policy.public_keys[{i}]: {error}"));
-            }
-        }
+        problems.extend(self.policy.validate());
         problems
     }
 }

@@ -15,8 +15,8 @@ use tracing::Span;
 
 use crate::evaluator::{Evaluator, PolicySession, Purpose, Verdict};
 use crate::reloader::Reloader;
-use crate::sources::{PolicySource, SourceError};
 use crate::wire;
+use airlock_policy_source::{PolicySource, SourceError};
 
 /// Requests in one batch.
 pub const MAX_BATCH: usize = 1_000;

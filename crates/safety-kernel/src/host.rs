@@ -6,14 +6,12 @@ use std::time::Duration;
 
 use airlock_bus::{Bus, BusConfig, subjects};
 use airlock_guard::{Guard, Mode, Velocity};
-use airlock_policy::signature::PublicKey;
 use airlock_service::watch::watch_file;
 use airlock_service::{Context, LinkMetrics, OnFailure, Service, Status};
 use airlock_settings::Backoff;
 use anyhow::Context as _;
 use tokio::sync::mpsc;
 
-use crate::bundles::Bundles;
 use crate::config::Config;
 use crate::evaluator::Evaluator;
 use crate::grpc::Kernel;
@@ -23,8 +21,9 @@ use crate::refresh::{self, Refresher};
 use crate::reloader::Reloader;
 use crate::report::Reporter;
 use crate::server::GrpcServer;
-use crate::sources::{SignatureRules, signature_path};
 use crate::velocity::VelocityCounters;
+use airlock_policy_source::Bundles;
+use airlock_policy_source::sources::signature_path;
 
 pub struct SafetyKernel;
 
@@ -71,8 +70,9 @@ impl Prepared {
             redis_metrics.set_reader(guard.metrics_reader());
         }
         let bundles = Arc::new(Bundles::new(
+            "safety-kernel",
             config.database.clone(),
-            config.policy.bundle_copy_path(),
+            config.policy.bundle_copy_path(".bundles.json"),
         ));
         let counters = VelocityCounters::new(
             Velocity::new(guard.clone()),
@@ -82,7 +82,7 @@ impl Prepared {
         let files = config.policy.policy_files();
         let reloader = Arc::new(Reloader::new(
             files.clone(),
-            load_signature_rules(config)?,
+            config.policy.signature_rules()?,
             config.database.is_some(),
             policies.clone(),
             metrics,
@@ -144,18 +144,6 @@ impl Prepared {
         let (served, refreshed) = tokio::join!(serve, refresh);
         served.and(refreshed)
     }
-}
-
-/// The keys and the requirement of the configuration.
-fn load_signature_rules(config: &Config) -> anyhow::Result<SignatureRules> {
-    let keys = config.policy.public_keys.iter();
-    Ok(SignatureRules {
-        keys: keys
-            .map(|key| PublicKey::parse(key))
-            .collect::<Result<_, _>>()
-            .context("policy.public_keys")?,
-        required: config.policy.require_signature,
-    })
 }
 
 /// Each change of a file is a hint to reload.

@@ -8,8 +8,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`sources`] | policy files and signatures: reading, verifying |
-//! | [`bundles`] | the active bundles of the ledger, and their copy on disk |
+//! | [`airlock_policy_source`] | policy files, signatures and bundles |
 //! | [`reloader`] | loading all sources: activating the policy or keeping the active one |
 //! | [`policies`] | the active policy and the last snapshots |
 //! | [`evaluator`] | requests to verdicts |
@@ -20,7 +19,6 @@
 //! | [`refresh`] | keeping the active policy up to date, with health |
 //! | [`host`] | all of it as a service with metrics |
 
-pub mod bundles;
 pub mod config;
 pub mod evaluator;
 pub mod grpc;
@@ -31,9 +29,9 @@ mod refresh;
 pub mod reloader;
 pub mod report;
 pub mod server;
-pub mod sources;
 pub mod velocity;
 pub mod wire;
 
+pub use airlock_policy_source::{bundles, sources};
 pub use config::Config;
 pub use host::{Prepared, SafetyKernel};

@@ -8,10 +8,10 @@ use airlock_service::{Context, Status};
 use anyhow::Context as _;
 use tokio::sync::mpsc;
 
-use crate::bundles::Bundles;
 use crate::reloader::{Reload, Reloader};
 use crate::report::{self, Reporter};
 use crate::server::Serving;
+use airlock_policy_source::Bundles;
 
 /// The health component of the policy.
 const POLICY_COMPONENT: &str = "policy";

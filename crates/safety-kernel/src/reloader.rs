@@ -12,7 +12,7 @@ use airlock_policy::Policy;
 
 use crate::metrics::KernelMetrics;
 use crate::policies::Policies;
-use crate::sources::{self, PolicySource, SignatureRules, SourceError};
+use airlock_policy_source::sources::{self, PolicySource, SignatureRules, SourceError};
 
 /// The outcome of a reload.
 #[derive(Debug)]

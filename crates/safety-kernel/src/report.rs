@@ -9,8 +9,8 @@ use std::time::Duration;
 use airlock_guard::{Guard, Mode};
 use airlock_ledger::KernelReport;
 
-use crate::bundles::Bundles;
 use crate::policies::Policies;
+use airlock_policy_source::Bundles;
 
 /// How often the report is written without a change.
 pub const INTERVAL: Duration = Duration::from_secs(3);

@@ -11,7 +11,7 @@ use airlock_guard::{Velocity, VelocityCheck};
 use airlock_ledger::StrictCount;
 use airlock_policy::VelocityQuery;
 
-use crate::bundles::Bundles;
+use airlock_policy_source::Bundles;
 
 /// Callers wait 2 s for a verdict, so the ledger gets less.
 const LEDGER_TIMEOUT: Duration = Duration::from_secs(1);

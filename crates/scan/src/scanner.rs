@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::detector::{Detector, How, Pattern, Run, Spec};
+use crate::detector::{Check, Detector, How, Pattern, Run, Spec};
 use crate::inspect::Detectors;
 use crate::redact::{Redacted, redact};
 use crate::report::{Finding, Kind, LIMIT, ScanReport, Severity};
@@ -41,6 +41,34 @@ impl Scanner {
     /// The built-in detectors as a configuration changes them, and its own.
     pub fn from_yaml(text: &str) -> Result<Self, config::ConfigError> {
         config::load(text).map(Self::of)
+    }
+
+    /// Finds these patterns and nothing else, all under one name, of kind `custom`. They run
+    /// in linear time and are bounded as those of a configuration.
+    pub fn from_patterns<S: AsRef<str>>(
+        name: &str,
+        severity: Severity,
+        patterns: &[S],
+    ) -> Result<Self, String> {
+        let detectors = patterns.iter().map(|pattern| {
+            let pattern = Pattern::configured(pattern.as_ref())?;
+            let detector = Detector {
+                name: name.to_owned().into(),
+                kind: Kind::Custom,
+                severity,
+                confidence: 1.0,
+                run: Run::Search {
+                    pattern,
+                    check: Check::None,
+                },
+                keywords: Box::default(),
+                context_required: false,
+                allow: Box::default(),
+                rank: 2,
+            };
+            Ok((detector, &[][..]))
+        });
+        Ok(Self::of(detectors.collect::<Result<_, String>>()?))
     }
 
     pub(crate) fn of(all: Vec<(Detector, &'static [&'static str])>) -> Self {

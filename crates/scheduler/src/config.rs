@@ -17,6 +17,7 @@ use crate::background::reconciler::ReconcilerConfig;
 use crate::background::retention::RetentionConfig;
 use crate::inbound::signatures::SignatureConfig;
 use crate::kernel::KernelConfig;
+use crate::output::OutputConfig;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -29,6 +30,7 @@ pub struct Config {
     pub redis: GuardConfig,
     pub election: ElectionConfig,
     pub kernel: KernelConfig,
+    pub output: OutputConfig,
     pub bus: SignatureConfig,
     pub scheduler: SchedulerConfig,
     pub reconciler: ReconcilerConfig,
@@ -46,6 +48,7 @@ impl Default for Config {
             redis: GuardConfig::default(),
             election: ElectionConfig::default(),
             kernel: KernelConfig::default(),
+            output: OutputConfig::default(),
             bus: SignatureConfig::default(),
             scheduler: SchedulerConfig::default(),
             reconciler: ReconcilerConfig::default(),
@@ -229,6 +232,7 @@ impl ServiceConfig for Config {
         problems.extend(self.redis.validate());
         problems.extend(self.election.validate());
         problems.extend(self.kernel.validate());
+        problems.extend(self.output.validate());
         problems.extend(self.bus.validate());
         problems.extend(self.reconciler.validate());
         problems.extend(self.retention.validate());

@@ -32,6 +32,7 @@ use link::{BatchAnswer, Link};
 use unanswered::Unanswered;
 pub use watch::watch_kernel_health;
 
+use crate::breaker::call_if_admitted;
 use crate::metrics::{Metrics, count_by_topic};
 use crate::term::clock::Clock;
 
@@ -247,30 +248,10 @@ impl Kernel {
 
     async fn check_through_breaker(&self, jobs: &[&QueuedJob]) -> Result<Vec<Verdict>, Unanswered> {
         let asked_at = self.clock.now();
-        let (permit, told) = match self.breaker.circuit() {
-            // All is well as far as we know: asking the others whether they think so too
-            // must not cost time, so both go at once. What the kernel answered is used
-            // only if they do, and not waited for if they do not.
-            Circuit::Closed { .. } => {
-                let (admit, check) = (self.breaker.admit(asked_at), self.link.check_jobs(jobs));
-                tokio::pin!(admit, check);
-                let (permit, early) = tokio::select! {
-                    permit = &mut admit => (permit, None),
-                    told = &mut check => (admit.await, Some(told)),
-                };
-                let permit = permit.ok_or(Unanswered::CircuitOpen)?;
-                let told = match early {
-                    Some(told) => told,
-                    None => check.await,
-                };
-                (permit, told)
-            }
-            Circuit::Open { .. } | Circuit::HalfOpen { .. } => {
-                let permit = self.breaker.admit(asked_at).await;
-                let permit = permit.ok_or(Unanswered::CircuitOpen)?;
-                (permit, self.link.check_jobs(jobs).await)
-            }
-        };
+        let check = self.link.check_jobs(jobs);
+        let (permit, told) = call_if_admitted(&self.breaker, asked_at, check)
+            .await
+            .ok_or(Unanswered::CircuitOpen)?;
         let now = self.clock.now();
         match told {
             Err(why) if why.is_kernel_failure() => {
@@ -441,7 +422,7 @@ impl Kernel {
 }
 
 /// As the gauge has it.
-fn circuit_gauge_value(circuit: Circuit) -> i64 {
+pub(crate) fn circuit_gauge_value(circuit: Circuit) -> i64 {
     match circuit {
         Circuit::Closed { .. } => 0,
         Circuit::HalfOpen { .. } => 1,

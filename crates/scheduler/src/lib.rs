@@ -7,6 +7,7 @@
 //! back to the committer. [`background`] does what no message asks for.
 
 mod background;
+mod breaker;
 mod commit;
 mod config;
 #[cfg(test)]
@@ -15,6 +16,7 @@ mod inbound;
 mod kernel;
 mod metrics;
 mod outbound;
+mod output;
 mod rules;
 mod term;
 
@@ -22,13 +24,18 @@ pub use background::reconciler::ReconcilerConfig;
 pub use background::retention::RetentionConfig;
 pub use config::{Config, SchedulerConfig};
 pub use kernel::{BreakerConfig, FailMode, KernelConfig};
+pub use output::OutputConfig;
 
+use output::checker::OutputChecker;
 use rules::placement;
 use term::{epoch_claims, leader};
+
+use std::sync::Arc;
 
 use airlock_bus::Bus;
 use airlock_election::Elector;
 use airlock_guard::Guard;
+use airlock_kernel_client::OutputClient;
 use airlock_ledger::Ledger;
 use airlock_model::{LedgerId, Shard};
 use airlock_service::{Context, LinkMetrics, OnFailure, Service};
@@ -51,6 +58,11 @@ impl Service for Scheduler {
         ("SAFETY_KERNEL_TLS_REQUIRED", "kernel.tls_required"),
         ("SAFETY_KERNEL_INSECURE", "kernel.insecure"),
         ("POLICY_CHECK_FAIL_MODE", "kernel.fail_mode"),
+        ("OUTPUT_POLICY_ENABLED", "output.enabled"),
+        ("OUTPUT_POLICY_FAIL_MODE", "output.fail_mode"),
+        ("OUTPUT_POLICY_TLS_CA", "output.tls_ca"),
+        ("OUTPUT_POLICY_TLS_REQUIRED", "output.tls_required"),
+        ("OUTPUT_POLICY_INSECURE", "output.insecure"),
     ];
     type Config = Config;
 
@@ -92,6 +104,9 @@ impl Service for Scheduler {
             instance.clone(),
             shard,
         );
+        // Wired whether or not the policy is on: the switch is another setting.
+        let connection = config.output.to_connection_config();
+        let output_checker = Arc::new(OutputClient::new(&connection).await?);
         let replica = Replica {
             config,
             service: ctx,
@@ -100,6 +115,7 @@ impl Service for Scheduler {
             instance,
             placement,
             lanes,
+            output_checker,
         };
         lead_when_elected(&replica, elector).await
     }
@@ -145,6 +161,7 @@ pub(crate) struct Replica {
     pub instance: String,
     pub placement: placement::Placement,
     pub lanes: placement::LaneMetrics,
+    pub output_checker: Arc<dyn OutputChecker>,
 }
 
 /// What a leader and a standby both hold.

@@ -9,6 +9,7 @@ mod start_latency;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use airlock_model::output::OutputPhase;
 use airlock_model::{JobState, Timestamp};
 use airlock_service::Metrics as Registry;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -43,6 +44,12 @@ pub struct ByTopicAndStatus {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ByTopicAndPhase {
+    pub topic: String,
+    pub phase: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ByWhat {
     pub what: &'static str,
 }
@@ -74,6 +81,12 @@ pub struct Metrics {
     pub safety_unavailable: Bounded<ByTopic, Counter>,
     pub input_fail_open: Bounded<ByTopic, Counter>,
     pub orphan_replayed: Bounded<ByTopic, Counter>,
+    pub output_checked: Bounded<ByTopic, Counter>,
+    pub output_quarantined: Bounded<ByTopic, Counter>,
+    pub output_skipped: Bounded<ByTopic, Counter>,
+    pub output_latency: Bounded<ByTopicAndPhase, Histogram>,
+    pub output_scans_owed: Gauge,
+    pub output_held: Gauge,
     pub dispatch_latency: Bounded<ByTopic, Histogram>,
     pub job_lock_wait: Histogram,
     pub schedule_to_start: Histogram,
@@ -119,6 +132,15 @@ impl Metrics {
             safety_unavailable: Bounded::new(Family::default()),
             input_fail_open: Bounded::new(Family::default()),
             orphan_replayed: Bounded::new(Family::default()),
+            output_checked: Bounded::new(Family::default()),
+            output_quarantined: Bounded::new(Family::default()),
+            output_skipped: Bounded::new(Family::default()),
+            output_latency: Bounded::new(registry.histogram_family(
+                "cordum_scheduler_output_check_latency_seconds",
+                "How long a check of outputs took, before the commit (sync) and after it (async)",
+            )),
+            output_scans_owed: Gauge::default(),
+            output_held: Gauge::default(),
             dispatch_latency: Bounded::new(registry.histogram_family(
                 "cordum_scheduler_dispatch_latency_seconds",
                 "From when a job could run (accepted, due, its backoff over) to its dispatch",
@@ -157,6 +179,7 @@ impl Metrics {
         registry.with_registry(|r| {
             m.register_jobs(r);
             m.register_safety(r);
+            m.register_output(r);
             m.register_leader(r);
         });
         m.set_stale_jobs([]);
@@ -273,6 +296,35 @@ impl Metrics {
             metric_name("approvals"),
             "Requests for approval that ended without a vote, by outcome",
             self.approvals.clone(),
+        );
+    }
+
+    /// The output policy.
+    fn register_output(&self, r: &mut PrometheusRegistry) {
+        r.register(
+            metric_name("output_policy_checked"),
+            "Outputs that the output policy judged",
+            self.output_checked.family.clone(),
+        );
+        r.register(
+            metric_name("output_policy_quarantined"),
+            "Outputs that were quarantined",
+            self.output_quarantined.family.clone(),
+        );
+        r.register(
+            metric_name("output_policy_skipped"),
+            "Outputs that passed without a verdict: the policy is off, or failed open",
+            self.output_skipped.family.clone(),
+        );
+        r.register(
+            metric_name("output_scans_owed"),
+            "Outputs whose content is still to be judged",
+            self.output_scans_owed.clone(),
+        );
+        r.register(
+            metric_name("output_held"),
+            "Outputs that nobody reads before their content is judged",
+            self.output_held.clone(),
         );
     }
 
@@ -397,6 +449,22 @@ impl Metrics {
     pub fn set_log_lag(&self, log: &'static str, lag: Duration) {
         let gauge = self.log_lag.get_or_create_owned(&ByLog { log });
         gauge.set(lag.as_secs_f64());
+    }
+
+    pub fn observe_output_check(&self, topic: &str, phase: OutputPhase, took: Duration) {
+        let by = |topic: &str| ByTopicAndPhase {
+            topic: topic.to_owned(),
+            phase: phase.as_str(),
+        };
+        let observe = |histogram: &Histogram| histogram.observe(took.as_secs_f64());
+        self.output_latency
+            .with_series(by(topic), by(OTHER), observe);
+    }
+
+    pub fn set_output_scans(&self, owed: u64, held: u64) {
+        let gauge = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        self.output_scans_owed.set(gauge(owed));
+        self.output_held.set(gauge(held));
     }
 
     pub fn observe_lock_wait(&self, waited: Duration) {

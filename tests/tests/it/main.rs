@@ -23,6 +23,7 @@ mod load;
 mod locked;
 mod metrics;
 mod outage;
+mod output;
 mod placement;
 mod promises;
 mod reports;

@@ -4,6 +4,7 @@
 use airlock_bus::{Delivery, Outgoing, subjects};
 use airlock_ledger::{Assign, Finish, NewJob};
 use airlock_model::hash::job_hash;
+use airlock_model::output::OutputSwitch;
 use airlock_model::{
     Allowed, Attempt, Decision, DispatchId, JobId, JobSpec, JobState, Released, RunEnd, TenantId,
     Timestamp, Topic, Verdict,
@@ -209,8 +210,11 @@ pub fn parse_result(delivery: &Delivery) -> anyhow::Result<Vec<Finish>> {
         at: now(),
         reason_code: String::new(),
         reason: String::new(),
-        result: detail.payload.map(Released::without_output_policy),
+        result: detail
+            .payload
+            .and_then(|p| Released::without_output_policy(OutputSwitch::Off, p)),
         result_missing: false,
         dead_letter: None,
+        output: None,
     }])
 }

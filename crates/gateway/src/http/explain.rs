@@ -9,6 +9,7 @@ use std::time::Duration;
 use airlock_bus::subjects;
 use airlock_ledger::JobView;
 use airlock_model::explain::{CHECKING, ExplainReply, ExplainRequest, WaitStatus};
+use airlock_model::output::OUTPUT_HELD;
 use airlock_model::{JobId, JobState, Timestamp};
 use axum::Json;
 use axum::extract::State;
@@ -68,6 +69,7 @@ pub(super) async fn explain_job(
                     | WaitStatus::Waiting { .. }
                     | WaitStatus::Sleeping { .. }
                     | WaitStatus::Held { .. }
+                    | WaitStatus::OutputHeld { .. }
                     | WaitStatus::Assigned { .. } => {
                         explained.explanation = reply.status.to_sentence(now);
                     }
@@ -116,6 +118,10 @@ fn to_api_facts(status: &WaitStatus) -> Facts {
             Some(until.to_rfc3339()),
         ),
         WaitStatus::Held { since } => (None, Some(since.to_rfc3339()), None),
+        WaitStatus::OutputHeld { since, .. } => {
+            let code = OUTPUT_HELD.to_owned();
+            (Some(code), Some(since.to_rfc3339()), None)
+        }
         WaitStatus::Assigned {
             since, started_at, ..
         } => (None, Some(started_at.unwrap_or(*since).to_rfc3339()), None),

@@ -132,6 +132,7 @@ mod tests {
                 size: Some(8),
                 content: Some(Bytes::from_static(b"[\"made\"]")),
                 at,
+                output: None,
             }],
             artifacts: vec![Artifact {
                 attempt: 1,
@@ -141,6 +142,7 @@ mod tests {
                 size: None,
                 sha256: Some(vec![0xab; 32]),
                 at,
+                output: None,
             }],
             constraints: vec![ConstraintReport {
                 constraint: "budgets.max_runtime_ms".to_owned(),

@@ -3,5 +3,6 @@
 pub(crate) mod commit;
 pub(crate) mod fence;
 pub(crate) mod moves;
+pub(crate) mod output;
 pub(crate) mod stale;
 pub(crate) mod writer;

@@ -20,7 +20,9 @@ pub struct StaleAfter {
 
 const STALE: &str = r#"
 SELECT s.job_id FROM job_state s
-WHERE s.open AND s.shard = $1 AND s.job_id > $2 AND (
+WHERE s.open AND s.shard = $1 AND s.job_id > $2
+  -- Its run is over: only a verdict or a cancel ends it.
+  AND s.reason_code IS DISTINCT FROM 'output_held' AND (
     s.deadline_at <= clock_timestamp()
     OR (s.state IN (2, 3) AND coalesce(s.dispatched_at, s.scheduled_at)
             <= clock_timestamp() - $3 * interval '1 millisecond')

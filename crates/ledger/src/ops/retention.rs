@@ -65,6 +65,12 @@ WITH page AS MATERIALIZED (
     DELETE FROM job_partial WHERE job_id = ANY(ARRAY(SELECT job_id FROM gone))
 ), artifact AS (
     DELETE FROM job_artifact WHERE job_id = ANY(ARRAY(SELECT job_id FROM gone))
+), output AS (
+    -- Evidence has a time of its own.
+    DELETE FROM job_output WHERE job_id = ANY(ARRAY(SELECT job_id FROM gone))
+      AND evidence_until IS NULL
+), scan AS (
+    DELETE FROM output_scan WHERE job_id = ANY(ARRAY(SELECT job_id FROM gone))
 )
 SELECT (SELECT count(*) FROM page), (SELECT count(*) FROM gone),
        (SELECT job_id FROM page ORDER BY job_id DESC LIMIT 1)"#;

@@ -32,6 +32,39 @@ pub struct Progress {
     pub at: Timestamp,
 }
 
+/// The verdict on a partial result or an artifact. The numbers are what the ledger stores:
+/// never reuse one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i16)]
+pub enum PieceOutput {
+    Allowed = 1,
+    Withheld = 2,
+    /// Nobody reads it before its verdict.
+    Owed = 3,
+}
+
+impl PieceOutput {
+    pub const fn code(self) -> i16 {
+        self as i16
+    }
+
+    /// A number that this version does not know withholds.
+    pub fn from_code(code: i16) -> Self {
+        match code {
+            1 => Self::Allowed,
+            3 => Self::Owed,
+            _ => Self::Withheld,
+        }
+    }
+
+    pub const fn is_readable(self) -> bool {
+        match self {
+            Self::Allowed => true,
+            Self::Withheld | Self::Owed => false,
+        }
+    }
+}
+
 /// What a run had got at some moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partial {
@@ -43,6 +76,8 @@ pub struct Partial {
     pub size: Option<u64>,
     pub content: Option<Bytes>,
     pub at: Timestamp,
+    /// What the output policy says of it; `None`: nothing looked at it.
+    pub output: Option<PieceOutput>,
 }
 
 /// Something a run left behind.
@@ -57,6 +92,8 @@ pub struct Artifact {
     pub size: Option<u64>,
     pub sha256: Option<Vec<u8>>,
     pub at: Timestamp,
+    /// What the output policy says of it; `None`: nothing looked at it.
+    pub output: Option<PieceOutput>,
 }
 
 /// What a worker did about one constraint.
@@ -143,7 +180,7 @@ impl Ledger {
             let withheld = withhold.as_sql();
             let sql = format!(
                 "SELECT attempt, percent, CASE WHEN {withheld} THEN '' ELSE pointer END, size, \
-                        CASE WHEN {withheld} THEN NULL ELSE content END, at \
+                        CASE WHEN {withheld} THEN NULL ELSE content END, at, output \
                  FROM job_partial WHERE job_id = $1 ORDER BY number"
             );
             let rows = self.with_timeout("reading partial results", async {
@@ -164,6 +201,7 @@ impl Ledger {
                     size: size_from_column(row.try_get(3).map_err(corrupt_error)?),
                     content: content.map(Bytes::from),
                     at: row.try_get::<Ts, _>(5).map_err(corrupt_error)?.0,
+                    output: piece_output_from_column(row.try_get(6).map_err(corrupt_error)?),
                 });
             }
         }
@@ -176,7 +214,7 @@ impl Ledger {
                 "SELECT attempt, CASE WHEN {named} THEN name ELSE '' END, \
                         CASE WHEN {withheld} THEN '' ELSE pointer END, \
                         CASE WHEN {named} THEN media_type ELSE '' END, size, \
-                        CASE WHEN {withheld} THEN NULL ELSE sha256 END, at \
+                        CASE WHEN {withheld} THEN NULL ELSE sha256 END, at, output \
                  FROM job_artifact WHERE job_id = $1 ORDER BY number"
             );
             let rows = self.with_timeout("reading artifacts", async {
@@ -194,6 +232,7 @@ impl Ledger {
                     size: size_from_column(row.try_get(4).map_err(corrupt_error)?),
                     sha256: row.try_get(5).map_err(corrupt_error)?,
                     at: row.try_get::<Ts, _>(6).map_err(corrupt_error)?.0,
+                    output: piece_output_from_column(row.try_get(7).map_err(corrupt_error)?),
                 });
             }
         }
@@ -254,6 +293,10 @@ pub(crate) fn report_from_row(
         ..JobReport::default()
     };
     Ok(Some((report, more)))
+}
+
+fn piece_output_from_column(code: Option<i16>) -> Option<PieceOutput> {
+    code.map(PieceOutput::from_code)
 }
 
 fn size_from_column(n: Option<i64>) -> Option<u64> {

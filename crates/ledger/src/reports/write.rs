@@ -8,7 +8,9 @@ use uuid::Uuid;
 
 use crate::LeaderLedger;
 use crate::error::{ErrorContext, LedgerError};
-use crate::reports::{Artifact, KEPT_ARTIFACTS, KEPT_PARTIALS, NewReport, Partial, Progress};
+use crate::reports::{
+    Artifact, KEPT_ARTIFACTS, KEPT_PARTIALS, NewReport, Partial, PieceOutput, Progress,
+};
 use crate::ts::Ts;
 
 // Jobs are looked up by key, whatever the planner believed of the table when it was empty.
@@ -49,11 +51,11 @@ ON CONFLICT (job_id) DO UPDATE SET
 RETURNING r.job_id, r.attempt"#;
 
 const PARTIALS: &str = r#"
-INSERT INTO job_partial (job_id, attempt, percent, pointer, size, content, at)
-SELECT u.job_id, u.attempt, u.percent, u.pointer, u.size, u.content, u.at
+INSERT INTO job_partial (job_id, attempt, percent, pointer, size, content, at, output)
+SELECT u.job_id, u.attempt, u.percent, u.pointer, u.size, u.content, u.at, u.output
 FROM unnest($1::text[], $2::int[], $3::smallint[], $4::text[], $5::bigint[], $6::bytea[],
-            $7::timestamptz[]) WITH ORDINALITY
-  AS u(job_id, attempt, percent, pointer, size, content, at, place)
+            $7::timestamptz[], $8::smallint[]) WITH ORDINALITY
+  AS u(job_id, attempt, percent, pointer, size, content, at, output, place)
 ORDER BY u.place"#;
 
 const PRUNE_PARTIALS: &str = r#"
@@ -63,11 +65,11 @@ DELETE FROM job_partial p USING (
 WHERE p.job_id = o.job_id AND p.number = o.number AND o.place > $2"#;
 
 const ARTIFACTS: &str = r#"
-INSERT INTO job_artifact (job_id, attempt, pointer, name, media_type, size, sha256, at)
-SELECT u.job_id, u.attempt, u.pointer, u.name, u.media_type, u.size, u.sha256, u.at
+INSERT INTO job_artifact (job_id, attempt, pointer, name, media_type, size, sha256, at, output)
+SELECT u.job_id, u.attempt, u.pointer, u.name, u.media_type, u.size, u.sha256, u.at, u.output
 FROM unnest($1::text[], $2::int[], $3::text[], $4::text[], $5::text[], $6::bigint[],
-            $7::bytea[], $8::timestamptz[]) WITH ORDINALITY
-  AS u(job_id, attempt, pointer, name, media_type, size, sha256, at, place)
+            $7::bytea[], $8::timestamptz[], $9::smallint[]) WITH ORDINALITY
+  AS u(job_id, attempt, pointer, name, media_type, size, sha256, at, output, place)
 ORDER BY u.place
 ON CONFLICT DO NOTHING"#;
 
@@ -203,6 +205,7 @@ async fn insert_partials(
         .bind(column(rows, |p| p.size.map(saturating_i64)))
         .bind(column(rows, |p| p.content.as_ref().map(|c| c.to_vec())))
         .bind(column(rows, |p| Ts(p.at)))
+        .bind(column(rows, |p| p.output.map(PieceOutput::code)))
         .execute(&mut *tx)
         .await
         .context("keeping partial results")?;
@@ -229,6 +232,7 @@ async fn insert_artifacts(
         .bind(column(rows, |a| a.size.map(saturating_i64)))
         .bind(column(rows, |a| a.sha256.clone()))
         .bind(column(rows, |a| Ts(a.at)))
+        .bind(column(rows, |a| a.output.map(PieceOutput::code)))
         .execute(&mut *tx)
         .await
         .context("keeping artifacts")?;

@@ -1,6 +1,7 @@
 //! The leader's moves, and the compare-and-set that refuses what came too late.
 
 use airlock_ledger::{Commit, Failure, Finish, GiveUp, Move, MoveKind, UnmatchedResult};
+use airlock_model::output::OutputSwitch;
 use airlock_model::{Decision, JobState, Released, Verdict};
 use bytes::Bytes;
 
@@ -16,7 +17,7 @@ async fn one_transaction_writes_every_kind() -> anyhow::Result<()> {
     fixture.accept(&["new", "denied"]).await?;
     let mut result = finish("done", 1, JobState::Succeeded);
     let output = Bytes::from_static(b"out\0put");
-    result.result = Some(Released::without_output_policy(output));
+    result.result = Released::without_output_policy(OutputSwitch::Off, output);
     let mut denied = close("denied", JobState::Denied, Some(Decision::Deny));
     denied.dead_letter = Some(letter("denied", "safety_denied"));
     let stray = UnmatchedResult {

@@ -279,6 +279,7 @@ pub fn finish(name: &str, n: u128, to: JobState) -> Finish {
         result: None,
         result_missing: false,
         dead_letter: None,
+        output: None,
     }
 }
 

@@ -12,6 +12,7 @@ mod kernels;
 mod letters;
 mod list;
 mod migrate;
+mod output;
 mod recover;
 mod reports;
 mod requeue;

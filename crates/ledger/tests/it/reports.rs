@@ -39,6 +39,7 @@ fn partial(n: i64) -> Partial {
         size: Some(3),
         content: Some(Bytes::from(n.to_string())),
         at: t(n),
+        output: None,
     }
 }
 
@@ -51,6 +52,7 @@ fn artifact(n: i64) -> Artifact {
         size: Some(u64::MAX),
         sha256: Some(vec![1; 32]),
         at: t(n),
+        output: None,
     }
 }
 

@@ -3,6 +3,7 @@
 use airlock_ledger::{
     Change, Commit, EVENTS, LogEntry, LogPosition, NewDeadLetter, Sweep, Swept, id_floor,
 };
+use airlock_model::output::OutputSwitch;
 use airlock_model::{Epoch, JobState, Released, Timestamp};
 
 use crate::fixture::{Fixture, SHARD, finish, requeue};
@@ -19,9 +20,8 @@ async fn ended(fixture: &Fixture) -> anyhow::Result<Epoch> {
         let next = crate::fixture::assign(name, 2, n + 10);
         leader.commit(&Commit::single(next)).await?;
         let mut end = finish(name, n + 10, JobState::Succeeded);
-        end.result = Some(Released::without_output_policy(bytes::Bytes::from_static(
-            b"{}",
-        )));
+        let output = bytes::Bytes::from_static(b"{}");
+        end.result = Released::without_output_policy(OutputSwitch::Off, output);
         leader.commit(&Commit::single(end)).await?;
     }
     fixture

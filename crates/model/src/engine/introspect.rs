@@ -21,6 +21,10 @@ impl Engine {
         match &job.phase {
             Phase::Checking => WaitStatus::Checking { since },
             Phase::Held => WaitStatus::Held { since },
+            Phase::OutputHeld { reason, .. } => WaitStatus::OutputHeld {
+                detail: reason.to_string(),
+                since,
+            },
             Phase::Sleeping {
                 until,
                 reason,

@@ -123,6 +123,8 @@ pub struct RecoveredJob {
     pub assignment: Option<Assignment>,
     /// How long nothing was heard of its run before; it counts.
     pub silent_for: Duration,
+    /// Why the output of its run, which has succeeded, is held.
+    pub output_held: Option<Arc<str>>,
 }
 
 /// Where a job stands with us.
@@ -145,6 +147,12 @@ pub enum Phase {
     /// A human decides about it.
     Held,
     Assigned(Assignment),
+    /// Its run has succeeded, and nobody reads what it put out before that is judged. No
+    /// worker has it any more, so neither a clock nor a lost worker ends it.
+    OutputHeld {
+        assignment: Assignment,
+        reason: Arc<str>,
+    },
 }
 
 #[derive(Debug)]
@@ -188,14 +196,22 @@ impl Job {
     pub fn assignment(&self) -> Option<&Assignment> {
         match &self.phase {
             Phase::Assigned(a) => Some(a),
-            Phase::Checking | Phase::Waiting { .. } | Phase::Sleeping { .. } | Phase::Held => None,
+            Phase::Checking
+            | Phase::Waiting { .. }
+            | Phase::Sleeping { .. }
+            | Phase::Held
+            | Phase::OutputHeld { .. } => None,
         }
     }
 
     pub fn assignment_mut(&mut self) -> Option<&mut Assignment> {
         match &mut self.phase {
             Phase::Assigned(a) => Some(a),
-            Phase::Checking | Phase::Waiting { .. } | Phase::Sleeping { .. } | Phase::Held => None,
+            Phase::Checking
+            | Phase::Waiting { .. }
+            | Phase::Sleeping { .. }
+            | Phase::Held
+            | Phase::OutputHeld { .. } => None,
         }
     }
 }
@@ -283,7 +299,7 @@ impl Engine {
             return true;
         };
         match &job.phase {
-            Phase::Assigned(_) | Phase::Waiting { .. } => false,
+            Phase::Assigned(_) | Phase::Waiting { .. } | Phase::OutputHeld { .. } => false,
             Phase::Checking | Phase::Sleeping { .. } | Phase::Held => {
                 queued.attempt = job.queued.attempt;
                 queued.not_before = job.queued.not_before;
@@ -431,6 +447,10 @@ impl Engine {
             (JobState::ApprovalRequired, _) => {
                 self.set_phase(step.now, queued, Phase::Held);
                 self.arm_timer_after(soonest, None, &id);
+            }
+            (JobState::Running, Some(assignment)) if job.output_held.is_some() => {
+                let reason = job.output_held.unwrap_or_default();
+                self.insert_output_held(step.now, queued, assignment, reason);
             }
             (JobState::Scheduled | JobState::Dispatched | JobState::Running, Some(assignment)) => {
                 let mut assignment = assignment;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::{Assignment, QueuedJob, RecoveredJob};
 use crate::ids::{Attempt, DispatchId, Incarnation, JobId, PoolName, WorkerId};
 use crate::job::{Allowed, Verdict};
+use crate::output::CheckedOutput;
 use crate::routing::{Addressing, WaitReason, Worker};
 use crate::rules::Rules;
 use crate::run_end::RunEnd;
@@ -57,6 +58,8 @@ pub struct ResultReport {
     pub missing: bool,
     /// The shell has read the job's row, so what is not held now is no run of ours.
     pub looked_up: bool,
+    /// What the output policy says of what the run put out; `None` without one.
+    pub output: Option<CheckedOutput>,
 }
 
 /// A worker came or went.
@@ -166,6 +169,14 @@ pub enum Input {
         at: Option<Timestamp>,
     },
     Result(ResultReport),
+    /// The content of an output that was held is judged.
+    OutputDecided {
+        job: JobId,
+        dispatch: DispatchId,
+        /// Under which the shell has the output.
+        key: u64,
+        output: CheckedOutput,
+    },
     /// The kernel's policy has this snapshot now.
     PolicyConfirmed {
         snapshot: String,
@@ -213,6 +224,13 @@ pub enum Effect {
         /// The report it came with, if a worker's.
         report: Option<u64>,
         missing: bool,
+    },
+    /// Commit that a run has succeeded and that its job waits for the verdict on the output.
+    HoldOutput {
+        job: Arc<QueuedJob>,
+        assignment: Assignment,
+        report: u64,
+        reason: Arc<str>,
     },
     /// Commit in flight → PENDING.
     Requeue {

@@ -19,6 +19,7 @@ mod inventory;
 mod jobs;
 mod listening;
 mod messages;
+mod output;
 mod placing;
 mod ready;
 mod results;
@@ -219,6 +220,12 @@ impl Engine {
                 at,
             } => self.handle_started(step.now, &job, &dispatch, &worker, at),
             Input::Result(report) => self.handle_result(step, report),
+            Input::OutputDecided {
+                job,
+                dispatch,
+                key,
+                output,
+            } => self.handle_output_decided(step, &job, dispatch, key, &output),
             Input::PolicyConfirmed { snapshot } => {
                 if self.confirmed.as_ref().is_none_or(|(s, _)| *s != snapshot) {
                     self.capacity_changed = true;
@@ -271,7 +278,8 @@ impl Engine {
             Phase::Checking
             | Phase::Waiting { .. }
             | Phase::Sleeping { .. }
-            | Phase::Assigned(_) => true,
+            | Phase::Assigned(_)
+            | Phase::OutputHeld { .. } => true,
         })
     }
 
@@ -316,7 +324,8 @@ impl Engine {
                 other @ (Phase::Checking
                 | Phase::Sleeping { .. }
                 | Phase::Held
-                | Phase::Assigned(_)) => job.phase = other,
+                | Phase::Assigned(_)
+                | Phase::OutputHeld { .. }) => job.phase = other,
             }
         }
     }

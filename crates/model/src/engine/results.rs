@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Assignment, Effect, Engine, Job, Outcome, Phase, ResultReport, RunId, Step};
+use super::{Assignment, Effect, Engine, Job, Outcome, Phase, ResultReport, RunId, Step, output};
 use crate::ids::{DispatchId, JobId, WorkerId};
 use crate::routing::{Addressing, WaitReason};
 use crate::rules::RetryOn;
@@ -166,13 +166,16 @@ impl Engine {
             self.retry_or_fail(step, &report.job, end, detail);
             return;
         }
+        if end == RunEnd::Succeeded && self.hold_output(step, &report, &queued, &assignment) {
+            return;
+        }
         let (code, reason) = final_code_and_reason(&report, &assignment, again, detail);
         self.remove_job(&report.job);
         step.effects.push(Effect::Finish {
             job: queued,
             assignment,
             end,
-            to: end.final_state(),
+            to: output::final_state(end, report.output.as_ref()),
             code,
             reason,
             report: Some(report.key),
@@ -184,7 +187,8 @@ impl Engine {
     /// that it is no run under way: we may be the ones who are wrong.
     fn record_unmatched_result(&self, step: &mut Step<'_>, report: ResultReport) {
         let dispatch: Option<DispatchId> = report.dispatch.parse().ok();
-        if dispatch.is_some_and(|d| self.taken.set.contains(&d)) {
+        let taken = |d| self.taken.set.contains(&d) || self.is_output_held(&report.job, d);
+        if dispatch.is_some_and(taken) {
             step.effects.push(receipt_effect(&report));
         } else if dispatch.is_some() && !report.looked_up {
             step.effects.push(Effect::LookUp(report));
@@ -335,7 +339,7 @@ fn final_code_and_reason(
 ) -> (String, String) {
     let end = RunEnd::from(report.outcome);
     if end == RunEnd::Succeeded {
-        return (String::new(), String::new());
+        return output::code_and_reason(report.output.as_ref());
     }
     let exhausted = end == RunEnd::FailedRetryable || (again && end == RunEnd::Failed);
     let code = match report.error_code.as_str() {

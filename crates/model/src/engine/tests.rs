@@ -11,6 +11,7 @@ mod fleet;
 mod ledger;
 mod limits;
 mod listening;
+mod output;
 mod placing;
 mod pools;
 mod processes;
@@ -300,6 +301,7 @@ fn report(job: &str, a: &Assignment, outcome: Outcome) -> ResultReport {
         started_at: None,
         missing: false,
         looked_up: true,
+        output: None,
     }
 }
 
@@ -315,6 +317,7 @@ fn summary(effect: &Effect) -> String {
         } => format!("assign {} to {}", job.id, assignment.worker),
         Effect::Hold { job, .. } => format!("hold {}", job.id),
         Effect::Close { job, to, code, .. } => format!("close {} {to} {code}", job.id),
+        Effect::HoldOutput { job, .. } => format!("hold output of {}", job.id),
         Effect::Finish { job, to, code, .. } => format!("finish {} {to} {code}", job.id),
         Effect::Requeue { job, end, .. } => {
             let counted = if end.may_have_begun() {

@@ -89,6 +89,9 @@ impl Engine {
     /// of a phase long past find nothing to do.
     fn handle_timer(&mut self, step: &mut Step<'_>, id: &JobId) {
         let Some(job) = self.jobs.get(id) else { return };
+        if matches!(job.phase, Phase::OutputHeld { .. }) {
+            return;
+        }
         if job.queued.deadline_at.is_some_and(|at| at <= step.now) {
             let reason = "its deadline passed".to_owned();
             self.expire_run(step, id, RunEnd::DeadlineExceeded, reason);
@@ -96,7 +99,7 @@ impl Engine {
         }
         match &job.phase {
             // The deadline is checked when the answer comes.
-            Phase::Checking => {}
+            Phase::Checking | Phase::OutputHeld { .. } => {}
             Phase::Held => self.arm_timer(None, id),
             Phase::Sleeping { until, .. } => match *until {
                 until if until <= step.now => self.request_recheck(step, id),
@@ -336,6 +339,8 @@ impl Engine {
                     missing: false,
                 });
             }
+            // Its run is over; only a verdict or a cancel ends it.
+            Phase::OutputHeld { .. } => {}
             Phase::Checking | Phase::Waiting { .. } | Phase::Sleeping { .. } | Phase::Held => {
                 step.effects.push(Effect::Close {
                     job: job.queued,

@@ -15,7 +15,7 @@ use crate::clause::{Clause, FoldedTexts, LabelLists};
 use crate::document::{Labels, List, MatchDoc, McpDoc};
 use crate::mcp::{AllowDenyLists, McpLists};
 use crate::problem::{Problem, Problems, limits};
-use crate::when::When;
+use crate::when::{INPUT_VARIABLES, VariableNames, When};
 use airlock_model::text::fold_name;
 use airlock_settings::hint::suggest;
 
@@ -92,7 +92,9 @@ pub(super) fn compile_match(
         clauses.push(Clause::Mcp(Box::new(lists)));
     }
     if let Some(when) = when {
-        clauses.extend(compile_when(text, &format!("{path}.when"), when, problems));
+        let field = format!("{path}.when");
+        let when = compile_when(text, &field, when, INPUT_VARIABLES, problems);
+        clauses.extend(when.map(|when| Clause::When(Box::new(when))));
     }
     if clauses.is_empty() && when.is_none() {
         problems.push(
@@ -267,14 +269,15 @@ pub(super) fn compile_mcp(path: &str, mcp: &Spanned<McpDoc>, problems: &mut Prob
     McpLists(pairs)
 }
 
-fn compile_when(
+pub(crate) fn compile_when(
     text: &str,
     field: &str,
     when: &Spanned<String>,
+    names: &VariableNames,
     problems: &mut Problems,
-) -> Option<Clause> {
-    match When::compile(&when.value) {
-        Ok(when) => Some(Clause::When(Box::new(when))),
+) -> Option<When> {
+    match When::compile(&when.value, names) {
+        Ok(when) => Some(when),
         Err(error) => {
             let mut problem = Problem::at(when.referenced, field, error.message);
             problem.hint = error.hint;

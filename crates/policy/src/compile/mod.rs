@@ -4,11 +4,11 @@
 //! it for "any" or for "none", and in a policy the difference is who may do what.
 
 mod content;
-mod matches;
+pub(crate) mod matches;
 mod reachability;
 mod rules;
 mod tenants;
-mod text;
+pub(crate) mod text;
 mod velocity;
 
 use std::collections::HashMap;
@@ -25,6 +25,7 @@ use crate::decision::{Decision, FailMode};
 use crate::document::{ContentDoc, Document, RuleDoc, TenantDoc};
 use crate::index::Index;
 use crate::load::Source;
+use crate::output::{self, OutputRules};
 use crate::problem::{LoadError, Problem, Problems, limits};
 use crate::rule::{Head, Rule};
 use crate::tenants::Tenants;
@@ -38,7 +39,7 @@ pub(crate) struct ParsedFile<'a> {
 }
 
 /// The ids seen so far, and where.
-type SeenIds<'a> = HashMap<&'a str, (&'a str, u64)>;
+pub(crate) type SeenIds<'a> = HashMap<&'a str, (&'a str, u64)>;
 
 /// Compiles what can be compiled and notes the rest. The policy is worth something
 /// only when no problem was noted, which the caller sees to.
@@ -48,6 +49,7 @@ pub(crate) fn compile_policy(
 ) -> Result<Policy, LoadError> {
     let mut rules = Vec::new();
     let mut content = Vec::new();
+    let mut output_rules = Vec::new();
     let mut tenants = Tenants::default();
     let mut seen = SeenIds::new();
     for part in parts {
@@ -56,6 +58,7 @@ pub(crate) fn compile_policy(
         tenants::compile_tenants(part, &mut tenants, problems);
         compile_rules(part, &mut rules, &mut seen, problems);
         content::compile_content_rules(part, &mut content, &mut seen, problems);
+        output::compile_output_rules(part, &mut output_rules, &mut seen, problems);
     }
     check_rule_counts(&rules, &content, problems);
     let scalars = PolicyDefaults::from_files(parts);
@@ -63,7 +66,14 @@ pub(crate) fn compile_policy(
     if problems.is_clean() {
         reachability::warn_unreachable_or_catch_all(&rules, &scalars, problems);
         velocity::warn_shared_counts(&rules, problems);
+        output::warn_about_output_rules(&output_rules, problems);
     }
+    let output = OutputRules {
+        snapshot: hash_output_snapshot(parts, &scalars)?.into(),
+        rules: output_rules.into_iter().filter(|r| r.enabled).collect(),
+        fail_mode: scalars.output_fail_mode,
+        default_tenant: scalars.default_tenant.into(),
+    };
     let base_reads = collect_base_reads(&tenants, &content);
     let all_reads = accumulate_rule_reads(&mut rules, &base_reads);
     let default_reason = format!(
@@ -80,6 +90,7 @@ pub(crate) fn compile_policy(
         default_reason: default_reason.into(),
         default_tenant: scalars.default_tenant.into(),
         fail_mode: scalars.fail_mode,
+        output,
         base_reads,
         all_reads,
         warnings: Box::new([]),
@@ -92,6 +103,9 @@ struct PolicyDefaults<'a> {
     default_decision: Decision,
     default_tenant: &'a str,
     fail_mode: FailMode,
+    /// No part of the snapshot of the input rules: that one binds approvals.
+    #[serde(skip)]
+    output_fail_mode: Option<FailMode>,
 }
 
 impl<'a> PolicyDefaults<'a> {
@@ -113,6 +127,7 @@ impl<'a> PolicyDefaults<'a> {
                 .iter()
                 .find_map(|d| d.input_policy.fail_mode)
                 .unwrap_or_default(),
+            output_fail_mode: documents.iter().find_map(|d| d.output_policy.fail_mode),
         }
     }
 }
@@ -179,7 +194,7 @@ fn compile_rules<'a>(
 }
 
 /// Notes an id that is taken.
-fn check_rule_id<'a>(
+pub(crate) fn check_rule_id<'a>(
     part: &'a ParsedFile<'_>,
     path: &str,
     id: &'a Spanned<String>,
@@ -290,10 +305,27 @@ fn hash_snapshot(
             })
             .collect(),
     };
-    canonical_hash(&canonical, 8).map_err(|e| {
-        let message = format!("no canonical form: {e}");
-        Problem::at(Location::UNKNOWN, "", message).into()
-    })
+    canonical_hash(&canonical, 8).map_err(|e| canonical_error(&e))
+}
+
+/// Names the output rules. They are no part of the policy's own snapshot, so that changing
+/// one does not undo decisions about inputs.
+fn hash_output_snapshot(
+    parts: &[ParsedFile<'_>],
+    scalars: &PolicyDefaults<'_>,
+) -> Result<String, LoadError> {
+    let rules: Vec<_> = parts
+        .iter()
+        .filter(|p| p.document.enforce)
+        .flat_map(|p| p.document.output_rules.iter().map(|r| &r.value))
+        .collect();
+    let content = (scalars.default_tenant, scalars.output_fail_mode, rules);
+    canonical_hash(&content, 8).map_err(|e| canonical_error(&e))
+}
+
+fn canonical_error(error: &serde_json::Error) -> LoadError {
+    let message = format!("no canonical form: {error}");
+    Problem::at(Location::UNKNOWN, "", message).into()
 }
 
 /// The name of a content: so many bytes of the hash of its canonical form.

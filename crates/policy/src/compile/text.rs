@@ -8,7 +8,7 @@ use crate::glob::{Glob, parse_glob};
 use crate::problem::{Problem, Problems, limits};
 
 /// Compiles each entry with `entry`, which notes what is wrong with it.
-pub(super) fn compile_list<T>(
+pub(crate) fn compile_list<T>(
     field: &str,
     list: &List,
     problems: &mut Problems,
@@ -23,7 +23,7 @@ pub(super) fn compile_list<T>(
         .collect()
 }
 
-pub(super) fn compile_folded_list(
+pub(crate) fn compile_folded_list(
     field: &str,
     of: &List,
     problems: &mut Problems,
@@ -31,11 +31,11 @@ pub(super) fn compile_folded_list(
     compile_list(field, of, problems, compile_folded)
 }
 
-pub(super) fn compile_globs(field: &str, of: &List, problems: &mut Problems) -> Box<[Glob]> {
+pub(crate) fn compile_globs(field: &str, of: &List, problems: &mut Problems) -> Box<[Glob]> {
     compile_list(field, of, problems, compile_glob)
 }
 
-pub(super) fn compile_folded(
+pub(crate) fn compile_folded(
     field: &str,
     text: &Spanned<String>,
     problems: &mut Problems,
@@ -63,7 +63,7 @@ fn compile_glob(field: &str, text: &Spanned<String>, problems: &mut Problems) ->
     }
 }
 
-pub(super) fn check_list_len(field: &str, len: usize, place: Location, problems: &mut Problems) {
+pub(crate) fn check_list_len(field: &str, len: usize, place: Location, problems: &mut Problems) {
     if len == 0 {
         let hint = if field.ends_with(".risk_tags") {
             "write no_risk_tags: true for jobs without a risk tag, or leave it out for any"
@@ -77,7 +77,7 @@ pub(super) fn check_list_len(field: &str, len: usize, place: Location, problems:
     }
 }
 
-pub(super) fn check_text_len(
+pub(crate) fn check_text_len(
     text: &str,
     max: usize,
     place: Location,
@@ -93,6 +93,6 @@ pub(super) fn check_text_len(
 }
 
 /// A key from the file, short enough to stand in an error.
-pub(super) fn truncate_key(key: &str) -> String {
+pub(crate) fn truncate_key(key: &str) -> String {
     key.chars().take(64).collect()
 }

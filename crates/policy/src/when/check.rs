@@ -7,9 +7,9 @@ use cel::common::ast::{CallExpr, ComprehensionExpr, Expr, LiteralValue, operator
 use super::WhenError;
 use super::pattern::{self, Pattern};
 use super::shape::{check_size, may_be_list, yields_bool};
-use super::vars::{MCP_FIELDS, VARIABLES};
+use super::vars::{MCP_FIELDS, VariableNames};
 use crate::problem::limits;
-use airlock_model::reads::Reads;
+use airlock_model::reads::{Field, Reads};
 use airlock_model::text::fold_name;
 use airlock_settings::hint::{nearest, suggest};
 
@@ -64,10 +64,12 @@ const OPERATORS: [&str; 19] = [
 pub(super) fn check_expression(
     expr: &mut IdedExpr,
     source: &str,
+    names: &VariableNames,
 ) -> Result<CheckedExpr, WhenError> {
     check_size(expr)?;
     let mut walk = ExprVisitor {
         source,
+        names,
         checked: CheckedExpr::default(),
         loops: None,
     };
@@ -96,6 +98,7 @@ fn label_variable(label: &str) -> Expr {
 
 struct ExprVisitor<'a> {
     source: &'a str,
+    names: &'a VariableNames,
     checked: CheckedExpr,
     /// The names of the loop we are in: its variables and its accumulator.
     loops: Option<Vec<String>>,
@@ -154,6 +157,10 @@ impl ExprVisitor<'_> {
         if self.is_loop_variable(name) {
             return Ok(Member::Other);
         }
+        // A name that does not exist here is told by whoever looks at the variable.
+        if self.find_name(name).is_none() {
+            return Ok(Member::Other);
+        }
         match name {
             "labels" => {
                 let label = fold_name(field);
@@ -189,6 +196,11 @@ impl ExprVisitor<'_> {
             .with_offset(find_word(self.source, field))
     }
 
+    fn find_name(&self, name: &str) -> Option<Option<Field>> {
+        let mut names = self.names.iter();
+        names.find(|(n, _)| *n == name).map(|(_, field)| *field)
+    }
+
     fn is_loop_variable(&self, name: &str) -> bool {
         self.loops
             .as_ref()
@@ -200,14 +212,14 @@ impl ExprVisitor<'_> {
         if self.is_loop_variable(name) {
             return Ok(());
         }
-        let Some((_, field)) = VARIABLES.iter().find(|(n, _)| *n == name) else {
-            let names = VARIABLES.map(|(n, _)| n);
+        let Some(field) = self.find_name(name) else {
+            let names: Vec<&str> = self.names.iter().map(|(n, _)| *n).collect();
             return Err(WhenError::new(format!("there is no {name:?}"))
                 .with_hint(suggest(name, &names))
                 .with_offset(find_word(self.source, name)));
         };
         match field {
-            Some(field) => self.checked.reads.add_field(*field),
+            Some(field) => self.checked.reads.add_field(field),
             None if name == "mcp" => MCP_FIELDS
                 .iter()
                 .for_each(|(_, l)| self.checked.reads.add_label(l)),
@@ -301,18 +313,19 @@ impl ExprVisitor<'_> {
         }
         let range = match &c.iter_range.expr {
             Expr::Ident(name) => {
-                matches!(name.as_str(), "risk_tags" | "requires" | "labels" | "mcp")
+                let lists = ["risk_tags", "requires", "capabilities", "labels", "mcp"];
+                lists.contains(&name.as_str()) && self.find_name(name).is_some()
             }
             Expr::List(_) => true,
             _ => false,
         };
         if !range {
             return Err(WhenError::new(
-                "a loop can only go over risk_tags, requires, labels, mcp or a list that is written out",
+                "a loop can only go over risk_tags, requires, capabilities, labels, mcp or a list that is written out",
             ));
         }
         let own = std::iter::once(&c.iter_var).chain(&c.iter_var2);
-        if let Some(taken) = own.clone().find(|v| VARIABLES.iter().any(|(n, _)| n == v)) {
+        if let Some(taken) = own.clone().find(|v| self.find_name(v).is_some()) {
             return Err(
                 WhenError::new(format!("{taken:?} is the name of something else"))
                     .with_hint("give the loop's variable another name"),

@@ -28,7 +28,10 @@ use cel::parser::PrattParser;
 use cel::{Context, Env, ExecutionError, IdedExpr, Value};
 
 pub(crate) use pattern::regex_error_text;
-pub(crate) use vars::{MCP_FIELDS, Vars};
+pub(crate) use vars::{
+    INPUT_VARIABLES, LazyVal, MCP_FIELDS, VariableNames, Variables, Vars, cel_list, cel_map,
+    cel_string, get_or_make,
+};
 
 use crate::problem::limits;
 use airlock_model::reads::Reads;
@@ -45,7 +48,7 @@ static CEL_ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
 });
 
 /// How the variables begin that stand for one label. No expression can spell it.
-const LABEL_PREFIX: &str = "@label.";
+pub(crate) const LABEL_PREFIX: &str = "@label.";
 
 /// Why it cannot be said whether an expression holds.
 #[derive(Debug)]
@@ -108,7 +111,8 @@ impl WhenError {
 }
 
 impl When {
-    pub(crate) fn compile(source: &str) -> Result<Self, WhenError> {
+    /// `names` are what the expression may name.
+    pub(crate) fn compile(source: &str, names: &VariableNames) -> Result<Self, WhenError> {
         if source.trim().is_empty() {
             return Err(WhenError::new("the expression is empty").with_hint("leave it out"));
         }
@@ -119,15 +123,15 @@ impl When {
                 limits::WHEN_BYTES
             )));
         }
-        let when = Self::compile_untyped(source)?;
+        let when = Self::compile_untyped(source, names)?;
         types::check_types(&when.expr, source)?;
         Ok(when)
     }
 
     /// Without looking at what kinds of values meet.
-    fn compile_untyped(source: &str) -> Result<Self, WhenError> {
+    fn compile_untyped(source: &str, names: &VariableNames) -> Result<Self, WhenError> {
         let mut expr = parse_expression(source)?;
-        let checked = check::check_expression(&mut expr, source)?;
+        let checked = check::check_expression(&mut expr, source, names)?;
         Ok(Self {
             source: source.trim().into(),
             expr,
@@ -137,7 +141,7 @@ impl When {
     }
 
     /// Whether it holds, or why that cannot be said.
-    pub(crate) fn holds(&self, vars: &Vars<'_>) -> Result<bool, Failure> {
+    pub(crate) fn holds(&self, vars: &dyn Variables) -> Result<bool, Failure> {
         let scope = Scope {
             vars,
             patterns: &self.patterns,
@@ -180,12 +184,12 @@ impl PartialEq for When {
 }
 
 /// What an expression can name: the job's facts, and its own patterns.
-struct Scope<'s, 'a> {
-    vars: &'s Vars<'a>,
+struct Scope<'s> {
+    vars: &'s dyn Variables,
     patterns: &'s [Pattern],
 }
 
-impl VariableResolver for Scope<'_, '_> {
+impl VariableResolver for Scope<'_> {
     fn resolve<'b>(&'b self, variable: &str) -> Option<CowVal<'b, 'b>> {
         match variable.strip_prefix(pattern::PREFIX) {
             Some(number) => {

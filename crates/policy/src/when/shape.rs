@@ -73,7 +73,8 @@ fn entry_exprs<'a>(entries: impl Iterator<Item = &'a EntryExpr>) -> Vec<&'a Ided
 pub(super) fn may_be_list(expr: &Expr) -> bool {
     match expr {
         Expr::Ident(name) => {
-            matches!(name.as_str(), "risk_tags" | "requires") || name.starts_with('@')
+            matches!(name.as_str(), "risk_tags" | "requires" | "capabilities")
+                || name.starts_with('@')
         }
         Expr::List(_) | Expr::Comprehension(_) => true,
         Expr::Call(call) => match call.func_name.as_str() {
@@ -93,6 +94,7 @@ pub(super) fn may_be_list(expr: &Expr) -> bool {
 pub(super) fn yields_bool(expr: &Expr) -> bool {
     match expr {
         Expr::Literal(LiteralValue::Boolean(_)) => true,
+        Expr::Ident(name) => name == "has_error",
         Expr::Select(select) => select.test,
         Expr::Comprehension(c) => !matches!(c.accu_init.expr, Expr::List(_)),
         Expr::Call(call) => match call.func_name.as_str() {
@@ -113,11 +115,8 @@ pub(super) fn yields_bool(expr: &Expr) -> bool {
             | pattern::FUNCTION => true,
             _ => false,
         },
-        Expr::Unspecified
-        | Expr::Ident(_)
-        | Expr::List(_)
-        | Expr::Literal(_)
-        | Expr::Map(_)
-        | Expr::Struct(_) => false,
+        Expr::Unspecified | Expr::List(_) | Expr::Literal(_) | Expr::Map(_) | Expr::Struct(_) => {
+            false
+        }
     }
 }

@@ -20,12 +20,12 @@ fn holds(source: &str) -> Result<bool, String> {
         ..Request::new("job.a.b")
     };
     let vars = Vars::new(&request, "acme");
-    let when = When::compile_untyped(source).map_err(|e| e.message)?;
+    let when = When::compile_untyped(source, INPUT_VARIABLES).map_err(|e| e.message)?;
     when.holds(&vars).map_err(|f| f.to_string())
 }
 
 fn refused(source: &str) -> WhenError {
-    When::compile(source).expect_err(source)
+    When::compile(source, INPUT_VARIABLES).expect_err(source)
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn every_variable_can_be_asked_about() {
         "topic in ['job.a.b', 'job.c'] ? true : false",
     ] {
         assert_eq!(holds(source), Ok(true), "{source}");
-        assert!(When::compile(source).is_ok(), "{source}");
+        assert!(When::compile(source, INPUT_VARIABLES).is_ok(), "{source}");
     }
 }
 
@@ -75,8 +75,10 @@ const VALUES: [&str; 14] = [
 ];
 
 fn unfit(source: &str) -> bool {
-    let refused = When::compile(source).err();
-    refused.is_some_and(|e| When::compile_untyped(source).is_ok() && !e.message.is_empty())
+    let refused = When::compile(source, INPUT_VARIABLES).err();
+    refused.is_some_and(|e| {
+        When::compile_untyped(source, INPUT_VARIABLES).is_ok() && !e.message.is_empty()
+    })
 }
 
 /// Two values with each operator: what is refused fails when it is asked, and what fails
@@ -91,7 +93,7 @@ fn each_operator_is_refused_exactly_where_it_would_fail() {
                     "+" | "-" | "*" | "/" | "%" => format!("({a} {operator} {b}) != [1, 'a'][0]"),
                     _ => format!("{a} {operator} {b}"),
                 };
-                if When::compile_untyped(&source).is_err() {
+                if When::compile_untyped(&source, INPUT_VARIABLES).is_err() {
                     continue; // Lists are not joined.
                 }
                 seen += 1;
@@ -155,7 +157,7 @@ fn each_function_is_refused_exactly_where_it_would_fail() {
     for call in calls {
         for value in VALUES {
             let source = call.replace('#', value);
-            if When::compile_untyped(&source).is_err() {
+            if When::compile_untyped(&source, INPUT_VARIABLES).is_err() {
                 continue; // Refused for another reason.
             }
             let failed = match holds(&source) {
@@ -181,7 +183,7 @@ fn each_function_is_refused_exactly_where_it_would_fail() {
         "int(2.5) == 2",
         "double(3) > 2.0",
     ] {
-        assert!(When::compile(fine).is_ok(), "{fine}");
+        assert!(When::compile(fine, INPUT_VARIABLES).is_ok(), "{fine}");
     }
     for wrong in [
         "int(risk_tags) > 1",
@@ -210,9 +212,9 @@ fn what_cannot_be_told_is_not_refused() {
         "risk_tags.exists(t, t in ['a', topic])",
     ] {
         assert!(
-            When::compile(source).is_ok(),
+            When::compile(source, INPUT_VARIABLES).is_ok(),
             "{source}: {:?}",
-            When::compile(source).err()
+            When::compile(source, INPUT_VARIABLES).err()
         );
     }
 }
@@ -395,7 +397,12 @@ fn what_could_be_expensive_is_refused() {
 
 #[test]
 fn it_knows_what_it_reads() {
-    let reads = |source: &str| When::compile(source).unwrap().reads().names();
+    let reads = |source: &str| {
+        When::compile(source, INPUT_VARIABLES)
+            .unwrap()
+            .reads()
+            .names()
+    };
     assert_eq!(
         reads("topic == 'a' && labels.env == 'b'"),
         ["topic", "labels.env"]

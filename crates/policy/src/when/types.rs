@@ -145,8 +145,11 @@ impl Checker<'_> {
         }
         match name {
             "topic" | "tenant" | "principal_id" | "priority" | "capability" | "pack_id"
-            | "actor_id" | "actor_type" => Kind::Text,
-            "risk_tags" | "requires" => Kind::List(Box::new(Kind::Text)),
+            | "actor_id" | "actor_type" | "content_type" | "error_code" | "worker_id"
+            | "workflow_id" | "step_id" => Kind::Text,
+            "output_size_bytes" | "execution_ms" => Kind::Int,
+            "has_error" => Kind::Bool,
+            "risk_tags" | "requires" | "capabilities" => Kind::List(Box::new(Kind::Text)),
             "labels" | "mcp" => Kind::Map(Box::new(Kind::Text)),
             "budget" => Kind::Map(Box::new(Kind::Int)),
             "estimated_cost" => Kind::Double,

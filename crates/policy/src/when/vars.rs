@@ -13,8 +13,17 @@ use cel::common::value::{CowVal, Val};
 use crate::request::Request;
 use airlock_model::reads::Field;
 
-/// The variables, and which fields of a request each reads. `mcp` reads labels.
-pub(super) const VARIABLES: [(&str, Option<Field>); 14] = [
+/// What an expression may name, and which field of a request each name reads. `mcp` and
+/// `labels` read labels; what no cache depends on reads nothing.
+pub(crate) type VariableNames = [(&'static str, Option<Field>)];
+
+/// What has the values of the names that an expression uses.
+pub(crate) trait Variables: Send + Sync {
+    fn variable_value(&self, name: &str) -> Option<CowVal<'_, '_>>;
+}
+
+/// The names of an input rule.
+pub(crate) const INPUT_VARIABLES: &VariableNames = &[
     ("topic", Some(Field::Topic)),
     ("tenant", Some(Field::Tenant)),
     ("principal_id", Some(Field::PrincipalId)),
@@ -39,7 +48,7 @@ pub(crate) const MCP_FIELDS: [(&str, &str); 4] = [
     ("action", "mcp.action"),
 ];
 
-type LazyVal<'a> = OnceLock<Box<dyn Val + 'a>>;
+pub(crate) type LazyVal<'a> = OnceLock<Box<dyn Val + 'a>>;
 
 pub(crate) struct Vars<'a> {
     request: &'a Request<'a>,
@@ -64,7 +73,20 @@ impl<'a> Vars<'a> {
         }
     }
 
-    pub(super) fn variable_value(&self, name: &str) -> Option<CowVal<'_, '_>> {
+    fn budget_map(&self) -> Box<dyn Val + 'a> {
+        let budget = self.request.budget;
+        let number = |n: i64| -> Box<dyn Val + 'a> { Box::new(CelInt::from(n)) };
+        cel_map([
+            ("max_input_tokens", number(budget.max_input_tokens)),
+            ("max_output_tokens", number(budget.max_output_tokens)),
+            ("max_total_tokens", number(budget.max_total_tokens)),
+            ("deadline_ms", number(budget.deadline_ms)),
+        ])
+    }
+}
+
+impl<'a> Variables for Vars<'a> {
+    fn variable_value(&self, name: &str) -> Option<CowVal<'_, '_>> {
         let request = self.request;
         let word = |word: &'a str| Some(CowVal::owned(CelString::from(word)));
         if let Some(label) = name.strip_prefix(super::LABEL_PREFIX) {
@@ -99,36 +121,27 @@ impl<'a> Vars<'a> {
             _ => None,
         }
     }
-
-    fn budget_map(&self) -> Box<dyn Val + 'a> {
-        let budget = self.request.budget;
-        let number = |n: i64| -> Box<dyn Val + 'a> { Box::new(CelInt::from(n)) };
-        cel_map([
-            ("max_input_tokens", number(budget.max_input_tokens)),
-            ("max_output_tokens", number(budget.max_output_tokens)),
-            ("max_total_tokens", number(budget.max_total_tokens)),
-            ("deadline_ms", number(budget.deadline_ms)),
-        ])
-    }
 }
 
-fn get_or_make<'b, 'a: 'b>(
+pub(crate) fn get_or_make<'b, 'a: 'b>(
     cell: &'b LazyVal<'a>,
     make: impl FnOnce() -> Box<dyn Val + 'a>,
 ) -> Option<CowVal<'b, 'b>> {
     Some(CowVal::Borrowed(cell.get_or_init(make).as_ref()))
 }
 
-fn cel_string<'a>(s: &'a str) -> Box<dyn Val + 'a> {
+pub(crate) fn cel_string<'a>(s: &'a str) -> Box<dyn Val + 'a> {
     Box::new(CelString::from(s))
 }
 
-fn cel_list<'a>(words: &'a [String]) -> Box<dyn Val + 'a> {
+pub(crate) fn cel_list<'a>(words: &'a [String]) -> Box<dyn Val + 'a> {
     let words: Vec<Box<dyn Val + 'a>> = words.iter().map(|w| cel_string(w)).collect();
     Box::new(CelList::from(words))
 }
 
-fn cel_map<'a, K>(entries: impl IntoIterator<Item = (K, Box<dyn Val + 'a>)>) -> Box<dyn Val + 'a>
+pub(crate) fn cel_map<'a, K>(
+    entries: impl IntoIterator<Item = (K, Box<dyn Val + 'a>)>,
+) -> Box<dyn Val + 'a>
 where
     CelMapKey<'a>: From<K>,
 {

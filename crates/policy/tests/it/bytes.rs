@@ -124,6 +124,38 @@ fn file() -> impl Strategy<Value = String> {
     vec(piece, 0..60).prop_map(|parts| parts.concat())
 }
 
+/// Pieces of one output rule, most of which make a rule.
+fn output_rules() -> impl Strategy<Value = String> {
+    let condition = prop::sample::select(vec![
+        "topics: ['*']",
+        "topics: [job.a, 'job.?']",
+        "tenants: [ACME]",
+        "capabilities: [x]",
+        "risk_tags: [tag-1]",
+        "content_types: ['text/*']",
+        "output_size_gt: 10",
+        "has_error: false",
+        "detectors: [secret_leak, pii]",
+        "scanners: [email, custom]",
+        "keywords: [custom, 'a', 'é']",
+        "content_patterns: ['[a-z]+', '^.', '(?i)x$']",
+        "when: \"size(risk_tags) > 2 && labels.env == '7'\"",
+        "when: \"labels.absent == 'x'\"",
+        "keywords: []",
+        "content_patterns: ['(']",
+    ]);
+    let decision = prop::sample::select(vec!["allow", "deny", "quarantine", "redact"]);
+    let mode = prop::sample::select(vec!["", ", fail_mode: closed", ", enabled: false"]);
+    let rule = (vec(condition, 1..3), decision, mode);
+    vec(rule, 1..5).prop_map(|rules| {
+        let line = |(i, (conditions, decision, mode)): (usize, (Vec<&str>, &str, &str))| {
+            let conditions = conditions.join(", ");
+            format!("- {{id: r{i}, match: {{{conditions}}}, decision: {decision}{mode}}}\n")
+        };
+        rules.into_iter().enumerate().map(line).collect()
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -145,6 +177,13 @@ proptest! {
     #[test]
     fn no_pieces_harm_an_expression(text in expression()) {
         fuzz::fuzz_when(text.as_bytes());
+    }
+
+    #[test]
+    fn no_pieces_harm_output_rules(text in output_rules(), output in vec(any::<u8>(), 0..256)) {
+        let mut bytes = format!("{text}\n---\n").into_bytes();
+        bytes.extend(output);
+        fuzz::fuzz_output(&bytes);
     }
 
     #[test]

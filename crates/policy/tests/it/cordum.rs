@@ -90,7 +90,10 @@ fn a_version_may_be_a_text() {
 #[test]
 fn what_is_not_supported_is_named() {
     for (text, field) in [
-        ("output_policy: {enabled: true}\nrules: []", "output_policy"),
+        (
+            "output_policy: {enabled: true}\nrules: []",
+            "output_policy.enabled",
+        ),
         ("input_rules: []\nrules: []", "input_rules"),
         (
             "rules: [{id: r, tier: job, match: {topics: [a]}, decision: deny}]",

@@ -12,6 +12,7 @@ mod fields;
 mod files;
 mod fixtures;
 mod mistakes;
+mod output;
 mod overlays;
 mod properties;
 mod reads;

@@ -43,6 +43,20 @@ fn both_know_the_same_fields() {
             part(&format!("input_policy: {{content_rules: [{{{probe}}}]}}")),
         ),
         (
+            "/properties/output_policy",
+            part(&format!("output_policy: {{{probe}}}")),
+        ),
+        (
+            "/$defs/output_rule",
+            part(&format!("output_rules: [{{{probe}}}]")),
+        ),
+        (
+            "/$defs/output_match",
+            part(&format!(
+                "output_rules: [{{id: r, match: {{{probe}}}, decision: allow}}]"
+            )),
+        ),
+        (
             "/$defs/tenant",
             part(&format!("tenants: {{a: {{{probe}}}}}")),
         ),

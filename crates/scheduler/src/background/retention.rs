@@ -38,6 +38,9 @@ pub struct RetentionConfig {
     pub history: Duration,
     #[serde(with = "duration")]
     pub dead_letters: Duration,
+    /// Originals of outputs that were quarantined or masked, from their verdict.
+    #[serde(with = "duration")]
+    pub evidence: Duration,
     /// Entries of the change log that were published.
     #[serde(with = "duration")]
     pub changes: Duration,
@@ -62,6 +65,7 @@ impl Default for RetentionConfig {
             payloads: days(30),
             history: days(30),
             dead_letters: days(90),
+            evidence: days(30),
             changes: days(1),
             log_readers: days(7),
             interval: Duration::from_secs(60),
@@ -98,6 +102,8 @@ enum Records {
     DeadLetters,
     /// Results that changed nothing.
     UnmatchedResults,
+    /// Each says itself until when it is kept.
+    Evidence,
     Changes,
 }
 
@@ -148,6 +154,7 @@ async fn run_retention_round(
     for (records, keep) in [
         (Records::DeadLetters, c.dead_letters),
         (Records::UnmatchedResults, c.history),
+        (Records::Evidence, c.evidence),
         (Records::Changes, c.changes),
     ] {
         if !keep.is_zero() {
@@ -180,6 +187,7 @@ async fn remove_old_records(
                 "history",
                 ledger.sweep_unmatched_results(keep, batch).await?,
             ),
+            Records::Evidence => ("evidence", ledger.sweep_output_evidence(batch).await?),
             Records::Changes => {
                 let (removed, at) = ledger
                     .sweep_change_log(keep, bound, *changes, batch)

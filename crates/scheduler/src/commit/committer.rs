@@ -36,6 +36,7 @@ use crate::outbound::control;
 use crate::outbound::dispatch::{self, Dispatch, Sending};
 use crate::outbound::duplicate_workers;
 use crate::outbound::worker_log::WorkerLog;
+use crate::output::at_rest::Erasure;
 use crate::term::{Term, random_u64};
 
 /// How long a failed commit waits before it is tried again, at first and at most.
@@ -646,6 +647,9 @@ impl Core {
             if e.to == JobState::Denied {
                 count_by_topic(&metrics.safety_denied, topic);
             }
+            if e.to == JobState::Succeeded && !self.term.output.is_on() {
+                count_by_topic(&metrics.output_skipped, topic);
+            }
             if e.to.is_final() {
                 metrics.count_completed_job(topic, e.to.as_str());
             }
@@ -663,6 +667,7 @@ impl Core {
         let mut payloads = HashMap::new();
         for id in written.jobs_moved_by(MoveKind::Assign) {
             if let Some((job, assignment)) = plan.assigned.remove(id) {
+                self.term.output.remember_job(&job);
                 if let Some(payload) = self.payloads.take(id) {
                     payloads.insert(id.clone(), payload);
                 }
@@ -675,6 +680,10 @@ impl Core {
         }
         for e in &plan.ended {
             self.payloads.take(&e.job.id);
+            self.term.output.forget_job(&e.job.id);
+        }
+        for job in plan.withheld_jobs() {
+            self.term.output.erase_copies(Erasure { job: job.clone() });
         }
         let nothing = dispatches.is_empty()
             && plan.ended.is_empty()

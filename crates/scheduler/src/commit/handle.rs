@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use airlock_bus::{Delivery, MessageKey, Settler};
-use airlock_ledger::LoadedJob;
+use airlock_ledger::{LoadedJob, NewOutput};
 use airlock_model::engine::{Input, QueuedJob};
 use airlock_model::explain::{Lane, WaitStatus};
-use airlock_model::{JobId, Topic};
+use airlock_model::{JobId, Released, Topic};
 use airlock_proto::ahead::Id;
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
@@ -18,10 +18,13 @@ const REQUEST_QUEUE: usize = 64;
 /// The same for results: what does not fit stays in the stream.
 const RESULT_QUEUE: usize = 1;
 
-/// What a worker left as the result of a run.
+/// What a worker left as the result of a run, as far as everybody may read it, and what the
+/// output policy says of it.
 #[derive(Debug, Clone, Default)]
 pub struct ResultContent {
-    pub bytes: Option<Bytes>,
+    pub result: Option<Released<Bytes>>,
+    /// `None` without an output policy.
+    pub output: Option<Box<NewOutput>>,
 }
 
 /// Messages whose effects are part of a batch: acknowledged when all of it is committed and

@@ -4,15 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use airlock_ledger::{
-    Assign, Close, Commit, Finish, Hold, Move, MoveKind, NewDeadLetter, RecordTimes, Requeue,
-    UnmatchedResult,
+    Assign, Close, Commit, Finish, Hold, HoldOutput, Move, MoveKind, NewDeadLetter, RecordTimes,
+    Requeue, UnmatchedResult,
 };
 use airlock_model::engine::{Assignment, Effect, QueuedJob, ResultReport, RunId};
+use airlock_model::output::OutputStatus;
 use airlock_model::{
-    Allowed, DispatchId, Incarnation, JobId, JobState, Released, RunEnd, Timestamp, Verdict,
-    WorkerId,
+    Allowed, DispatchId, Incarnation, JobId, JobState, RunEnd, Timestamp, Verdict, WorkerId,
 };
-use bytes::Bytes;
 
 use crate::commit::handle::ResultContent;
 use crate::outbound::announce::Announcement;
@@ -172,8 +171,17 @@ impl Plan {
                     kind: MoveKind::Finish,
                     by: report.map(|_| assignment.worker.clone()),
                 };
-                let result = content.and_then(|c| c.bytes);
-                self.finish_run(ended, &assignment, end, (result, missing), now);
+                let content = content.unwrap_or_default();
+                self.finish_run(ended, &assignment, end, (content, missing), now);
+            }
+            Effect::HoldOutput {
+                job,
+                assignment,
+                report,
+                reason,
+            } => {
+                let content = contents.remove(&report).unwrap_or_default();
+                self.hold_output(&job, &assignment, content, &reason, now);
             }
             Effect::Requeue {
                 job,
@@ -263,13 +271,14 @@ impl Plan {
         self.ended.push(ended);
     }
 
-    /// `result` is what the worker sent, and whether it should have been there and was not.
+    /// `content` is what the worker sent, and `result_missing` whether it should have been
+    /// there and was not.
     fn finish_run(
         &mut self,
         ended: Ended,
         assignment: &Assignment,
         end: RunEnd,
-        (result, result_missing): (Option<Bytes>, bool),
+        (content, result_missing): (ResultContent, bool),
         now: Timestamp,
     ) {
         self.add_run(assignment, true);
@@ -287,11 +296,53 @@ impl Plan {
             at: now,
             reason_code: ended.code.clone(),
             reason: ended.reason.clone(),
-            result: result.map(Released::without_output_policy),
+            result: content.result,
             result_missing,
             dead_letter: ended.to_dead_letter(last),
+            output: content.output,
         });
         self.ended.push(ended);
+    }
+
+    fn hold_output(
+        &mut self,
+        job: &QueuedJob,
+        assignment: &Assignment,
+        content: ResultContent,
+        reason: &str,
+        now: Timestamp,
+    ) {
+        self.add_run(assignment, true);
+        let Some(output) = content.output else {
+            // Nothing is held without a verdict that says so.
+            return;
+        };
+        self.commit.push(HoldOutput {
+            job_id: job.id.clone(),
+            dispatch_id: assignment.dispatch,
+            dispatched_at: assignment.dispatched_at,
+            running_at: assignment.started_at,
+            at: now,
+            reason: reason.to_owned(),
+            output,
+        });
+    }
+
+    /// Jobs whose output nobody may read as their worker sent it.
+    pub fn withheld_jobs(&self) -> impl Iterator<Item = &JobId> {
+        self.commit.moves.iter().filter_map(|m| match m {
+            Move::HoldOutput(x) => Some(&x.job_id),
+            Move::Finish(x) => {
+                let withheld = x.output.as_ref()?.status != OutputStatus::Allowed;
+                withheld.then_some(&x.job_id)
+            }
+            Move::Requeue(_)
+            | Move::Assign(_)
+            | Move::Hold(_)
+            | Move::Close(_)
+            | Move::RecordTimes(_)
+            | Move::UnmatchedResult(_) => None,
+        })
     }
 
     fn record_run_times(&mut self, job: JobId, assignment: &Assignment) {
@@ -344,6 +395,7 @@ impl Plan {
         let dispatch = |m: &Move| match m {
             Move::Finish(x) => Some(x.dispatch_id.to_string()),
             Move::Requeue(x) => Some(x.dispatch_id.to_string()),
+            Move::HoldOutput(x) => Some(x.dispatch_id.to_string()),
             _ => None,
         };
         let runs: HashSet<String> = facts.iter().filter_map(dispatch).collect();

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use airlock_ledger::LoadedJob;
+use airlock_model::JobState;
 use airlock_model::engine::{Assignment, RecoveredJob, RunLimits, RunLiveness};
+use airlock_model::output::OUTPUT_HELD;
 
 use crate::inbound::submissions;
 
@@ -46,6 +48,8 @@ pub fn to_recovered_job(
         }),
         _ => None,
     };
+    let held = row.reason_code.as_deref() == Some(OUTPUT_HELD) && state == JobState::Running;
+    let output_held = held.then(|| Arc::from(row.reason.as_deref().unwrap_or_default()));
     let mut queued = submissions::to_queued_job(row);
     queued.attempt = queued.attempt.without_run_under_way(state);
     RecoveredJob {
@@ -53,5 +57,6 @@ pub fn to_recovered_job(
         state,
         assignment,
         silent_for: Duration::ZERO,
+        output_held,
     }
 }

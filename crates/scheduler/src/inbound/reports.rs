@@ -21,6 +21,7 @@ use airlock_model::JobId;
 use airlock_proto::cap;
 use tokio::sync::Notify;
 
+use crate::output::pieces::judge_pieces;
 use crate::term::Term;
 pub use parse::{report_from_result, run_id_of_progress};
 
@@ -89,9 +90,11 @@ impl ReportBuffer {
 
 /// Buffers the progress of a run, if it says more than that the run goes on.
 pub fn buffer_progress(term: &Term, envelope: &cap::BusPacket, progress: &cap::JobProgress) {
-    let Some(report) = parse::report_from_progress(envelope, progress, term.ctx.clock.now()) else {
+    let report = parse::report_from_progress(envelope, progress, term.ctx.clock.now());
+    let Some(mut report) = report else {
         return;
     };
+    term.output.words.mask_report(&mut report);
     if !term.reports.insert(report) {
         term.ctx.metrics.count_reports("dropped", 1);
     }
@@ -155,6 +158,7 @@ async fn write_reports(term: &Term, mut reports: Vec<NewReport>) -> Result<(), L
     while !reports.is_empty() {
         let rest = reports.split_off(report_batch_len(&reports));
         fetch_partial_results(term, &mut reports).await;
+        judge_pieces(term, &mut reports).await;
         let kept = term.stores.ledger.record_reports(&reports).await?;
         term.ctx.metrics.count_reports("kept", kept as u64);
         let others = reports.len().saturating_sub(kept) as u64;

@@ -8,7 +8,7 @@ use airlock_bus::{Consumer, Delivery, Outcome as Settle, Settler};
 use airlock_guard::keys;
 use airlock_ledger::NewReport;
 use airlock_model::engine::{Input, Outcome, ResultReport};
-use airlock_model::{JobId, Timestamp, WorkerId};
+use airlock_model::{JobId, Released, Timestamp, WorkerId};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{cap, packet};
 use bytes::Bytes;
@@ -17,6 +17,8 @@ use sha2::{Digest, Sha256};
 use crate::commit::handle::{InputBatch, PendingAck, ResultContent};
 use crate::inbound::reader::{for_each_batch, store_retry_delay};
 use crate::inbound::reports;
+use crate::output::judge::{RunFacts, RunOutput, judge_runs};
+use crate::output::words::Words;
 use crate::term::Term;
 
 /// A copied `res:` key is kept a little for whoever still looks at it.
@@ -44,6 +46,8 @@ pub async fn run(term: Arc<Term>, consumer: Consumer) -> anyhow::Result<()> {
 /// A result with where its content is.
 struct Opened {
     report: ResultReport,
+    /// What the worker sent; who may read it is not decided yet.
+    bytes: Option<Bytes>,
     content: ResultContent,
     /// The key it was left at.
     staged: Option<String>,
@@ -85,15 +89,16 @@ async fn process_batch(term: &Term, settler: Settler, deliveries: Vec<Delivery>)
         jobs,
     };
     let fetched = fetch_staged_results(term, &mut opened).await;
+    let judged = judge_outputs(term, &mut opened, &seen).await;
     let written = write_attached_reports(term, &mut opened, &seen).await;
     let mut later = Vec::new();
     for (((result, seen), delivery), key) in
         opened.into_iter().zip(seen).zip(good).zip(message_keys)
     {
-        let unread = !fetched && result.staged.is_some();
+        let unread = (!fetched && result.staged.is_some()) || !judged;
         if !seen && (unread || (!written && result.has_extra)) {
             // Its content is where nobody can read it now; it is not gone. Or what came
-            // with it cannot be written now.
+            // with it cannot be written now, or the ledger cannot say what it is judged by.
             let base = term.ctx.config.scheduler.retry_delay_store;
             let delay = store_retry_delay(base, delivery.deliveries);
             later.push((delivery, Settle::Retry(delay)));
@@ -110,6 +115,72 @@ async fn process_batch(term: &Term, settler: Settler, deliveries: Vec<Delivery>)
     batch.done = Some(done);
     // It fails only when the term is over, and then they come again.
     term.commit.enqueue_results(batch).await;
+}
+
+/// Asks the output policy about everything that runs put out, in one call, and lets through
+/// what it allows. False when the ledger could not be asked about the jobs.
+async fn judge_outputs(term: &Term, opened: &mut [Opened], seen: &[bool]) -> bool {
+    let gate = &term.output;
+    if !gate.is_on() {
+        for o in opened {
+            let bytes = o.bytes.take();
+            o.content.result =
+                bytes.and_then(|b| Released::without_output_policy(gate.switch(), b));
+        }
+        return true;
+    }
+    let mut runs = Vec::new();
+    let mut places = Vec::new();
+    for (place, (o, seen)) in opened.iter_mut().zip(seen).enumerate() {
+        if *seen || !(o.report.outcome == Outcome::Succeeded || o.bytes.is_some()) {
+            continue;
+        }
+        let report = &o.report;
+        let now = term.ctx.clock.now();
+        let ran = report.started_at.map(|at| now.since(at).as_millis());
+        let artifacts = o.extra.as_ref().map_or(&[][..], |extra| &extra.artifacts);
+        runs.push(RunOutput {
+            job: report.job.clone(),
+            dispatch: report.dispatch.clone(),
+            facts: RunFacts {
+                worker_id: report.worker.to_string(),
+                execution_ms: ran.and_then(|ms| i64::try_from(ms).ok()).unwrap_or(0),
+                error_code: report.error_code.clone(),
+                error_message: report.error_message.clone(),
+                result_ptr: o
+                    .staged
+                    .as_deref()
+                    .map(keys::to_pointer)
+                    .unwrap_or_default(),
+                artifact_ptrs: artifacts.iter().map(|a| a.pointer.clone()).collect(),
+            },
+            content: o.bytes.take(),
+        });
+        places.push(place);
+    }
+    if runs.is_empty() {
+        return true;
+    }
+    match judge_runs(term, &runs).await {
+        Ok(judged) => {
+            for (place, judged) in places.into_iter().zip(judged) {
+                if let Some(judged) = judged {
+                    opened[place].report.output = Some(judged.checked);
+                    opened[place].content = judged.content;
+                }
+            }
+            true
+        }
+        Err(error) => {
+            tracing::warn!(%error, "reading jobs of results failed, results retried later");
+            false
+        }
+    }
+}
+
+/// A number under which the shell finds a result when its effect comes back.
+pub fn next_result_key() -> u64 {
+    NEXT_KEY.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Writes what came with results before they are enqueued. False when the ledger could
@@ -163,11 +234,16 @@ fn open_result(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
         | Outcome::FailedFatal
         | Outcome::Cancelled
         | Outcome::TimedOut => {
-            reports::report_from_result(&r, &job, &worker, &dispatch, term.ctx.clock.now())
+            let now = term.ctx.clock.now();
+            let mut extra = reports::report_from_result(&r, &job, &worker, &dispatch, now);
+            if let Some(extra) = &mut extra {
+                term.output.words.mask_report(extra);
+            }
+            extra
         }
     };
     let mut report = ResultReport {
-        key: NEXT_KEY.fetch_add(1, Ordering::Relaxed),
+        key: next_result_key(),
         job,
         worker,
         dispatch,
@@ -179,7 +255,9 @@ fn open_result(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
             .filter(|t| t.0 > 0),
         missing: false,
         looked_up: false,
+        output: None,
     };
+    mask_words(&term.output.words, &mut report);
     let expected = detail
         .filter(|d| !d.payload_sha256.is_empty())
         .map(|d| (d.payload_sha256.clone(), d.payload_size));
@@ -187,7 +265,7 @@ fn open_result(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
     let pointer = (!r.result_ptr.is_empty() && bytes.is_none()).then_some(r.result_ptr);
     let staged = pointer
         .as_deref()
-        .and_then(|p| parse_staged_key(&report, p));
+        .and_then(|p| parse_staged_key(&term.output.words, &report, p));
     report.missing = pointer.is_some() && staged.is_none();
     if report.started_at.is_none() && r.execution_ms > 0 {
         let ran = Duration::from_millis(u64::try_from(r.execution_ms).unwrap_or(0));
@@ -195,7 +273,8 @@ fn open_result(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
     }
     Ok(Opened {
         report,
-        content: ResultContent { bytes },
+        bytes,
+        content: ResultContent::default(),
         staged,
         expected,
         has_extra: extra.is_some(),
@@ -203,13 +282,22 @@ fn open_result(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
     })
 }
 
+/// Masks a worker's words before anybody sees them.
+fn mask_words(words: &Words, report: &mut ResultReport) {
+    words.mask_code(&mut report.error_code);
+    words.mask(&mut report.error_message);
+    words.mask(&mut report.dispatch);
+}
+
 /// The key that a result's pointer names, if it is one of its run. Anything else is another
 /// job's, or nobody's: not ours to read, and least of all to let expire.
-fn parse_staged_key(report: &ResultReport, pointer: &str) -> Option<String> {
+fn parse_staged_key(words: &Words, report: &ResultReport, pointer: &str) -> Option<String> {
     let of_run = |key: &&str| keys::is_key_of_run(&report.job, &report.dispatch, key);
     let key = keys::parse_pointer(pointer).filter(of_run);
     if key.is_none() {
         let (job, worker) = (&report.job, &report.worker);
+        let mut pointer = pointer.to_owned();
+        words.mask(&mut pointer);
         tracing::warn!(%job, %worker, pointer, "result pointer refused, not a key of its run");
     }
     key.map(str::to_owned)
@@ -242,7 +330,7 @@ async fn fetch_staged_results(term: &Term, opened: &mut [Opened]) -> bool {
                         same
                     });
                     o.report.missing = bytes.is_none();
-                    o.content.bytes = bytes;
+                    o.bytes = bytes;
                 }
                 names.retain(|key| !keys::is_artifact_key(key));
                 if let Err(error) = term.stores.guard.expire(&names, STAGING_TTL).await {
@@ -256,8 +344,8 @@ async fn fetch_staged_results(term: &Term, opened: &mut [Opened]) -> bool {
         }
     }
     for o in opened {
-        if o.content.bytes.as_ref().is_some_and(|b| b.len() > limit) {
-            o.content.bytes = None;
+        if o.bytes.as_ref().is_some_and(|b| b.len() > limit) {
+            o.bytes = None;
             o.report.outcome = Outcome::FailedFatal;
             o.report.error_code = "result_too_large".to_owned();
             o.report.error_message = format!("the result is larger than {limit} bytes");

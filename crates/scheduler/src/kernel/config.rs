@@ -71,6 +71,44 @@ pub struct BreakerConfig {
     pub open_delay: Duration,
 }
 
+impl BreakerConfig {
+    /// Everything that is wrong with it, in this section of the configuration.
+    pub(crate) fn validate(&self, section: &str) -> Vec<String> {
+        let mut problems = Vec::new();
+        let mut check = |sound: bool, problem: &str| {
+            if !sound {
+                problems.push(format!("{section}.breaker.{problem}"));
+            }
+        };
+        check(
+            self.fail_budget > 0 && self.half_open_max > 0,
+            "fail_budget and half_open_max must be at least 1",
+        );
+        check(
+            (1..=self.half_open_max).contains(&self.close_after),
+            "close_after must be between 1 and half_open_max, or it never closes",
+        );
+        check(
+            self.open_for >= Duration::from_millis(1)
+                && self.open_delay >= Duration::from_millis(1),
+            "open_for and open_delay must be at least 1ms",
+        );
+        problems
+    }
+
+    /// For calls that take no longer than `timeout`.
+    pub(crate) fn to_settings(self, timeout: Duration) -> breaker::Settings {
+        breaker::Settings {
+            fail_budget: self.fail_budget,
+            open_for: self.open_for,
+            half_open_max: self.half_open_max,
+            close_after: self.close_after,
+            // A probe answers or times out; twice that and a second is long past.
+            probe_lease: timeout * 2 + Duration::from_secs(1),
+        }
+    }
+}
+
 impl Default for KernelConfig {
     fn default() -> Self {
         let connection = ConnectionConfig::default();
@@ -124,19 +162,7 @@ impl KernelConfig {
             self.cache_entries <= 10_000_000,
             "kernel.cache_entries must be at most 10000000",
         );
-        let b = &self.breaker;
-        check(
-            b.fail_budget > 0 && b.half_open_max > 0,
-            "kernel.breaker.fail_budget and half_open_max must be at least 1",
-        );
-        check(
-            (1..=b.half_open_max).contains(&b.close_after),
-            "kernel.breaker.close_after must be between 1 and half_open_max, or it never closes",
-        );
-        check(
-            b.open_for >= Duration::from_millis(1) && b.open_delay >= Duration::from_millis(1),
-            "kernel.breaker.open_for and open_delay must be at least 1ms",
-        );
+        problems.extend(self.breaker.validate("kernel"));
         problems
     }
 
@@ -154,15 +180,7 @@ impl KernelConfig {
     }
 
     pub(crate) fn to_breaker_settings(&self) -> breaker::Settings {
-        let b = &self.breaker;
-        breaker::Settings {
-            fail_budget: b.fail_budget,
-            open_for: b.open_for,
-            half_open_max: b.half_open_max,
-            close_after: b.close_after,
-            // A probe answers or times out; twice that and a second is long past.
-            probe_lease: self.timeout * 2 + Duration::from_secs(1),
-        }
+        self.breaker.to_settings(self.timeout)
     }
 }
 

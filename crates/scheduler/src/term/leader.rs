@@ -32,6 +32,8 @@ use crate::kernel::Kernel;
 use crate::metrics::StartLatency;
 use crate::outbound::worker_log::WorkerLog;
 use crate::outbound::{control, duplicate_workers};
+use crate::output;
+use crate::output::gate::{GateParts, OutputGate};
 use crate::rules::placement;
 use crate::term::clock::Clock;
 use crate::term::epoch_claims::EpochClaims;
@@ -40,6 +42,9 @@ use crate::term::round_health::{self, LastRound};
 use crate::term::store_ownership;
 use crate::term::tasks::LeaderTasks;
 use crate::term::{Stores, Term, TermContext, random_u64};
+
+/// The name of the consumers of results, before shard and epoch.
+pub(crate) const RESULT_CONSUMER: &str = "scheduler-result";
 
 /// Open jobs read at once on take-over.
 const RECOVER_PAGE: u32 = 2000;
@@ -67,7 +72,7 @@ pub async fn lead_term(replica: &Replica, leadership: &Leadership) -> anyhow::Re
     }
     let streams = Streams {
         submissions: open_consumer(&term, subjects::JOB_SUBMIT, "scheduler-submit").await?,
-        results: open_consumer(&term, subjects::JOB_RESULT, "scheduler-result").await?,
+        results: open_consumer(&term, subjects::JOB_RESULT, RESULT_CONSUMER).await?,
         inbox: inbox.clone(),
     };
     let assigned_workers = engine.assigned_workers();
@@ -138,6 +143,16 @@ async fn begin_term(
         clock.clone(),
         metrics.clone(),
     );
+    let output = OutputGate::new(GateParts {
+        config: &config.output,
+        keep_evidence: config.retention.evidence,
+        checker: replica.output_checker.clone(),
+        guard: &stores.guard,
+        ledger: &ledger,
+        clock: clock.clone(),
+        metrics: metrics.clone(),
+    });
+    let output = output.await?;
     let dead_letters = DeadLetterSink::new(
         ledger.clone(),
         metrics.clone(),
@@ -160,6 +175,7 @@ async fn begin_term(
         }),
         commit,
         kernel: kernel.await?,
+        output,
         acks: Acks::new(
             stores.guard.job_locks(epoch),
             dead_letters,
@@ -240,6 +256,11 @@ fn spawn_background(tasks: &mut LeaderTasks, term: &Arc<Term>, replica: &Replica
     );
     tasks.spawn("worker snapshots", upkeep::write_worker_snapshots(t()));
     tasks.spawn("approvals", approvals::run(t()));
+    tasks.spawn("output policy", output::watch::follow_policy(t()));
+    tasks.spawn("output scans", output::scans::run(t()));
+    tasks.spawn("output rescans", output::rescans::run(t()));
+    tasks.spawn("taken results", output::at_rest::purge_results(t()));
+    tasks.spawn("withheld copies", output::at_rest::erase_copies(t()));
     let (ctx, stores) = ctx_and_stores();
     tasks.spawn("audit trail", audit::run(ctx, stores));
     tasks.spawn(

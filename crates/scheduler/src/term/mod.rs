@@ -26,6 +26,7 @@ use crate::inbound::reports::ReportBuffer;
 use crate::inbound::signatures::Signatures;
 use crate::inbound::speculation::Speculation;
 use crate::kernel::Kernel;
+use crate::output::gate::OutputGate;
 use crate::term::epoch_claims::EpochClaims;
 use crate::term::published_changes::PublishedChanges;
 use crate::term::round_health::LastRound;
@@ -38,6 +39,7 @@ pub struct Term {
     pub stores: Arc<Stores>,
     pub commit: CommitHandle,
     pub kernel: Kernel,
+    pub output: OutputGate,
     pub acks: Acks,
     pub signatures: Signatures,
     pub speculation: Speculation,

@@ -11,6 +11,7 @@ use super::{
 };
 use crate::dlq::dead_letters::NewDeadLetter;
 use crate::error::{ErrorContext, LedgerError};
+use crate::leader::output::record::{NewOutput, insert_outputs};
 use crate::states;
 use crate::ts::Ts;
 
@@ -28,6 +29,8 @@ pub struct Finish {
     pub result: Option<Released<Bytes>>,
     pub result_missing: bool,
     pub dead_letter: Option<NewDeadLetter>,
+    /// The verdict on its output; `None` without an output policy.
+    pub output: Option<Box<NewOutput>>,
 }
 
 impl Finish {
@@ -50,6 +53,7 @@ impl Finish {
             result: None,
             result_missing: false,
             dead_letter: Some(why.dead_letter(job)),
+            output: None,
         }
     }
 }
@@ -130,6 +134,12 @@ impl LeaderMove for Finish {
             .fetch_one(&mut *tx.conn)
             .await
             .context("finishing jobs")?;
-        jobs_at_positions(&done, &v, |x| &x.job_id)
+        let done = jobs_at_positions(&done, &v, |x| &x.job_id)?;
+        let made = v.iter().filter(|x| done.contains(&x.job_id));
+        let records: Vec<_> = made
+            .filter_map(|x| Some((&x.job_id, x.at, x.output.as_deref()?)))
+            .collect();
+        insert_outputs(tx.conn, tx.shard.0 as i16, &records).await?;
+        Ok(done)
     }
 }

@@ -8,6 +8,7 @@ mod assign;
 mod close;
 mod finish;
 mod hold;
+mod hold_output;
 mod record_times;
 mod requeue;
 mod unmatched_result;
@@ -25,6 +26,7 @@ pub(crate) use assign::{Mode, assign_jobs, create_assign_after_sql, wait_for_sub
 pub use close::Close;
 pub use finish::Finish;
 pub use hold::Hold;
+pub use hold_output::HoldOutput;
 pub use record_times::RecordTimes;
 pub use requeue::Requeue;
 pub use unmatched_result::UnmatchedResult;
@@ -186,6 +188,7 @@ macro_rules! moves {
 
 moves! {
     Finish,
+    HoldOutput,
     Requeue,
     Assign,
     Hold,

@@ -182,6 +182,7 @@ fn a_leader_that_takes_over_from_another_finds_both() {
         state: JobState::Running,
         assignment: Some(recovered),
         silent_for: Duration::ZERO,
+        output_held: None,
     })));
     assert_eq!(short(&fixture.feed(inventory("two", &[]))), ["inventory w"]);
     fixture.feed(inventory("one", &[a.dispatch]));

@@ -519,6 +519,7 @@ impl Simulation {
             | Effect::Hold { .. }
             | Effect::Close { .. }
             | Effect::Finish { .. }
+            | Effect::HoldOutput { .. }
             | Effect::Requeue { .. }
             | Effect::RecordTimes { .. }
             | Effect::UnmatchedResult { .. }

@@ -229,6 +229,7 @@ fn deregistering_an_unknown_worker_frees_its_jobs() {
         state: JobState::Scheduled,
         assignment: Some(a.clone()),
         silent_for: Duration::ZERO,
+        output_held: None,
     })));
     let deregister = |incarnation_: &str| Input::Deregister {
         worker: worker_id("w"),

@@ -68,6 +68,7 @@ impl Row {
             state: self.state,
             assignment,
             silent_for: Duration::ZERO,
+            output_held: None,
         }
     }
 
@@ -88,7 +89,8 @@ impl Ledger {
                     Effect::Assign { job, .. } => (2, &job.id),
                     Effect::Hold { job, .. } | Effect::Close { job, .. } => (3, &job.id),
                     Effect::RecordTimes { job, .. } => (4, job),
-                    Effect::LookUp(_)
+                    Effect::HoldOutput { .. }
+                    | Effect::LookUp(_)
                     | Effect::UnmatchedResult { .. }
                     | Effect::Recheck(_)
                     | Effect::Republish { .. }
@@ -133,7 +135,8 @@ impl Ledger {
                 self.mark(job, assignment);
                 true
             }
-            Effect::LookUp(_)
+            Effect::HoldOutput { .. }
+            | Effect::LookUp(_)
             | Effect::UnmatchedResult { .. }
             | Effect::Recheck(_)
             | Effect::Republish { .. }

@@ -73,6 +73,7 @@ fn before_anybody_can_be_heard_nobody_is_silent() {
         state: JobState::Running,
         assignment: Some(assignment),
         silent_for: Duration::ZERO,
+        output_held: None,
     })));
     // A long recovery, then rounds without the bus.
     assert_eq!(short(&fixture.pass(secs(300))), nothing());

@@ -185,6 +185,7 @@ impl Simulation {
             started_at: None,
             missing: false,
             looked_up: false,
+            output: None,
         };
         let times = 1 + u64::from(self.unlucky(20));
         for _ in 0..times {

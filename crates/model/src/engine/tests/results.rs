@@ -390,6 +390,7 @@ fn a_result_that_is_not_expected_is_looked_up_before_its_worker_may_forget_it() 
         state: JobState::Running,
         assignment: Some(a.clone()),
         silent_for: Duration::ZERO,
+        output_held: None,
     }));
     let effects = fixture.feed_all([row, Input::Result(sent.clone())]);
     assert_eq!(short(&effects), ["receipt w", "finish a SUCCEEDED "]);

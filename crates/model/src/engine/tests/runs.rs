@@ -236,6 +236,7 @@ fn recovered(queued: QueuedJob, state: JobState, assignment: Option<Assignment>)
         state,
         assignment,
         silent_for: Duration::ZERO,
+        output_held: None,
     }))
 }
 

@@ -258,6 +258,7 @@ fn check(sim: &Simulation) {
                 waiting += 1;
                 assert!(armed && job.place.is_some(), "{id} waits for ever");
             }
+            Phase::OutputHeld { .. } => assert!(!armed && job.place.is_none()),
             Phase::Assigned(a) => {
                 assert!(armed && job.place.is_none(), "{id} is not watched");
                 let ours = row.run.as_ref().map(|r| r.dispatch) == Some(a.dispatch);

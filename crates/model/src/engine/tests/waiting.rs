@@ -164,6 +164,7 @@ fn what_was_taken_over_waits_since_the_ledger_says_so() {
         state: JobState::Pending,
         assignment: None,
         silent_for: Duration::ZERO,
+        output_held: None,
     })));
     let taken_over = fixture.now;
     fixture.allow(queued);

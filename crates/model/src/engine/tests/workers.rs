@@ -265,6 +265,7 @@ fn take_over(a: &Assignment, state: JobState) -> Fixture {
         state,
         assignment: Some(assignment),
         silent_for: Duration::ZERO,
+        output_held: None,
     })));
     fixture
 }
@@ -364,6 +365,7 @@ fn after_a_take_over_a_worker_that_never_shows_itself_has_lost_its_jobs() {
         state: JobState::Dispatched,
         assignment: Some(assignment),
         silent_for: Duration::ZERO,
+        output_held: None,
     })));
     let seen: Vec<_> = fixture
         .run_for(secs(40))

@@ -75,6 +75,7 @@ pub fn report_from_progress(
             size: None,
             content: None,
             at: now,
+            output: None,
         });
     }
     has_content(&report).then_some(report)
@@ -148,6 +149,7 @@ fn collect_artifacts(
         size: (r.size_bytes > 0 || r.sha256.len() == 32).then_some(r.size_bytes),
         sha256: (r.sha256.len() == 32).then(|| r.sha256.to_vec()),
         at,
+        output: None,
     });
     let bare = pointers
         .iter()
@@ -160,6 +162,7 @@ fn collect_artifacts(
             size: None,
             sha256: None,
             at,
+            output: None,
         });
     described.chain(bare).take(MOST_ARTIFACTS).collect()
 }

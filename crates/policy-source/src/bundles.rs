@@ -37,6 +37,8 @@ struct ActiveBundles {
 }
 
 pub struct Bundles {
+    /// The name of the service, for the ledger's connections.
+    service: &'static str,
     config: Option<LedgerConfig>,
     copy: PathBuf,
     ledger: Mutex<Option<Ledger>>,
@@ -45,12 +47,13 @@ pub struct Bundles {
 
 impl Bundles {
     /// Without a ledger there are no bundles, and that is known at once.
-    pub fn new(config: Option<LedgerConfig>, copy: PathBuf) -> Self {
+    pub fn new(service: &'static str, config: Option<LedgerConfig>, copy: PathBuf) -> Self {
         let active = config.is_none().then(|| ActiveBundles {
             generation: Some(0),
             bundles: Arc::new([]),
         });
         Self {
+            service,
             config,
             copy,
             ledger: Mutex::default(),
@@ -117,8 +120,8 @@ impl Bundles {
             return Ok(ledger);
         }
         let config = self.config.as_ref().context("no ledger is configured")?;
-        let ledger = Ledger::connect(config, "safety-kernel").await?;
-        // The kernel may be the first of all services to start.
+        let ledger = Ledger::connect(config, self.service).await?;
+        // This may be the first of all services to start.
         ledger.migrate().await?;
         *lock_ignoring_poison(&self.ledger) = Some(ledger.clone());
         Ok(ledger)
