@@ -185,6 +185,7 @@ impl Listening {
             ("AIRLOCK_OUTPUT__TIMEOUT", "500ms"),
             ("AIRLOCK_OUTPUT__SCAN_TIMEOUT", "2s"),
             ("AIRLOCK_OUTPUT__BREAKER__OPEN_FOR", "500ms"),
+            ("AIRLOCK_OUTPUT__BREAKER__OPEN_DELAY", "200ms"),
         ];
         let builder = Stack::builder();
         settings.iter().fold(builder, |b, (name, value)| {
@@ -411,7 +412,7 @@ async fn what_fails_closed_is_held_through_every_trouble_until_its_verdict() -> 
     until_row(&stack, &cancelled_id, "s.state", "13").await?;
     // Neither a new leader nor an absent Redis ends the others.
     stack.scheduler(0).kill9()?;
-    stack.redis().flushall().await?;
+    stack.redis().kill()?;
     stack.restart_scheduler(0).await?;
     for job in [&quarantined, &allowed] {
         ensure!(row(&stack, job, "s.state").await? == "4");
@@ -427,6 +428,44 @@ async fn what_fails_closed_is_held_through_every_trouble_until_its_verdict() -> 
     until(&stack, "SELECT count(*)::text FROM output_scan", "0").await?;
     ensure!(row(&stack, &cancelled_id, "s.state").await? == "13");
     ensure!(row(&stack, &cancelled_id, "s.result IS NULL").await? == "true");
+    stack.redis().restart().await?;
+    Ok(())
+}
+
+/// A partial result under a rule that fails closed is owed its verdict like the result.
+#[tokio::test]
+async fn a_partial_result_under_a_closed_rule_waits_for_its_verdict() -> Result<()> {
+    let listening = Listening::closed().await?;
+    let stack = listening
+        .stack()
+        .services(&[Service::SafetyKernel, Service::Scheduler, Service::Gateway])
+        .start()
+        .await?;
+    let client = client(&stack)?;
+    until(&stack, "SELECT snapshot FROM output_policy", "snapshot-1").await?;
+    let worker = Worker::builder("showing")
+        .on("job.showing", async |ctx: JobContext, input: Value| {
+            ctx.partial(40, &input).await?;
+            Ok::<_, JobError>(Value::Null)
+        })
+        .ignore_environment()
+        .nats_url(stack.nats().url())
+        .redis_url(stack.redis().url());
+    let stop = CancellationToken::new();
+    tokio::spawn(worker.run_until(stop.clone()));
+    let _worker = stop.drop_guard();
+    listening.scanner.set(Mood::Garbage);
+    let mut jobs = Vec::new();
+    for say in ["say-allow", "say-deny"] {
+        let request = SubmitRequest::new("job.showing").payload(&json!({ "say": say }))?;
+        let job = client.submit(&request).await?.job_id.to_string();
+        let sql = format!("SELECT output::text FROM job_partial WHERE job_id = '{job}'");
+        until(&stack, &sql, "3").await?;
+        jobs.push(sql);
+    }
+    listening.scanner.set(Mood::Answers);
+    until(&stack, &jobs[0], "1").await?;
+    until(&stack, &jobs[1], "2").await?;
     Ok(())
 }
 
