@@ -89,12 +89,18 @@ fn the_quarantine_is_listed_and_shown() {
     let listed = run(&url, &["list", "--severity", "critical", "--limit", "5"]);
     let text = String::from_utf8_lossy(&listed.stdout).into_owned();
     assert_eq!(listed.status.code(), Some(0), "{}", stderr(&listed));
-    assert!(text.starts_with("JOB") && text.contains("no-tokens"), "{text}");
+    assert!(
+        text.starts_with("JOB") && text.contains("no-tokens"),
+        "{text}"
+    );
     let shown = run(&url, &["show", "j-1", "--json"]);
     let json: Value = serde_json::from_slice(&shown.stdout).expect("JSON");
     assert_eq!(json["status"], "quarantined");
     let asked = asked.lock().expect("nobody panicked");
-    assert!(asked[0].0.contains("severity=critical&limit=5"), "{asked:?}");
+    assert!(
+        asked[0].0.contains("severity=critical&limit=5"),
+        "{asked:?}"
+    );
     assert_eq!(asked[1].0, "GET /api/v1/quarantine/j-1");
 }
 
