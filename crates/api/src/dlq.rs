@@ -36,6 +36,9 @@ pub struct DeadLetterDetail<R = Box<RawValue>> {
     /// A message that could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packet_base64: Option<String>,
+    /// The message is a worker's, and the output policy has not seen it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub packet_withheld: bool,
 }
 
 /// A page of dead letters, newest first.

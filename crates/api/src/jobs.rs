@@ -8,7 +8,7 @@ use airlock_model::{Claim, JobState, Priority};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::{Page, Problem};
+use crate::{OutputVerdict, Page, Problem};
 
 /// A job to submit. Only the topic must be given.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -181,7 +181,12 @@ pub struct Partial<R = Box<RawValue>> {
     pub percent: u8,
     pub attempt: u32,
     pub at: String,
+    /// Absent when it is withheld.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub pointer: String,
+    /// The output policy withholds it, or has not decided yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub withheld: bool,
     /// In bytes, when it could be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
@@ -198,7 +203,12 @@ pub struct Partial<R = Box<RawValue>> {
 pub struct Artifact {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
+    /// Absent when it is withheld.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub pointer: String,
+    /// The output policy withholds it, or has not decided yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub withheld: bool,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub media_type: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -282,6 +292,9 @@ pub struct Job<R = Box<RawValue>> {
     pub worker_id: Option<String>,
     #[serde(default)]
     pub decision: Option<Decision>,
+    /// The verdict on its output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<OutputVerdict>,
     #[serde(default)]
     pub due_at: Option<String>,
     #[serde(default)]

@@ -14,6 +14,7 @@
 mod approvals;
 mod dlq;
 mod jobs;
+mod output;
 mod policy;
 mod problem;
 mod tasks;
@@ -32,6 +33,10 @@ pub use jobs::{
     Artifact, BatchItem, BatchResponse, CancelRequest, CancelResponse, ConstraintReport, Decision,
     Explanation, HistoryEntry, Job, JobPage, ListRequest, Partial, PayloadError, Progress,
     SubmitRequest, SubmitResponse,
+};
+pub use output::{
+    OutputReview, OutputVerdict, QuarantineDetail, QuarantineEntry, QuarantineListRequest,
+    QuarantinePage, RejectRequest, ReleaseRequest, Rescan, RescanRequest,
 };
 pub use policy::{
     ActiveBundle, Bundle, BundleChange, BundlePage, DecisionPage, Evaluation, EvaluationRequest,

@@ -41,7 +41,7 @@ pub enum Command {
     Approval(crate::approval::ApprovalArgs),
     /// Check, test, simulate and publish policies
     Policy(crate::policy::PolicyArgs),
-    /// Scan and redact outputs
+    /// Scan and redact outputs, and review quarantined ones
     Output(crate::output::OutputArgs),
     /// Run every service in one process, for development
     #[cfg(feature = "dev")]

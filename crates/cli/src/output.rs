@@ -1,5 +1,7 @@
 //! `airlock output …`: secrets, personal data and injections in outputs. Scanning and
-//! redacting a file needs no API.
+//! redacting a file needs no API; the quarantine does.
+
+mod review;
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -41,6 +43,8 @@ pub enum Action {
         #[command(flatten)]
         source: Source,
     },
+    #[command(flatten)]
+    Review(review::Action),
 }
 
 #[derive(Debug, Args)]
@@ -123,7 +127,11 @@ struct Report<'a> {
 }
 
 pub fn run(args: OutputArgs, terminal: Terminal) -> Exit {
-    let (Action::Scan { source, .. } | Action::Redact { source }) = &args.action;
+    let (source, json) = match args.action {
+        Action::Review(action) => return review::run(action, terminal),
+        Action::Scan { source, json } => (source, Some(json)),
+        Action::Redact { source } => (source, None),
+    };
     let (scanner, input) = match source.open() {
         Ok(opened) => opened,
         Err(message) => {
@@ -131,9 +139,9 @@ pub fn run(args: OutputArgs, terminal: Terminal) -> Exit {
             return Exit::Usage;
         }
     };
-    match &args.action {
-        Action::Scan { json, source } => scan(&scanner, &input, &source.name(), *json, terminal),
-        Action::Redact { source } => redact(&scanner, &input, &source.name(), terminal),
+    match json {
+        Some(json) => scan(&scanner, &input, &source.name(), json, terminal),
+        None => redact(&scanner, &input, &source.name(), terminal),
     }
 }
 

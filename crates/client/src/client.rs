@@ -342,15 +342,25 @@ pub(crate) fn escape_path_segment(piece: &str) -> String {
 pub(crate) async fn send_and_decode<T: DeserializeOwned>(
     call: RequestBuilder,
 ) -> Result<T, ClientError> {
+    let (status, body) = send(call).await?;
+    serde_json::from_slice(&body).map_err(|e| ClientError::Unexpected {
+        status,
+        detail: e.to_string(),
+    })
+}
+
+/// The body as it is, for what is not JSON.
+pub(crate) async fn send_and_read(call: RequestBuilder) -> Result<Vec<u8>, ClientError> {
+    Ok(send(call).await?.1)
+}
+
+/// The status and the body of an answer that is no problem.
+async fn send(call: RequestBuilder) -> Result<(u16, Vec<u8>), ClientError> {
     let response = call.send().await.map_err(ClientError::Transport)?;
     let status = response.status();
     let body = response.bytes().await.map_err(ClientError::Transport)?;
-    let unexpected = |detail: String| ClientError::Unexpected {
-        status: status.as_u16(),
-        detail,
-    };
     if status.is_success() {
-        return serde_json::from_slice(&body).map_err(|e| unexpected(e.to_string()));
+        return Ok((status.as_u16(), body.into()));
     }
     match serde_json::from_slice::<Problem>(&body) {
         Ok(problem) if problem.status == status.as_u16() => {
@@ -358,7 +368,10 @@ pub(crate) async fn send_and_decode<T: DeserializeOwned>(
         }
         Ok(_) | Err(_) => {
             let text = String::from_utf8_lossy(&body);
-            Err(unexpected(text.chars().take(200).collect()))
+            Err(ClientError::Unexpected {
+                status: status.as_u16(),
+                detail: text.chars().take(200).collect(),
+            })
         }
     }
 }

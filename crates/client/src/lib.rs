@@ -21,6 +21,7 @@ mod approvals;
 mod client;
 mod dlq;
 mod error;
+mod output;
 mod policy;
 
 pub use airlock_api::{
@@ -29,9 +30,12 @@ pub use airlock_api::{
     ConstraintReport, DeadLetter, DeadLetterDetail, DeadLetterFilter, DeadLetterPage, Decision,
     DecisionPage, DeleteOutcome, Evaluation, EvaluationRequest, Explanation, FieldProblem,
     HistoryEntry, Job, JobPage, KernelProbe, KernelStatus, LastApproved, ListRequest, LoadedBy,
-    Page, Partial, PastDecision, PayloadError, PolicyStatus, Problem, Progress, PublishRequest,
-    RetryResponse, Rules, Snapshot, SnapshotPage, SubmitRequest, SubmitResponse, Vote,
+    OutputReview, OutputVerdict, Page, Partial, PastDecision, PayloadError, PolicyStatus, Problem,
+    Progress, PublishRequest, QuarantineDetail, QuarantineEntry, QuarantineListRequest,
+    QuarantinePage, Rescan, RescanRequest, RetryResponse, Rules, Snapshot, SnapshotPage,
+    SubmitRequest, SubmitResponse, Vote,
 };
 pub use airlock_model::job::{Budget, Compensation, Cost};
+pub use airlock_model::output::{OutputFinding, OutputStatus};
 pub use client::Client;
 pub use error::ClientError;

@@ -1,5 +1,6 @@
 //! The gateway's settings.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use airlock_bus::BusConfig;
@@ -26,6 +27,7 @@ pub struct GatewayConfig {
     pub nats: BusConfig,
     pub kernel: ConnectionConfig,
     pub policy: PolicyConfig,
+    pub output: OutputConfig,
     /// How many parts the jobs are divided into, each with a leader of its own. Must be
     /// the schedulers' number.
     pub shards: u16,
@@ -67,7 +69,8 @@ pub struct KeyConfig {
     /// none of them approves a job of that person.
     #[serde(default)]
     pub principal: Option<String>,
-    /// What a rule's `approval.approver_roles` may name, besides `user` and `admin`.
+    /// What a rule's `approval.approver_roles` may name, besides `user` and `admin`. The role
+    /// `output_reviewer` lets the key review quarantined outputs of its tenant.
     #[serde(default)]
     pub roles: Vec<String>,
     /// As whom it may submit besides its principal: names, in which `*` stands for any
@@ -110,6 +113,27 @@ pub struct PolicyConfig {
     pub public_keys: Vec<String>,
     /// Refuses bundles without a signature.
     pub require_signature: bool,
+}
+
+/// What the gateway knows of the output policy, which the scheduler applies.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OutputConfig {
+    /// Whether the scheduler applies an output policy, as it is told; also
+    /// `OUTPUT_POLICY_ENABLED`. Messages of workers that nobody could read are then not
+    /// shown with their dead letters.
+    pub enabled: bool,
+    /// Patterns for `/api/v1/output/scan` and `/redact` beside the built-in detectors; also
+    /// `OUTPUT_SCANNERS_PATH`. The file is read again when it changes.
+    pub scanners_path: Option<PathBuf>,
+}
+
+impl OutputConfig {
+    /// The file, unless it is left empty.
+    pub fn scanners_file(&self) -> Option<&Path> {
+        let path = self.scanners_path.as_deref();
+        path.filter(|path| !path.as_os_str().is_empty())
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -188,6 +212,7 @@ impl Default for GatewayConfig {
             nats: BusConfig::default(),
             kernel: ConnectionConfig::default(),
             policy: PolicyConfig::default(),
+            output: OutputConfig::default(),
             shards: 1,
             telemetry: TelemetryConfig::default(),
             shutdown: ShutdownConfig::default(),

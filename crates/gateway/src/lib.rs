@@ -17,6 +17,7 @@
 //! | [`waiting`] | clients that wait for a job's end |
 //! | [`dlq`] | which dead letters a request is about, and their gauge |
 //! | [`policy`] | the safety kernel's client, bundles, what each kernel has loaded |
+//! | [`scanner`] | the scanner of the routes under `/api/v1/output` |
 //! | [`tasks`] | `POST /tasks`: a time and a payload |
 //! | [`connections`], [`retry`] | the connections to Postgres and NATS |
 //! | [`leader_health`] | whether a scheduler leads and gets on with its work |
@@ -31,6 +32,7 @@ mod limits;
 mod metrics;
 mod policy;
 mod retry;
+mod scanner;
 mod service;
 mod submit;
 mod tasks;

@@ -23,6 +23,7 @@ pub struct GatewayMetrics {
     answers: Family<Status, Counter>,
     submissions: Family<Outcome, Counter>,
     approvals: Family<Outcome, Counter>,
+    output_reviews: Family<Outcome, Counter>,
     pub commit_seconds: Histogram,
     pub commit_jobs: Histogram,
     wakeups_lost: Counter,
@@ -51,7 +52,15 @@ impl GatewayMetrics {
         for outcome in ["approved", "rejected", "counted"] {
             drop(approvals.get_or_create(&Outcome { outcome }));
         }
+        let output_reviews: Family<Outcome, Counter> = metrics.family(
+            "cordum_gateway_output_reviews",
+            "Reviews of quarantined outputs, by what came of them",
+        );
+        for outcome in ["evidence", "released", "rejected"] {
+            drop(output_reviews.get_or_create(&Outcome { outcome }));
+        }
         Self {
+            output_reviews,
             answers: metrics.family("cordum_gateway_answers", "HTTP answers, by status"),
             submissions: metrics.family(
                 "cordum_gateway_submissions",
@@ -81,6 +90,13 @@ impl GatewayMetrics {
     /// A vote is committed.
     pub fn count_vote(&self, outcome: &'static str) {
         self.approvals.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    /// A review is committed, or an original was read.
+    pub fn count_output_review(&self, outcome: &'static str) {
+        self.output_reviews
+            .get_or_create(&Outcome { outcome })
+            .inc();
     }
 
     pub fn count_submission(&self, outcome: &'static str) {

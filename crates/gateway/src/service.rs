@@ -23,6 +23,8 @@ impl Service for Gateway {
         ("SAFETY_KERNEL_TLS_CA", "kernel.tls_ca"),
         ("SAFETY_KERNEL_TLS_REQUIRED", "kernel.tls_required"),
         ("SAFETY_KERNEL_INSECURE", "kernel.insecure"),
+        ("OUTPUT_POLICY_ENABLED", "output.enabled"),
+        ("OUTPUT_SCANNERS_PATH", "output.scanners_path"),
     ];
     const SERVES_HTTP: bool = true;
     type Config = GatewayConfig;

@@ -24,6 +24,7 @@ mod locked;
 mod metrics;
 mod outage;
 mod output;
+mod output_doors;
 mod placement;
 mod promises;
 mod reports;

@@ -33,7 +33,7 @@ const LARGE: usize = 300_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-enum Mood {
+pub(crate) enum Mood {
     Answers = 0,
     Hangs = 1,
     Garbage = 2,
@@ -43,7 +43,7 @@ enum Mood {
 
 /// What the scanner was asked, and how it answers.
 #[derive(Clone, Default)]
-struct Scanner {
+pub(crate) struct Scanner {
     mood: Arc<AtomicU8>,
     asked: Arc<Mutex<Vec<cap::OutputCheckRequest>>>,
     calls: Arc<AtomicUsize>,
@@ -51,7 +51,7 @@ struct Scanner {
 }
 
 impl Scanner {
-    fn set(&self, mood: Mood) {
+    pub(crate) fn set(&self, mood: Mood) {
         self.mood.store(mood as u8, Ordering::SeqCst);
     }
 
@@ -135,8 +135,8 @@ impl OutputBatch for Scanner {
 }
 
 /// A scanner that listens, until it is killed.
-struct Listening {
-    scanner: Scanner,
+pub(crate) struct Listening {
+    pub(crate) scanner: Scanner,
     addr: SocketAddr,
     task: tokio::task::JoinHandle<()>,
 }
@@ -147,7 +147,7 @@ impl Listening {
     }
 
     /// Every output meets a rule that fails closed.
-    async fn closed() -> Result<Self> {
+    pub(crate) async fn closed() -> Result<Self> {
         Self::with_rules(r#"[{"id":"all"}]"#).await
     }
 
@@ -178,7 +178,7 @@ impl Listening {
         self.task.abort();
     }
 
-    fn stack(&self) -> StackBuilder {
+    pub(crate) fn stack(&self) -> StackBuilder {
         stack_at(self.addr)
     }
 }

@@ -9,7 +9,7 @@ pub mod time;
 pub use history::{Updates, format_history_entry};
 pub use table::{Facts, relative_to_now, render_table};
 
-use airlock_client::{Job, JobPage};
+use airlock_client::{Job, JobPage, OutputStatus, OutputVerdict};
 use airlock_model::{JobState, Timestamp};
 use jiff::tz::TimeZone;
 
@@ -95,6 +95,7 @@ fn job_facts(job: &Job, ctx: &RenderContext) -> Vec<(&'static str, String)> {
     add("cost", job.estimated_cost.map(|cost| cost.to_string()));
     add("workflow", job.workflow_id.as_deref().map(one_line));
     add("decision", job.decision.as_ref().map(format_decision));
+    add("output", job.output.as_ref().and_then(format_output));
     add("waiting", job.waiting_reason.as_deref().map(one_line));
     add("reason", format_failure(job));
     add("trace", Some(one_line(&job.trace_id)));
@@ -131,6 +132,25 @@ fn format_decision(decision: &airlock_client::Decision) -> String {
         text.push_str(&format!(": {}", one_line(reason)));
     }
     text
+}
+
+/// The verdict on the output, where there is one.
+fn format_output(output: &OutputVerdict) -> Option<String> {
+    if output.status == OutputStatus::Skipped {
+        return None;
+    }
+    let mut text = output.status.as_str().to_owned();
+    if let Some(rule) = &output.rule_id {
+        text.push_str(&format!(" by rule {}", one_line(rule)));
+    }
+    if let Some(reason) = &output.reason {
+        text.push_str(&format!(": {}", one_line(reason)));
+    }
+    let count = output.findings.as_ref().map_or(0, Vec::len);
+    if count > 0 {
+        text.push_str(&format!(" ({count} findings)"));
+    }
+    Some(text)
 }
 
 fn format_failure(job: &Job) -> Option<String> {

@@ -5,6 +5,9 @@ use airlock_client::{Job, Partial, Progress};
 use super::RenderContext;
 use crate::terminal::{one_line, strip_control_chars};
 
+/// What stands for what the output policy does not let out.
+const WITHHELD: &str = "withheld by the output policy";
+
 /// Lines for everything there is, each with its name.
 pub fn report_facts(job: &Job) -> Vec<(&'static str, String)> {
     let mut facts = Vec::new();
@@ -21,7 +24,10 @@ pub fn report_facts(job: &Job) -> Vec<(&'static str, String)> {
         ));
     }
     for artifact in &job.artifacts {
-        let mut parts = vec![one_line(&artifact.pointer)];
+        let mut parts = vec![match artifact.withheld {
+            true => WITHHELD.to_owned(),
+            false => one_line(&artifact.pointer),
+        }];
         if !artifact.name.is_empty() {
             parts.insert(0, one_line(&artifact.name));
         }
@@ -54,6 +60,9 @@ fn format_progress(progress: &Progress) -> String {
 }
 
 fn format_partial(partial: &Partial) -> String {
+    if partial.withheld {
+        return WITHHELD.to_owned();
+    }
     match (&partial.content, &partial.content_base64, partial.size) {
         (Some(json), _, _) => strip_control_chars(json.get()).into_owned(),
         (None, Some(text), _) => format!("{} (base64)", strip_control_chars(text)),

@@ -53,13 +53,17 @@ impl Caller {
         self.role == Role::Admin
     }
 
-    /// Refuses the caller unless its role grants the permission.
+    /// Refuses the caller unless one of its roles grants the permission.
     pub(crate) fn check_permission(&self, permission: Permission) -> Result<(), Problem> {
-        if permission.is_granted_to(self.role) {
-            Ok(())
-        } else {
-            Err(Problem::forbidden("this needs an administrator's key").with_key_name(&self.name))
+        if permission.is_granted_to(self.role) || permission.is_granted_by(&self.approver_roles) {
+            return Ok(());
         }
+        let needed = if permission == Permission::ReviewOutput {
+            "this needs an administrator's key, or one with the role output_reviewer"
+        } else {
+            "this needs an administrator's key"
+        };
+        Err(Problem::forbidden(needed).with_key_name(&self.name))
     }
 
     /// Whose jobs this caller's are.

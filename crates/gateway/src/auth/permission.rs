@@ -26,7 +26,15 @@ pub(crate) enum Permission {
     /// Read the policy's rules and status, publish bundles and roll them back. Rules name
     /// tenants, so that reading them is not for users either.
     ManagePolicy,
+    /// Scan or redact a text that the request brings.
+    ScanOutput,
+    /// List the quarantine, read evidence, release and reject outputs, scan stored results
+    /// again. Also for keys with the role [`OUTPUT_REVIEWER`].
+    ReviewOutput,
 }
+
+/// The role, in a key's `roles`, that grants [`Permission::ReviewOutput`] for its tenant.
+pub(crate) const OUTPUT_REVIEWER: &str = "output_reviewer";
 
 impl Permission {
     pub(crate) const fn is_granted_to(self, role: Role) -> bool {
@@ -43,8 +51,9 @@ impl Permission {
                 | Self::ReadApprovals
                 | Self::Vote
                 | Self::EvaluatePolicy
-                | Self::ReadDecisions => true,
-                Self::ManagePolicy => false,
+                | Self::ReadDecisions
+                | Self::ScanOutput => true,
+                Self::ManagePolicy | Self::ReviewOutput => false,
             },
         }
     }
@@ -62,7 +71,15 @@ impl Permission {
             | Self::Vote
             | Self::EvaluatePolicy
             | Self::ReadDecisions
-            | Self::ManagePolicy => false,
+            | Self::ManagePolicy
+            | Self::ScanOutput
+            | Self::ReviewOutput => false,
         }
+    }
+
+    /// Whether one of a key's own roles grants it, whatever its `role` is.
+    pub(crate) fn is_granted_by(self, roles: &[String]) -> bool {
+        let is_reviewer = |role: &String| role.eq_ignore_ascii_case(OUTPUT_REVIEWER);
+        self == Self::ReviewOutput && roles.iter().any(is_reviewer)
     }
 }

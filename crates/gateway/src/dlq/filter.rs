@@ -1,6 +1,7 @@
 //! Dead letters as they are asked for and shown.
 
 use airlock_api::{DeadLetter, DeadLetterDetail};
+use airlock_bus::subjects;
 use airlock_ledger::DeadLetterFilter;
 use airlock_model::{JobId, JobSpec, TenantId, Timestamp, Topic};
 use axum::http::Uri;
@@ -49,10 +50,23 @@ pub struct RequestView<'a> {
     payload_base64: Option<String>,
 }
 
-/// A dead letter with the request it is about.
+/// Whether a message is a worker's: what it wrote may stand in it, and nothing has judged it.
+fn is_from_worker(letter: &airlock_ledger::DeadLetter) -> bool {
+    // What is sent to schedulers for jobs to come is from clients.
+    letter
+        .subject
+        .as_deref()
+        .is_some_and(|subject| !subject.ends_with(subjects::JOB_SUBMIT))
+}
+
+/// A dead letter with the request it is about. `judged`: an output policy is applied, and
+/// what it has not seen is not shown.
 pub fn to_api_dead_letter_detail(
     whole: &airlock_ledger::DeadLetterDetail,
+    judged: bool,
 ) -> DeadLetterDetail<RequestView<'_>> {
+    let packet = whole.packet.as_ref();
+    let withheld = packet.is_some() && judged && is_from_worker(&whole.letter);
     let (payload, payload_base64) = to_json_or_base64(whole.payload.as_ref());
     DeadLetterDetail {
         letter: to_api_dead_letter(&whole.letter),
@@ -62,7 +76,8 @@ pub fn to_api_dead_letter_detail(
             payload,
             payload_base64,
         }),
-        packet_base64: whole.packet.as_ref().map(|p| STANDARD.encode(p)),
+        packet_base64: packet.filter(|_| !withheld).map(|p| STANDARD.encode(p)),
+        packet_withheld: withheld,
     }
 }
 
@@ -260,7 +275,7 @@ mod tests {
     fn the_json_of_a_dead_letter_does_not_change() {
         let mut l = letter();
         let json = |l: &airlock_ledger::DeadLetterDetail| {
-            serde_json::to_string(&to_api_dead_letter_detail(l)).unwrap()
+            serde_json::to_string(&to_api_dead_letter_detail(l, false)).unwrap()
         };
         let head = r#"{"id":7,"job_id":"j","tenant_id":"acme","topic":"job.a","reason_code":"failed","reason":"boom","last_state":null,"attempts":2,"#;
         let tail =
@@ -277,5 +292,20 @@ mod tests {
             json(&l),
             format!(r#"{head}"subject":"s",{tail}{unreadable}"#)
         );
+    }
+    #[test]
+    fn a_workers_message_is_withheld_where_outputs_are_judged() {
+        let mut l = letter();
+        l.packet = Some(bytes::Bytes::from_static(b"x"));
+        let mut shown = |subject: &str, judged| {
+            l.letter.subject = Some(subject.to_owned());
+            let detail = to_api_dead_letter_detail(&l, judged);
+            assert_eq!(detail.packet_withheld, detail.packet_base64.is_none());
+            detail.packet_base64.is_some()
+        };
+        assert!(shown(subjects::JOB_RESULT, false));
+        assert!(!shown(subjects::JOB_RESULT, true));
+        assert!(!shown(subjects::JOB_PROGRESS, true));
+        assert!(shown(subjects::JOB_SUBMIT, true));
     }
 }

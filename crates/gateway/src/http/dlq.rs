@@ -88,7 +88,7 @@ pub(super) async fn get_dead_letter(
     let id = parse_dead_letter_id(path)?;
     let _admitted = app.admission.begin_read(&caller)?;
     let whole = load_dead_letter(&app, caller.scope.as_ref(), id).await?;
-    Ok(Json(to_api_dead_letter_detail(&whole)).into_response())
+    Ok(Json(to_api_dead_letter_detail(&whole, app.output.enabled)).into_response())
 }
 
 pub(super) async fn delete_dead_letter(

@@ -10,8 +10,10 @@ mod dlq;
 mod edge;
 mod explain;
 mod jobs;
+mod output;
 mod policy;
 pub(crate) mod problem;
+mod quarantine;
 pub(crate) mod query;
 mod rejections;
 pub(crate) mod routes;
@@ -21,17 +23,20 @@ mod tasks;
 use std::sync::Arc;
 
 use airlock_ledger::OpenJobs;
+use airlock_scan::Scanner;
 use airlock_service::{Context, Reloaded};
 use axum::response::Response;
+use tokio::sync::Semaphore;
 
 use crate::auth::{self, Keys};
-use crate::config::{GatewayConfig, LimitsConfig, PolicyConfig};
+use crate::config::{GatewayConfig, LimitsConfig, OutputConfig, PolicyConfig};
 use crate::connections::Links;
 use crate::limits::admission::Admission;
 use crate::limits::open_jobs;
 use crate::metrics::GatewayMetrics;
 use crate::policy::bundle_check::PublicKey;
 use crate::policy::kernel::Kernel;
+use crate::scanner;
 use crate::submit::commit::{self, Submitter};
 use crate::submit::wake_up::Waker;
 use crate::tasks::TasksConfig;
@@ -57,6 +62,10 @@ pub(crate) struct App {
     rejections: RejectionLog,
     pub(crate) kernel: Kernel,
     policy: PolicyConfig,
+    output: OutputConfig,
+    scanner: Arc<Reloaded<Scanner>>,
+    /// As many scans at once as there are processors.
+    scans: Semaphore,
     /// Whose signatures on bundles count.
     bundle_keys: Vec<PublicKey>,
     tasks: TasksConfig,
@@ -104,6 +113,11 @@ impl App {
                 .parse_public_keys()
                 .map_err(anyhow::Error::msg)?,
             policy: config.policy,
+            scanner: scanner::open(&config.output, ctx).await?,
+            scans: Semaphore::new(
+                std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            ),
+            output: config.output,
             anonymous_tasks: config.auth.anonymous_tasks && auth::is_loopback(&config.http.listen),
             tasks: config.tasks,
             ctx: ctx.clone(),

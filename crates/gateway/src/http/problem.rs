@@ -133,6 +133,45 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, "no-such-approval", title, detail)
     }
 
+    /// Never quarantined, or another tenant's.
+    pub fn no_such_quarantined_output(id: &str) -> Self {
+        let detail = format!("there is no quarantined output of a job {id:?}");
+        let title = "No such quarantined output";
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "no-such-quarantined-output",
+            title,
+            detail,
+        )
+    }
+
+    /// Unknown and another tenant's look the same.
+    pub fn no_such_rescan(id: &str) -> Self {
+        let detail = format!("there is no rescan {id:?}");
+        let title = "No such rescan";
+        Self::new(StatusCode::NOT_FOUND, "no-such-rescan", title, detail)
+    }
+
+    /// The original was removed.
+    pub fn evidence_gone() -> Self {
+        let detail = "the original output is no longer kept; its retention has ended";
+        let title = "The evidence is gone";
+        Self::new(StatusCode::GONE, "evidence-gone", title, detail)
+    }
+
+    /// Findings that redaction cannot replace, by their places.
+    pub fn not_redactable(findings: Vec<(String, String)>) -> Self {
+        let status = StatusCode::UNPROCESSABLE_ENTITY;
+        let title = "The text cannot be redacted";
+        let detail = "some findings cannot be replaced, so that nothing is answered";
+        let mut problem = Self::new(status, "not-redactable", title, detail);
+        problem.0.body.errors = findings
+            .into_iter()
+            .map(|(field, message)| FieldProblem { field, message })
+            .collect();
+        problem
+    }
+
     pub fn no_such_bundle(name: &str) -> Self {
         let detail = format!("there is no such version of a bundle {name:?}");
         let title = "No such bundle";
@@ -307,6 +346,35 @@ impl Problem {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
+    }
+}
+
+/// What is wrong with the fields of a request, gathered so that all of it is said at once.
+#[derive(Debug, Default)]
+pub struct Problems(Option<Problem>);
+
+impl Problems {
+    /// The value of a field, unless it is wrong.
+    pub fn take<T, E: ToString>(&mut self, field: &str, value: Result<T, E>) -> Option<T> {
+        match value {
+            Ok(value) => Some(value),
+            Err(message) => {
+                self.add(Problem::invalid_field(field, message.to_string()));
+                None
+            }
+        }
+    }
+
+    pub fn add(&mut self, problem: Problem) {
+        self.0 = Some(match self.0.take() {
+            Some(first) => first.with_errors_of(problem),
+            None => problem,
+        });
+    }
+
+    /// Refuses the request if anything was wrong.
+    pub fn check(self) -> Result<(), Problem> {
+        self.0.map_or(Ok(()), Err)
     }
 }
 

@@ -4,14 +4,15 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use airlock_ledger::JobFilter;
+use airlock_ledger::{JobFilter, QuarantineFilter};
+use airlock_model::output::OutputStatus;
 use airlock_model::{JobId, TenantId, Timestamp};
 use airlock_service::config::duration;
 use axum::extract::Query;
 use axum::http::Uri;
 
 use crate::http::cursor;
-use crate::http::problem::Problem;
+use crate::http::problem::{Problem, Problems};
 
 pub(crate) const DEFAULT_LIMIT: u32 = 100;
 const MAX_LIMIT: u32 = 1_000;
@@ -114,6 +115,95 @@ pub fn parse_job_listing(uri: &Uri, scope: Option<&TenantId>) -> Result<Listing,
     Ok(listing)
 }
 
+/// What a list of the quarantine asks for.
+#[derive(Debug)]
+pub struct QuarantineListing {
+    pub filter: QuarantineFilter,
+    pub after: Option<(Timestamp, JobId)>,
+    pub limit: u32,
+}
+
+const SEVERITIES: [&str; 4] = ["low", "medium", "high", "critical"];
+
+/// Without `status`, what nobody has reviewed; `status=all` is everything.
+pub fn parse_quarantine_listing(
+    uri: &Uri,
+    scope: Option<&TenantId>,
+) -> Result<QuarantineListing, Problem> {
+    let mut listing = QuarantineListing {
+        filter: QuarantineFilter {
+            tenant: scope.cloned(),
+            statuses: vec![OutputStatus::Quarantined],
+            ..QuarantineFilter::default()
+        },
+        after: None,
+        limit: DEFAULT_LIMIT,
+    };
+    let filter = &mut listing.filter;
+    let mut problems = Problems::default();
+    for (name, value) in non_empty_query_pairs(uri)? {
+        let read = match name.as_str() {
+            "status" => parse_output_statuses(&value).map(|found| filter.statuses = found),
+            "topic" => parse_parameter("topic", &value).map(|found| filter.topic = Some(found)),
+            "rule_id" if value.contains('\0') => {
+                Err(Problem::invalid_field("rule_id", "must not contain NUL"))
+            }
+            "rule_id" => {
+                filter.rule_id = Some(value);
+                Ok(())
+            }
+            "severity" if !SEVERITIES.contains(&value.as_str()) => Err(Problem::invalid_field(
+                "severity",
+                format!("must be one of {}", SEVERITIES.join(", ")),
+            )),
+            "severity" => {
+                filter.severity = Some(value);
+                Ok(())
+            }
+            "decided_after" => {
+                parse_time("decided_after", &value).map(|at| filter.decided_after = Some(at))
+            }
+            "decided_before" => {
+                parse_time("decided_before", &value).map(|at| filter.decided_before = Some(at))
+            }
+            "limit" => parse_limit(&value).map(|limit| listing.limit = limit),
+            "cursor" => {
+                require_cursor(cursor::decode_cursor(&value)).map(|at| listing.after = Some(at))
+            }
+            _ => Err(unknown_parameter(
+                name,
+                "status, topic, rule_id, severity, decided_after, decided_before, limit and \
+                 cursor",
+            )),
+        };
+        if let Err(problem) = read {
+            problems.add(problem);
+        }
+    }
+    problems.check()?;
+    Ok(listing)
+}
+
+fn parse_output_statuses(value: &str) -> Result<Vec<OutputStatus>, Problem> {
+    const LISTED: [OutputStatus; 3] = [
+        OutputStatus::Quarantined,
+        OutputStatus::Released,
+        OutputStatus::Rejected,
+    ];
+    if value.eq_ignore_ascii_case("all") {
+        return Ok(Vec::new());
+    }
+    let parse = |text: &str| {
+        let known = |status: &OutputStatus| status.as_str().eq_ignore_ascii_case(text.trim());
+        LISTED.into_iter().find(known).ok_or_else(|| {
+            let message = "must be quarantined, released, rejected, several separated by \
+                           commas, or all";
+            Problem::invalid_field("status", message)
+        })
+    };
+    value.split(',').map(parse).collect()
+}
+
 /// How many lines a page may have.
 pub(crate) fn parse_limit(value: &str) -> Result<u32, Problem> {
     value
@@ -190,5 +280,32 @@ mod tests {
         }
         let good = parse_job_listing(&uri("state=pending,RUNNING&limit=7&topic="), None).unwrap();
         assert_eq!((good.filter.states.len(), good.limit), (2, 7));
+    }
+    #[test]
+    fn every_bad_filter_of_the_quarantine_is_named_at_once() {
+        let query = "status=held&topic=x&rule_id=%00&severity=bad&decided_after=now&limit=0&\
+                     cursor=zzz&tenant=acme";
+        let problem = parse_quarantine_listing(&uri(query), None).unwrap_err();
+        let errors = problem.into_body().errors;
+        let fields: Vec<&str> = errors.iter().map(|e| e.field.as_str()).collect();
+        let expected = [
+            "status",
+            "topic",
+            "rule_id",
+            "severity",
+            "decided_after",
+            "limit",
+            "cursor",
+            "tenant",
+        ];
+        assert_eq!(fields, expected);
+        let statuses = |query: &str| {
+            let listing = parse_quarantine_listing(&uri(query), None).unwrap();
+            listing.filter.statuses
+        };
+        assert_eq!(statuses(""), [OutputStatus::Quarantined]);
+        assert_eq!(statuses("status=all"), []);
+        let both = [OutputStatus::Released, OutputStatus::Rejected];
+        assert_eq!(statuses("status=released,REJECTED"), both);
     }
 }

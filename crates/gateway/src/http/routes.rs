@@ -16,7 +16,10 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::problem::Problem;
-use super::{App, approvals, bundles, decisions, dlq, edge, explain, jobs, policy, submit, tasks};
+use super::{
+    App, approvals, bundles, decisions, dlq, edge, explain, jobs, output, policy, quarantine,
+    submit, tasks,
+};
 use crate::auth::{Caller, Permission, has_key};
 use crate::submit::wake_up::local_now;
 use crate::tasks::check_local_request;
@@ -67,6 +70,15 @@ fn route_table() -> Vec<Route> {
         new_route(GET, "/api/v1/dlq/{id}", P::ReadDeadLetters, dlq::get_dead_letter),
         new_route(DELETE, "/api/v1/dlq/{id}", P::ManageDeadLetters, dlq::delete_dead_letter),
         new_route(POST, "/api/v1/dlq/{id}/retry", P::ManageDeadLetters, dlq::retry_dead_letter),
+        new_route(GET, "/api/v1/quarantine", P::ReviewOutput, quarantine::list_quarantine),
+        new_route(GET, "/api/v1/quarantine/{id}", P::ReviewOutput, quarantine::get_quarantined_output),
+        new_route(GET, "/api/v1/quarantine/{id}/evidence", P::ReviewOutput, quarantine::get_evidence),
+        new_route(POST, "/api/v1/quarantine/{id}/release", P::ReviewOutput, quarantine::release_output),
+        new_route(POST, "/api/v1/quarantine/{id}/reject", P::ReviewOutput, quarantine::reject_output),
+        new_route(POST, "/api/v1/output/scan", P::ScanOutput, output::scan_text),
+        new_route(POST, "/api/v1/output/redact", P::ScanOutput, output::redact_text),
+        new_route(POST, "/api/v1/output/rescans", P::ReviewOutput, output::create_rescan),
+        new_route(GET, "/api/v1/output/rescans/{id}", P::ReviewOutput, output::get_rescan),
         new_route(POST, "/tasks", P::SubmitTasks, tasks::create_task),
         new_route(GET, "/tasks/{id}", P::ReadTasks, tasks::get_task),
         new_route(GET, "/api/v1/approvals", P::ReadApprovals, approvals::list_approvals),
@@ -159,6 +171,7 @@ mod tests {
     const ADMIN_KEY: &str = "admin-key";
     const USER_KEY: &str = "user-key";
     const EXPIRED_KEY: &str = "expired-key";
+    const REVIEWER_KEY: &str = "reviewer-key";
 
     /// Without Postgres, NATS and a safety kernel: whoever is let in is answered 4xx or 503.
     async fn gateway(anonymous_tasks: bool) -> Router {
@@ -177,7 +190,10 @@ mod tests {
             act_for: Vec::new(),
             expires_at: Some(expires_at),
         };
+        let mut reviewer = key("rita", REVIEWER_KEY, Role::User, local_now() + minute * 60);
+        reviewer.roles = vec!["Output_Reviewer".to_owned()];
         config.auth.keys = vec![
+            reviewer,
             key("acme", USER_KEY, Role::User, local_now() + minute * 60),
             key("old", EXPIRED_KEY, Role::Admin, local_now() - minute),
         ];
@@ -222,6 +238,10 @@ mod tests {
             } else {
                 assert_eq!(user, StatusCode::FORBIDDEN, "{path}");
             }
+            let reviewer = status(&router, &route, Some(REVIEWER_KEY)).await;
+            let granted = route.permission.is_granted_to(Role::User)
+                || route.permission == Permission::ReviewOutput;
+            assert_eq!(!refused.contains(&reviewer), granted, "{path}: {reviewer}");
             let admin = status(&router, &route, Some(ADMIN_KEY)).await;
             assert!(!refused.contains(&admin), "{path}: {admin}");
         }
@@ -241,7 +261,7 @@ mod tests {
 
     /// Written out, so that a route that becomes open to users is seen here.
     #[test]
-    fn the_policy_is_for_administrators() {
+    fn the_policy_and_the_quarantine_are_not_for_users() {
         let admin_only: Vec<&str> = route_table()
             .iter()
             .filter(|route| !route.permission.is_granted_to(Role::User))
@@ -250,6 +270,13 @@ mod tests {
         assert_eq!(
             admin_only,
             [
+                "/api/v1/quarantine",
+                "/api/v1/quarantine/{id}",
+                "/api/v1/quarantine/{id}/evidence",
+                "/api/v1/quarantine/{id}/release",
+                "/api/v1/quarantine/{id}/reject",
+                "/api/v1/output/rescans",
+                "/api/v1/output/rescans/{id}",
                 "/api/v1/policy/rules",
                 "/api/v1/policy/status",
                 "/api/v1/policy/bundles",

@@ -5,8 +5,15 @@ use airlock_api::Explanation;
 use airlock_ledger::JobView;
 use airlock_model::{JobState, Timestamp};
 
-/// Whether the leader is worth asking: it holds what is open, due and not held.
+use super::job::OUTPUT_HELD;
+use super::output::held_reason;
+
+/// Whether the leader is worth asking: it holds what is open, due and not held. Of a job
+/// whose output is held it knows no more than the row.
 pub fn is_with_leader(job: &JobView, now: Timestamp) -> bool {
+    if job.is_output_held() {
+        return false;
+    }
     let later = job.due_at.is_some_and(|at| at > now);
     match job.state {
         JobState::Pending => !later,
@@ -30,7 +37,14 @@ pub fn explain_from_row(job: &JobView, now: Timestamp) -> Explanation {
             let text = format!("It is held for approval{}{why}.", by.unwrap_or_default());
             (text, Some("approval_required".to_owned()), job.deadline_at)
         }
-        JobState::Scheduled | JobState::Dispatched | JobState::Running => explain_in_flight(job),
+        JobState::Scheduled | JobState::Dispatched | JobState::Running => match held_reason(job) {
+            Some(why) => (
+                format!("Its run has ended; {}.", why.trim_end_matches('.')),
+                Some(OUTPUT_HELD.to_owned()),
+                None,
+            ),
+            None => explain_in_flight(job),
+        },
         JobState::Succeeded => {
             let text = match job.attempt {
                 1 => "It succeeded.".to_owned(),
@@ -58,7 +72,9 @@ pub fn explain_from_row(job: &JobView, now: Timestamp) -> Explanation {
         state: job.state,
         explanation,
         reason_code,
-        since: in_state_since(job).map(Timestamp::to_rfc3339),
+        since: held_since(job)
+            .or_else(|| in_state_since(job))
+            .map(Timestamp::to_rfc3339),
         until: until.map(Timestamp::to_rfc3339),
         attempts: job.attempt,
         max_attempts: job.spec.max_attempts,
@@ -120,6 +136,12 @@ fn reason_suffix(reason: Option<&str>) -> String {
     }
 }
 
+/// Since when its output waits for its verdict.
+fn held_since(job: &JobView) -> Option<Timestamp> {
+    let output = job.output.as_ref().filter(|_| job.is_output_held());
+    output.and_then(|output| output.held_since)
+}
+
 /// When the job came to be as it is: its last step.
 fn in_state_since(job: &JobView) -> Option<Timestamp> {
     job.history.last().map(|step| step.at)
@@ -168,6 +190,7 @@ mod tests {
                 reason: None,
             }],
             report: None,
+            output: None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! How a job is shown.
 //!
-//! What must stay true: a result is shown only of a job that SUCCEEDED, so that what the
-//! output policy holds back stays back. Payload and result are shown as the bytes they
+//! What must stay true: a result is shown only of a job that SUCCEEDED, or whose output a
+//! reviewer released, and only while the verdict on it lets it be read. Payload and result are shown as the bytes they
 //! are stored as; what is not JSON is shown in base64 under another name.
 
 use airlock_api::{Decision, HistoryEntry, Job};
@@ -12,7 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use super::report;
+use super::{output, report};
 
 /// How much of a job is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,13 +25,19 @@ pub enum Detail {
     Line,
 }
 
+/// The code of a job that waits for the verdict on its output.
+pub const OUTPUT_HELD: &str = "output_held";
+
 pub fn to_api_job(job: &JobView, detail: Detail, now: Timestamp) -> Job<&RawValue> {
     let spec = &job.spec;
     let payload = job.payload.as_ref().filter(|_| detail == Detail::Full);
     let (payload, payload_base64) = to_json_or_base64(payload);
     let succeeded = job.state == JobState::Succeeded;
+    let readable = job.is_output_readable();
+    // A quarantined output is readable once it was released.
+    let shown = readable && (succeeded || job.state == JobState::OutputQuarantined);
     let result = job.result.as_ref().map(Released::get);
-    let (result, result_base64) = to_json_or_base64(result.filter(|_| succeeded));
+    let (result, result_base64) = to_json_or_base64(result.filter(|_| shown));
     let has_result = result.is_some() || result_base64.is_some();
     let failed = job.state.is_final() && !succeeded;
     let history = if detail == Detail::Line {
@@ -39,7 +45,7 @@ pub fn to_api_job(job: &JobView, detail: Detail, now: Timestamp) -> Job<&RawValu
     } else {
         job.history.as_slice()
     };
-    let report = report::to_api_report(job.report.as_deref(), job.state);
+    let report = report::to_api_report(job.report.as_deref(), readable);
     Job {
         job_id: job.job_id.to_string(),
         state: job.state,
@@ -65,11 +71,12 @@ pub fn to_api_job(job: &JobView, detail: Detail, now: Timestamp) -> Job<&RawValu
         failure_reason: job.reason.clone().filter(|_| failed),
         error_code: job.reason_code.clone().filter(|_| failed),
         waiting_reason: waiting_reason(job, now),
-        waiting_code: None,
+        waiting_code: job.is_output_held().then(|| OUTPUT_HELD.to_owned()),
         attempts: job.attempt,
         max_attempts: spec.max_attempts,
         worker_id: job.worker_id.clone(),
         decision: to_api_decision(job),
+        output: output::to_api_output(job, detail),
         due_at: job.due_at.map(Timestamp::to_rfc3339),
         deadline_at: job.deadline_at.map(Timestamp::to_rfc3339),
         created_at: job.created_at.to_rfc3339(),
@@ -129,10 +136,8 @@ fn waiting_reason(job: &JobView, now: Timestamp) -> Option<String> {
             Some(rule) => format!("held for approval by rule {rule}"),
             None => "held for approval".to_owned(),
         }),
-        JobState::Scheduled
-        | JobState::Dispatched
-        | JobState::Running
-        | JobState::Succeeded
+        JobState::Scheduled | JobState::Dispatched | JobState::Running => output::held_reason(job),
+        JobState::Succeeded
         | JobState::Failed
         | JobState::Timeout
         | JobState::Cancelled
@@ -143,6 +148,8 @@ fn waiting_reason(job: &JobView, now: Timestamp) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use airlock_ledger::JobOutput;
+    use airlock_model::output::{OutputDecision, OutputFinding, OutputPhase, OutputStatus};
     use airlock_model::{JobId, JobSpec, TenantId, Topic};
 
     use super::*;
@@ -176,6 +183,7 @@ mod tests {
             result_missing: false,
             history: Vec::new(),
             report: None,
+            output: None,
         }
     }
 
@@ -206,6 +214,74 @@ mod tests {
         for state in JobState::ALL {
             let shown = text(&job(state, b"\"secret\"")).contains("secret");
             assert_eq!(shown, state == JobState::Succeeded, "{state}");
+        }
+    }
+
+    #[test]
+    fn a_verdict_opens_and_closes_the_result() {
+        for state in JobState::ALL {
+            for status in OutputStatus::ALL {
+                let mut job = job(state, b"\"secret\"");
+                job.output = Some(Box::new(output(status)));
+                let expected = match (state, status) {
+                    (JobState::OutputQuarantined, status) => status == OutputStatus::Released,
+                    (JobState::Succeeded, status) => status.is_readable(),
+                    _ => false,
+                };
+                let text = text(&job);
+                assert_eq!(text.contains("\"secret\""), expected, "{state} {status:?}");
+                assert_eq!(text.contains("result_ptr\":\"redis"), expected);
+                let waits = text.contains(r#""waiting_code":"output_held""#);
+                let held = status == OutputStatus::Held && !state.is_final();
+                assert_eq!(waits, held, "{state} {status:?}");
+            }
+        }
+    }
+
+    /// A finding in a key names the key in its pointer.
+    #[test]
+    fn pointers_are_shown_only_where_none_can_be_what_was_found() {
+        let mut job = job(JobState::OutputQuarantined, b"1");
+        let mut quarantined = output(OutputStatus::Quarantined);
+        assert!(!quarantined.maskable);
+        job.output = Some(Box::new(quarantined.clone()));
+        let json = text(&job);
+        assert!(
+            json.contains(r#""detector":"jwt""#) && !json.contains("marker"),
+            "{json}"
+        );
+        quarantined.maskable = true;
+        job.output = Some(Box::new(quarantined));
+        assert!(text(&job).contains(r#""pointer":"/marker""#));
+        let line = to_api_job(&job, Detail::Line, Timestamp(0));
+        assert!(line.output.unwrap().findings.is_none());
+    }
+
+    fn output(status: OutputStatus) -> JobOutput {
+        JobOutput {
+            status,
+            decision: Some(OutputDecision::Quarantine),
+            rule_id: Some("no-tokens".to_owned()),
+            reason: None,
+            severity: None,
+            phase: Some(OutputPhase::Sync),
+            policy_snapshot: None,
+            sha256: Some(vec![0xab; 32]),
+            decided_at: None,
+            held_since: Some(Timestamp(0)),
+            review: None,
+            maskable: false,
+            findings: vec![OutputFinding {
+                kind: "secret_leak".to_owned(),
+                detector: "jwt".to_owned(),
+                severity: "high".to_owned(),
+                confidence: 0.9,
+                pointer: Some("/marker".to_owned()),
+                start: 1,
+                end: 2,
+                encoding: None,
+                excerpt: "eyJ\u{2026}".to_owned(),
+            }],
         }
     }
 
@@ -244,7 +320,9 @@ mod tests {
         let json =
             |detail| serde_json::to_string(&to_api_job(&full(), detail, Timestamp(0))).unwrap();
         let head = r#"{"job_id":"j","state":"SUCCEEDED","topic":"job.a","tenant_id":"t","priority":"INTERACTIVE","labels":{"env":"prod"},"capability":"pay","risk_tags":["money"],"estimated_cost":1.5,"workflow_id":"w","principal_id":"ann","submitted_by":"key","idempotency_key":"i","#;
-        let tail = r#""result":[2],"result_ptr":"redis://res:j","result_missing":true,"failure_reason":null,"error_code":null,"attempts":1,"max_attempts":3,"worker_id":"w1","decision":{"decision":"ALLOW","rule_id":"r","reason":null,"policy_snapshot":null,"decided_at":null},"due_at":"2023-11-14T22:13:20.000000Z","deadline_at":"2023-11-14T22:13:20.000000Z","created_at":"1970-01-01T00:00:00.000001Z","finished_at":"2023-11-14T22:13:20.000000Z","trace_id":"x""#;
+        let tail = r#""result":[2],"result_ptr":"redis://res:j","result_missing":true,"failure_reason":null,"error_code":null,"attempts":1,"max_attempts":3,"worker_id":"w1","decision":{"decision":"ALLOW","rule_id":"r","reason":null,"policy_snapshot":null,"decided_at":null},:output"due_at":"2023-11-14T22:13:20.000000Z","deadline_at":"2023-11-14T22:13:20.000000Z","created_at":"1970-01-01T00:00:00.000001Z","finished_at":"2023-11-14T22:13:20.000000Z","trace_id":"x""#;
+        let tail = |output| tail.replace(":output", output);
+        let (line, tail) = (tail(""), tail(r#""output":{"status":"skipped"},"#));
         let history = r#","history":[{"state":"PENDING","at":"2023-11-14T22:13:20.000000Z","attempt":0,"worker_id":null,"reason":null}]}"#;
         let payload = r#""payload":[1e400],"#;
         assert_eq!(
@@ -252,6 +330,6 @@ mod tests {
             format!("{head}{payload}{tail}{history}")
         );
         assert_eq!(json(Detail::Outcome), format!("{head}{tail}{history}"));
-        assert_eq!(json(Detail::Line), format!("{head}{tail}}}"));
+        assert_eq!(json(Detail::Line), format!("{head}{line}}}"));
     }
 }

@@ -3,4 +3,5 @@
 pub(crate) mod diff;
 pub(crate) mod explanation;
 pub(crate) mod job;
+pub(crate) mod output;
 mod report;
