@@ -89,7 +89,7 @@ async fn without_rules_nothing_is_judged_until_there_are_some() -> anyhow::Resul
     assert!(r.client.confirm().await.is_err());
     assert!(r.health().await.contains("no output is judged"));
     r.rewrite("safety.yaml", RULES)?;
-    until("it judges", || r.client.confirm(), Result::is_ok).await;
+    until("it judges", || r.client.confirm(), Result::is_ok).await?;
     let text = address();
     let masked = r.check(output("job.a", text)).await;
     assert_eq!(masked.decision(), cap::OutputDecision::Redact);
