@@ -2,7 +2,7 @@
 # `./dev up` and what belongs to it: the services, their status, their end.
 
 # In the order of starting; they are stopped in the opposite one.
-SERVICES='kernel scheduler gateway airlock worker'
+SERVICES='kernel output scheduler gateway airlock worker'
 
 # --- starting ----------------------------------------------------------------
 
@@ -115,7 +115,8 @@ fingerprint() {
       case $word in "$TARGET"/*) ls -ln "$word" ;; *) echo "$word" ;; esac
     done
     printf '%s\n' "$NATS_URL" "$REDIS_URL" "$DATABASE_URL" "$AIRLOCK_API_KEY" \
-      "$AIRLOCK_APPROVER_KEY" "$SAFETY_POLICY_PATH" "${AIRLOCK_GRPC__LISTEN:-}" "${AIRLOCK_KERNEL__URL:-}"
+      "$AIRLOCK_APPROVER_KEY" "$SAFETY_POLICY_PATH" "${AIRLOCK_GRPC__LISTEN:-}" "${AIRLOCK_KERNEL__URL:-}" \
+      "${OUTPUT_POLICY_ENABLED:-}" "${OUTPUT_POLICY_FAIL_MODE:-}" "$OUTPUT_SCANNERS_PATH" "${AIRLOCK_OUTPUT__URL:-}"
   } | cksum | tr ' ' -
 }
 
@@ -136,7 +137,7 @@ await_ready() { await 60 "$1" ready_over_http "$(reachable "$2")" || exit 1; }
 
 start_together() {
   local name
-  for name in gateway scheduler kernel; do stop "$name"; done
+  for name in gateway scheduler output kernel; do stop "$name"; done
   start_service airlock "$LISTEN" "$TARGET/debug/airlock" dev --listen "$LISTEN"
   await_ready airlock "$LISTEN"
   note "every service in one process on $LISTEN"
@@ -148,7 +149,7 @@ own_port() {
 }
 
 start_separate() {
-  local grpc kernel scheduler
+  local grpc kernel scheduler output judge=''
   stop airlock
   grpc=127.0.0.1:$(own_port kernel-grpc 50151 kernel)
   kernel=127.0.0.1:$(own_port kernel 8182 kernel)
@@ -157,7 +158,18 @@ start_separate() {
   AIRLOCK_GRPC__LISTEN=$grpc AIRLOCK_HTTP__LISTEN=$kernel \
     start_service kernel "$kernel" env -u AIRLOCK_API_KEY -u AIRLOCK_APPROVER_KEY "$TARGET/debug/airlock-safety-kernel"
   await_ready kernel "$kernel"
-  AIRLOCK_KERNEL__URL=http://$grpc AIRLOCK_HTTP__LISTEN=$scheduler \
+  # Off unless it is asked for; then started before whoever asks it.
+  if [ "${OUTPUT_POLICY_ENABLED:-}" = true ]; then
+    judge=127.0.0.1:$(own_port output-grpc 50152 output)
+    output=127.0.0.1:$(own_port output 8183 output)
+    AIRLOCK_GRPC__LISTEN=$judge AIRLOCK_HTTP__LISTEN=$output \
+      start_service output "$output" env -u AIRLOCK_API_KEY -u AIRLOCK_APPROVER_KEY "$TARGET/debug/airlock-output-policy"
+    await_ready output "$output"
+    note "output policy on $judge"
+  else
+    stop output
+  fi
+  AIRLOCK_KERNEL__URL=http://$grpc AIRLOCK_HTTP__LISTEN=$scheduler AIRLOCK_OUTPUT__URL=http://${judge:-127.0.0.1:50052} \
     start_service scheduler "$scheduler" env -u AIRLOCK_API_KEY -u AIRLOCK_APPROVER_KEY "$TARGET/debug/airlock-scheduler"
   # Tasks without a key, as airlock dev takes them: from this machine only.
   case $(bare_host "$LISTEN") in
@@ -214,8 +226,9 @@ up() {
   say "starting the servers"
   for server in $SERVERS; do use_server "$server"; done
   choose_keys
-  export AIRLOCK_URL AIRLOCK_API_KEY AIRLOCK_APPROVER_KEY SAFETY_KERNEL_INSECURE=true
+  export AIRLOCK_URL AIRLOCK_API_KEY AIRLOCK_APPROVER_KEY SAFETY_KERNEL_INSECURE=true OUTPUT_POLICY_INSECURE=true
   export SAFETY_POLICY_PATH=${SAFETY_POLICY_PATH:-$ROOT/config/safety.yaml}
+  export OUTPUT_SCANNERS_PATH=${OUTPUT_SCANNERS_PATH:-$ROOT/config/output_scanners.yaml}
   write_dev_env
   say "starting the services"
   if [ -n "$separate" ]; then start_separate; else start_together; fi
@@ -341,6 +354,7 @@ rows() {
   alive kernel || alive scheduler || alive gateway || together=yes
   for name in $SERVERS $SERVICES; do
     case $name in
+      output) [ "${OUTPUT_POLICY_ENABLED:-}" = true ] && [ -z "$together" ] || alive output || continue ;;
       kernel | scheduler | gateway) [ -z "$together" ] || continue ;;
       airlock) [ -n "$together" ] || continue ;;
     esac
@@ -395,7 +409,7 @@ logs() {
   done
   if [ -n "$name" ]; then
     # In one process, "gateway" and the like are parts of "airlock".
-    case $name in kernel | scheduler | gateway) alive "$name" || ! alive airlock || name=airlock ;; esac
+    case $name in kernel | output | scheduler | gateway) alive "$name" || ! alive airlock || name=airlock ;; esac
     [ -f "$LOGS/$name.log" ] || die "there is no log of \"$name\"; there are: $(log_names)"
     files=("$LOGS/$name.log")
   else

@@ -10,8 +10,8 @@ use airlock_proto::own::output_batch_client::OutputBatchClient;
 use airlock_proto::{cap, own};
 use prost::Message as _;
 use tokio::time::Instant;
-use tonic::{Code, Request};
 use tonic::transport::Channel;
+use tonic::{Code, Request};
 
 use crate::batch;
 use crate::client::{build_endpoint, call_within};

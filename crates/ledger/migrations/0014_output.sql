@@ -90,3 +90,5 @@ CREATE INDEX output_rescan_running ON output_rescan (created_at) WHERE state = '
 -- reads it before.
 ALTER TABLE job_partial ADD COLUMN output smallint;
 ALTER TABLE job_artifact ADD COLUMN output smallint;
+CREATE INDEX job_partial_owed ON job_partial (job_id) WHERE output = 3;
+CREATE INDEX job_artifact_owed ON job_artifact (job_id) WHERE output = 3;

@@ -51,6 +51,7 @@ pub use leader::moves::{
     Assign, Close, Finish, GiveUp, Hold, HoldOutput, Move, MoveKind, RecordTimes, Requeue,
     UnmatchedResult,
 };
+pub use leader::output::pieces::OwedPiece;
 pub use leader::output::policy::StoredOutputPolicy;
 pub use leader::output::record::NewOutput;
 pub use leader::output::rescans::{RescanCounts, RescanJob, RunningRescan};

@@ -158,7 +158,7 @@ impl Dockerfile {
 fn every_service_of_the_compose_file_is_there_and_buildable() -> Result<()> {
     let (compose, dockerfile) = (Compose::read()?, Dockerfile::read()?);
     let names: BTreeSet<&str> = compose.services()?.map(|(n, _)| n.as_str()).collect();
-    let wanted = "postgres redis nats safety-kernel scheduler gateway worker cli";
+    let wanted = "postgres redis nats safety-kernel output-policy scheduler gateway worker cli";
     ensure!(names == wanted.split(' ').collect(), "{names:?}");
     let builder = dockerfile.lines("builder")?.join("\n");
     for (name, service) in compose.services()? {
@@ -187,7 +187,13 @@ fn every_service_of_the_compose_file_is_there_and_buildable() -> Result<()> {
         );
     }
     // One that loses the lead ends, and counts on being started again.
-    for name in ["gateway", "scheduler", "safety-kernel", "worker"] {
+    for name in [
+        "gateway",
+        "scheduler",
+        "safety-kernel",
+        "output-policy",
+        "worker",
+    ] {
         let service = compose.service(name)?;
         ensure!(service["restart"] == "always", "{name} is not restarted");
     }
@@ -234,6 +240,8 @@ fn every_address_leads_to_a_service_that_is_waited_for() -> Result<()> {
     let mut ports: BTreeMap<&str, u16> = SERVERS.iter().copied().collect();
     let kernel = listens("safety-kernel", "AIRLOCK_GRPC__LISTEN")?;
     ports.insert("safety-kernel", kernel);
+    let output = listens("output-policy", "AIRLOCK_GRPC__LISTEN")?;
+    ports.insert("output-policy", output);
     ports.insert("gateway", listens("gateway", "AIRLOCK_HTTP__LISTEN")?);
     for (name, service) in compose.services()? {
         for value in service["environment"].as_object().into_iter().flatten() {
@@ -306,7 +314,7 @@ async fn printed(program: &str, env: &BTreeMap<String, String>) -> Result<(bool,
 #[tokio::test]
 async fn every_name_in_an_environment_is_one_the_binary_obeys() -> Result<()> {
     let (compose, dockerfile) = (Compose::read()?, Dockerfile::read()?);
-    for name in ["gateway", "scheduler", "safety-kernel"] {
+    for name in ["gateway", "scheduler", "safety-kernel", "output-policy"] {
         let program = dockerfile.program(name)?;
         let mut env = compose.environment(name)?;
         env.insert("AIRLOCK_CONFIG_DIR".to_owned(), "/nonexistent".to_owned());
@@ -314,6 +322,7 @@ async fn every_name_in_an_environment_is_one_the_binary_obeys() -> Result<()> {
             "AIRLOCK_HTTP__LISTEN",
             "AIRLOCK_GRPC__LISTEN",
             "SAFETY_POLICY_PATH",
+            "OUTPUT_SCANNERS_PATH",
         ] {
             if let Ok(value) = dockerfile.env(name, own) {
                 env.insert(own.to_owned(), value);

@@ -16,7 +16,11 @@ const WAIT: Duration = Duration::from_secs(60);
 const HELD: Duration = Duration::from_secs(7);
 
 /// Holds what `lock` locks in an open transaction while `work` is done.
-async fn holding(stack: &Stack, lock: &str, work: impl Future<Output = Result<()>>) -> Result<()> {
+pub async fn holding(
+    stack: &Stack,
+    lock: &str,
+    work: impl Future<Output = Result<()>>,
+) -> Result<()> {
     const OF_HOLDER: &str = "FROM pg_stat_activity
         WHERE query LIKE '%pg_sleep(600)%' AND pid <> pg_backend_pid() AND state = 'active'";
     let sql = format!("{lock}; SELECT pg_sleep(600)");

@@ -23,6 +23,8 @@ mod load;
 mod locked;
 mod metrics;
 mod outage;
+mod output;
+mod output_doors;
 mod placement;
 mod promises;
 mod reports;

@@ -12,9 +12,11 @@ mod mirror;
 mod plan;
 mod service_host;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use airlock_gateway::Gateway;
+use airlock_output_policy::OutputPolicy;
 use airlock_safety_kernel::Prepared;
 use airlock_scheduler::Scheduler;
 use airlock_service::config::Sources;
@@ -104,7 +106,7 @@ async fn run_until_stopped(plan: Plan, terminal: Terminal) -> anyhow::Result<()>
     failure.map_or(stopped, Err)
 }
 
-/// Kernel, scheduler, gateway: each finds those it needs. Gives the gateway's context.
+/// Kernel, output policy, scheduler, gateway: each finds those it needs. Gives the gateway's context.
 async fn start_services(plan: &Plan, host: &mut ServiceHost) -> anyhow::Result<Context> {
     let kernel = Context::for_host(airlock_safety_kernel::SafetyKernel::NAME);
     let prepared = Prepared::new(&plan.kernel, kernel.clone()).await?;
@@ -122,15 +124,19 @@ async fn start_services(plan: &Plan, host: &mut ServiceHost) -> anyhow::Result<C
         })
     });
 
+    let output = start_output_policy(plan, host).await?;
+    let judged_at = output.as_ref().map(|(_, address)| *address);
+
     let scheduler = Context::for_host(Scheduler::NAME);
-    let config = plan.scheduler_config(asked_at)?;
+    let config = plan.scheduler_config(asked_at, judged_at)?;
     host.spawn_service(
         scheduler.clone(),
         run_service::<Scheduler>(config, scheduler.clone()),
     );
 
     let gateway = Context::for_host(Gateway::NAME).with_sources(plan.gateway_sources.clone());
-    let others = [kernel, scheduler];
+    let mut others = vec![kernel, scheduler];
+    others.extend(output.map(|(ctx, _)| ctx));
     let ready = async {
         while !others.iter().all(|other| other.health.is_ready()) {
             tokio::time::sleep(READY_POLL_INTERVAL).await;
@@ -154,6 +160,32 @@ async fn start_services(plan: &Plan, host: &mut ServiceHost) -> anyhow::Result<C
         run_service::<Gateway>(plan.gateway_config(asked_at), gateway.clone()),
     );
     Ok(gateway)
+}
+
+/// Where outputs are judged: the service's context and where it listens.
+async fn start_output_policy(
+    plan: &Plan,
+    host: &mut ServiceHost,
+) -> anyhow::Result<Option<(Context, SocketAddr)>> {
+    let Some(config) = &plan.output else {
+        return Ok(None);
+    };
+    let output = Context::for_host(OutputPolicy::NAME);
+    let prepared = airlock_output_policy::Prepared::new(config, output.clone()).await?;
+    let address = prepared.address();
+    ops::serve(&config.http, ops::standalone_router(&output), &output).await?;
+    let (ctx, grace) = (output.clone(), plan.grace_per_service());
+    host.spawn_service(output.clone(), async move {
+        let served = prepared.serve().await;
+        ctx.shutdown.cancel();
+        let drained = ctx.tasks.drain(grace).await;
+        served.context("output-policy failed")?;
+        drained.map_err(|tasks| {
+            let tasks = tasks.join(", ");
+            anyhow::anyhow!("output-policy did not stop in time; still running: {tasks}")
+        })
+    });
+    Ok(Some((output, address)))
 }
 
 async fn run_service<S: Service>(config: S::Config, ctx: Context) -> anyhow::Result<()> {

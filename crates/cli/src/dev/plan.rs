@@ -1,16 +1,18 @@
-//! The three configurations, and what one process changes in them.
+//! The configurations of all services, and what one process changes in them.
 //!
 //! Overridden is only what would otherwise clash or could not be known beforehand: the
-//! ports of kernel and scheduler are free ones, scheduler and gateway are told where the
-//! kernel listens, and each service gets a part of the grace, since they stop one after the
+//! ports of kernel, output policy and scheduler are free ones, scheduler and gateway are
+//! told where the others listen, and each service gets a part of the grace, since they stop one after the
 //! other. The kernel is asked in plain text, as that never leaves this machine. Tasks need
-//! no key where only this machine can bring them.
+//! no key where only this machine can bring them. The output policy runs where
+//! `OUTPUT_POLICY_ENABLED` is true.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use airlock_gateway::auth::is_loopback;
 use airlock_gateway::{Gateway, GatewayConfig};
+use airlock_output_policy::{Config as OutputConfig, OutputPolicy};
 use airlock_safety_kernel::{Config as KernelConfig, SafetyKernel};
 use airlock_scheduler::Scheduler;
 use airlock_service::config::{self, ConfigError, Loaded, Sources};
@@ -21,7 +23,9 @@ type SchedulerConfig = <Scheduler as Service>::Config;
 const ANY_PORT: &str = "127.0.0.1:0";
 /// What `host` adds to the grace of each service.
 const HOST_EXTRA_SECONDS: u64 = 1;
+/// Gateway, scheduler and kernel; the output policy is one more.
 const SERVICE_COUNT: u64 = 3;
+const OUTPUT_ENABLED: &str = "OUTPUT_POLICY_ENABLED";
 /// Who says it there is obeyed.
 const ANONYMOUS_TASKS: &str = "AIRLOCK_AUTH__ANONYMOUS_TASKS";
 
@@ -29,6 +33,8 @@ const ANONYMOUS_TASKS: &str = "AIRLOCK_AUTH__ANONYMOUS_TASKS";
 pub struct Plan {
     pub gateway: GatewayConfig,
     pub kernel: KernelConfig,
+    /// Only where outputs are judged.
+    pub output: Option<OutputConfig>,
     /// For the scheduler, whose configuration is complete only when the kernel listens.
     sources: Sources,
     /// The gateway follows its file while it runs.
@@ -39,7 +45,7 @@ pub struct Plan {
 impl Plan {
     /// All the configurations, or everything that is wrong with any of them.
     pub fn load(sources: Sources, listen: Option<&str>) -> Result<Self, Vec<ConfigError>> {
-        let sources = without_kernel_tls(sources);
+        let sources = without_peer_tls(sources);
         let own_ports = format!("http.listen={ANY_PORT}");
         let kernel_port = format!("grpc.listen={ANY_PORT}");
         let mut gateway_sources = sources.clone();
@@ -47,38 +53,59 @@ impl Plan {
         gateway_sources.set.extend(rest);
 
         let gateway = config::load::<Gateway>(&gateway_sources);
-        let kernel = load_config::<SafetyKernel>(&sources, &[own_ports, kernel_port]);
+        let ports = [own_ports, kernel_port];
+        let kernel = load_config::<SafetyKernel>(&sources, &ports);
+        let output = judges_outputs(&sources)
+            .then(|| load_config::<OutputPolicy>(&sources, &ports))
+            .transpose();
         // The address is only a placeholder here: mistakes must show before anything starts.
-        let scheduler =
-            load_scheduler_config(&sources, SocketAddr::from((Ipv4Addr::LOCALHOST, 1)), 1);
-        match (gateway, kernel, scheduler) {
-            (Ok(gateway), Ok(kernel), Ok(_)) => {
+        let scheduler = load_scheduler_config(
+            &sources,
+            SocketAddr::from((Ipv4Addr::LOCALHOST, 1)),
+            None,
+            1,
+        );
+        match (gateway, kernel, output, scheduler) {
+            (Ok(gateway), Ok(kernel), Ok(output), Ok(_)) => {
                 let mut plan = Self {
                     grace: gateway.config.shutdown.grace_seconds,
                     gateway: gateway.config,
                     kernel: kernel.config,
+                    output: output.map(|loaded| loaded.config),
                     sources,
                     gateway_sources,
                 };
                 plan.gateway.shutdown.grace_seconds = plan.grace_seconds_per_service();
                 plan.kernel.shutdown.grace_seconds = plan.grace_seconds_per_service();
                 plan.kernel.grpc.tls = None;
+                let grace = plan.grace_seconds_per_service();
+                if let Some(output) = &mut plan.output {
+                    output.shutdown.grace_seconds = grace;
+                    output.grpc.tls = None;
+                }
                 if !plan.sources.env.contains_key(ANONYMOUS_TASKS) {
                     let listen = &plan.gateway.http.listen;
                     plan.gateway.auth.anonymous_tasks = is_loopback(listen);
                 }
                 Ok(plan)
             }
-            (gateway, kernel, scheduler) => Err([gateway.err(), kernel.err(), scheduler.err()]
-                .into_iter()
-                .flatten()
-                .collect()),
+            (gateway, kernel, output, scheduler) => {
+                Err([gateway.err(), kernel.err(), output.err(), scheduler.err()]
+                    .into_iter()
+                    .flatten()
+                    .collect())
+            }
         }
     }
 
-    /// The scheduler's configuration, now that it is known where the kernel listens.
-    pub fn scheduler_config(&self, kernel: SocketAddr) -> Result<SchedulerConfig, ConfigError> {
-        load_scheduler_config(&self.sources, kernel, self.grace_seconds_per_service())
+    /// The scheduler's configuration, now that it is known where the others listen.
+    pub fn scheduler_config(
+        &self,
+        kernel: SocketAddr,
+        output: Option<SocketAddr>,
+    ) -> Result<SchedulerConfig, ConfigError> {
+        let grace = self.grace_seconds_per_service();
+        load_scheduler_config(&self.sources, kernel, output, grace)
     }
 
     /// The gateway's configuration, likewise.
@@ -103,7 +130,8 @@ impl Plan {
     }
 
     fn grace_seconds_per_service(&self) -> u64 {
-        (self.grace / SERVICE_COUNT)
+        let services = SERVICE_COUNT + u64::from(self.output.is_some());
+        (self.grace / services)
             .saturating_sub(HOST_EXTRA_SECONDS)
             .max(1)
     }
@@ -121,24 +149,36 @@ fn load_config<S: Service>(
 fn load_scheduler_config(
     sources: &Sources,
     kernel: SocketAddr,
+    output: Option<SocketAddr>,
     grace: u64,
 ) -> Result<SchedulerConfig, ConfigError> {
+    let mut sources = sources.clone();
+    if let Some(output) = output {
+        let url = format!("http://{output}");
+        sources.env.insert("AIRLOCK_OUTPUT__URL".to_owned(), url);
+    }
     let set = [
         format!("http.listen={ANY_PORT}"),
         format!("kernel.url=http://{kernel}"),
         format!("shutdown.grace_seconds={grace}"),
     ];
-    Ok(load_config::<Scheduler>(sources, &set)?.config)
+    Ok(load_config::<Scheduler>(&sources, &set)?.config)
 }
 
-/// What an environment may say about TLS is meant for a kernel of its own.
-fn without_kernel_tls(mut sources: Sources) -> Sources {
-    for name in ["SAFETY_KERNEL_TLS_CA", "SAFETY_KERNEL_TLS_REQUIRED"] {
-        sources.env.remove(name);
+fn judges_outputs(sources: &Sources) -> bool {
+    let value = sources.env.get(OUTPUT_ENABLED);
+    value.is_some_and(|value| value.trim().eq_ignore_ascii_case("true"))
+}
+
+/// What an environment may say about TLS is meant for services of their own.
+fn without_peer_tls(mut sources: Sources) -> Sources {
+    for peer in ["SAFETY_KERNEL", "OUTPUT_POLICY"] {
+        for name in ["TLS_CA", "TLS_REQUIRED"] {
+            sources.env.remove(&format!("{peer}_{name}"));
+        }
+        let insecure = format!("{peer}_INSECURE");
+        sources.env.insert(insecure, "true".to_owned());
     }
-    sources
-        .env
-        .insert("SAFETY_KERNEL_INSECURE".to_owned(), "true".to_owned());
     sources
 }
 
@@ -213,12 +253,28 @@ mod tests {
         )
         .unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], 4321));
-        let scheduler = plan.scheduler_config(address).unwrap();
+        let scheduler = plan.scheduler_config(address, None).unwrap();
+        assert!(plan.output.is_none());
         assert_eq!(scheduler.kernel.url, "http://127.0.0.1:4321");
         assert_eq!(scheduler.http().listen, ANY_PORT);
         let gateway = plan.gateway_config(address);
         assert_eq!(gateway.kernel.url, "http://127.0.0.1:4321");
         assert!(gateway.kernel.insecure && gateway.kernel.tls_ca.is_none());
+    }
+
+    #[test]
+    fn the_output_policy_runs_where_it_is_switched_on() {
+        let env = [
+            ("OUTPUT_POLICY_ENABLED", "true"),
+            ("OUTPUT_POLICY_TLS_REQUIRED", "true"),
+            ("SCHED_SHUTDOWN_GRACE_SECONDS", "40"),
+        ];
+        let plan = Plan::load(sources(&env), None).unwrap();
+        let output = plan.output.as_ref().unwrap();
+        assert_eq!(output.grpc.listen, ANY_PORT);
+        assert_eq!(output.http.listen, ANY_PORT);
+        assert!(output.grpc.insecure && !output.grpc.tls_required);
+        assert_eq!(output.shutdown.grace_seconds, 9);
     }
 
     #[test]

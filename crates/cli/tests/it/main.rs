@@ -3,6 +3,7 @@
 mod dlq;
 mod output;
 mod policy;
+mod review;
 mod worker_new;
 
 use std::process::{Command, Output};

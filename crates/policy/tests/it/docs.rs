@@ -42,3 +42,17 @@ fn the_tests_of_the_page_pass_on_the_policy_of_the_page() {
     );
     assert!(report.all_passed(), "{report:#?}");
 }
+
+#[test]
+fn the_examples_about_outputs_are_rules() {
+    const PAGE: &str = include_str!("../../../../docs/output-rules.md");
+    let examples = PAGE.split("```yaml\n").skip(1);
+    let mut rules = 0;
+    for text in examples.filter_map(|rest| rest.split("```").next()) {
+        let whole = format!("version: 1\nrules: []\n{text}");
+        let policy = Policy::load(&whole).unwrap_or_else(|e| panic!("{e}\n{whole}"));
+        assert_eq!(policy.warnings(), []);
+        rules += policy.output().len();
+    }
+    assert_eq!(rules, 3);
+}

@@ -212,6 +212,11 @@ impl Core {
             transaction.jobs.retain(|id| !self.engine.is_tracking(id));
         }
         self.payloads.drop_ended_jobs(&inputs);
+        for input in &inputs {
+            if let Input::Ended { job, .. } = input {
+                self.term.output.forget_job(job);
+            }
+        }
         let uptime = self.term.ctx.clock.uptime();
         let effects = self.engine.handle(now, uptime, &mut random_u64, inputs);
         self.worker_log

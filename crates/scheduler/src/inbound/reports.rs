@@ -21,6 +21,7 @@ use airlock_model::JobId;
 use airlock_proto::cap;
 use tokio::sync::Notify;
 
+use crate::output::at_rest::Erasure;
 use crate::output::pieces::judge_pieces;
 use crate::term::Term;
 pub use parse::{report_from_result, run_id_of_progress};
@@ -158,8 +159,11 @@ async fn write_reports(term: &Term, mut reports: Vec<NewReport>) -> Result<(), L
     while !reports.is_empty() {
         let rest = reports.split_off(report_batch_len(&reports));
         fetch_partial_results(term, &mut reports).await;
-        judge_pieces(term, &mut reports).await;
+        let withheld = judge_pieces(term, &mut reports).await;
         let kept = term.stores.ledger.record_reports(&reports).await?;
+        for job in withheld {
+            term.output.erase_copies(Erasure { job });
+        }
         term.ctx.metrics.count_reports("kept", kept as u64);
         let others = reports.len().saturating_sub(kept) as u64;
         term.ctx.metrics.count_reports("not_believed", others);

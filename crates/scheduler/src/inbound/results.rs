@@ -8,7 +8,7 @@ use airlock_bus::{Consumer, Delivery, Outcome as Settle, Settler};
 use airlock_guard::keys;
 use airlock_ledger::NewReport;
 use airlock_model::engine::{Input, Outcome, ResultReport};
-use airlock_model::{JobId, Released, Timestamp, WorkerId};
+use airlock_model::{DispatchId, JobId, Released, Timestamp, WorkerId};
 use airlock_proto::cap::bus_packet::Payload;
 use airlock_proto::{cap, packet};
 use bytes::Bytes;
@@ -286,7 +286,10 @@ fn open_result(term: &Term, delivery: &Delivery) -> Result<Opened, String> {
 fn mask_words(words: &Words, report: &mut ResultReport) {
     words.mask_code(&mut report.error_code);
     words.mask(&mut report.error_message);
-    words.mask(&mut report.dispatch);
+    // A stray one may be anything.
+    if report.dispatch.parse::<DispatchId>().is_err() {
+        words.mask(&mut report.dispatch);
+    }
 }
 
 /// The key that a result's pointer names, if it is one of its run. Anything else is another

@@ -71,6 +71,8 @@ pub struct OutputGate {
 struct Known {
     /// As a scanner last told it, to this leader or one before.
     policy: Option<StoredOutputPolicy>,
+    /// The one that the ledger keeps for the next leader.
+    kept: Option<StoredOutputPolicy>,
     /// When a call of this leader's own failed; none since the last one that did not.
     failed_at: Option<Instant>,
     /// Since when no call was answered.
@@ -108,6 +110,7 @@ impl OutputGate {
             ledger: parts.ledger.clone(),
             clock: parts.clock,
             known: Mutex::new(Known {
+                kept: policy.clone(),
                 policy,
                 ..Known::default()
             }),
@@ -175,14 +178,15 @@ impl OutputGate {
         let policy = wire::parse_policy(&answer)?;
         let new = {
             let mut known = self.lock();
-            let new = known.policy.as_ref() != Some(&policy);
             known.policy = Some(policy.clone());
-            new
+            known.kept.as_ref() != Some(&policy)
         };
-        if new && let Err(error) = self.ledger.store_output_policy(&policy).await {
-            // The next confirmation writes it.
-            self.lock().policy = None;
-            tracing::warn!(%error, "the output policy is not kept yet");
+        if new {
+            match self.ledger.store_output_policy(&policy).await {
+                Ok(()) => self.lock().kept = Some(policy),
+                // The next confirmation writes it.
+                Err(error) => tracing::warn!(%error, "the output policy is not kept yet"),
+            }
         }
         Ok(answer)
     }

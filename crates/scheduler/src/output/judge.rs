@@ -82,7 +82,7 @@ impl<'a> Candidate<'a> {
         wire::to_request(self.job, facts, about, self.sent.then_some(content))
     }
 
-    fn closed_rule(&self, gate: &OutputGate) -> Option<String> {
+    pub fn closed_rule(&self, gate: &OutputGate) -> Option<String> {
         let capabilities: Vec<String> = self.job.spec.capability.iter().cloned().collect();
         gate.closed_rule(&OutputMetadata {
             tenant: self.job.tenant.as_str(),
@@ -103,7 +103,7 @@ pub async fn judge_runs(
     runs: &[RunOutput],
 ) -> Result<Vec<Option<Judged>>, LedgerError> {
     let gate = &term.output;
-    let jobs = load_jobs_of_runs(term, runs).await?;
+    let jobs = load_queued_jobs(term, runs.iter().map(|run| &run.job)).await?;
     let mut candidates = Vec::with_capacity(runs.len());
     let mut requests = Vec::with_capacity(runs.len());
     for run in runs {
@@ -163,18 +163,19 @@ fn owes_scan(content: &ResultContent) -> bool {
     content.output.as_ref().is_some_and(|o| o.scan_owed)
 }
 
-async fn load_jobs_of_runs(
+/// The jobs of these ids that the ledger has.
+pub async fn load_queued_jobs(
     term: &Term,
-    runs: &[RunOutput],
+    ids: impl Iterator<Item = &JobId>,
 ) -> Result<HashMap<JobId, Arc<QueuedJob>>, LedgerError> {
-    let mut jobs = HashMap::with_capacity(runs.len());
+    let mut jobs = HashMap::new();
     let mut unknown = Vec::new();
-    for run in runs {
-        match term.output.remembered_job(&run.job) {
+    for id in ids {
+        match term.output.remembered_job(id) {
             Some(job) => {
-                jobs.insert(run.job.clone(), job);
+                jobs.insert(id.clone(), job);
             }
-            None => unknown.push(run.job.clone()),
+            None => unknown.push(id.clone()),
         }
     }
     if !unknown.is_empty() {

@@ -20,6 +20,7 @@ use sha2::{Digest, Sha256};
 use super::at_rest::Erasure;
 use super::gate::Unanswered;
 use super::judge::{self, Candidate, Judged, RunOutput, decide};
+use super::pieces::judge_owed_pieces;
 use super::wire::{Answer, RunFacts};
 use crate::commit::handle::InputBatch;
 use crate::inbound::{results, submissions};
@@ -47,6 +48,9 @@ pub async fn run(term: Arc<Term>) -> anyhow::Result<()> {
     loop {
         let claimed = scan_batch(&term).await;
         show_counts(&term).await;
+        if let Err(error) = judge_owed_pieces(&term).await {
+            tracing::warn!(%error, "judging pieces of outputs failed, retrying");
+        }
         if claimed == AT_ONCE && !term.ctx.over.is_cancelled() {
             continue;
         }
@@ -156,17 +160,15 @@ async fn scan_one(term: &Arc<Term>, scan: OwedScan) -> anyhow::Result<()> {
     let unanswered = answer.as_ref().err().cloned();
     let judged = decide(gate, candidate, answer, OutputPhase::Async);
     if judged.checked.decision.is_none() {
-        let wait = retry_delay(scan.tries);
+        let wait = match &unanswered {
+            Some(Unanswered::CircuitOpen) => gate.config.breaker.open_delay,
+            Some(_) | None => retry_delay(scan.tries),
+        };
         if let Some(why) = unanswered {
             let (tries, retry_ms) = (scan.tries, wait.as_millis() as u64);
-            tracing::warn!(%job_id, %why, tries, retry_ms, "output stays held, scan retried");
+            tracing::warn!(%job_id, %why, tries, retry_ms, "output is not judged yet, scan retried");
         }
-        // Only the reason of one that was let through would change: nothing is written.
-        if scan.held {
-            term.stores.ledger.delay_output_scan(&job_id, wait).await?;
-        } else {
-            term.stores.ledger.drop_output_scans(&[job_id]).await?;
-        }
+        term.stores.ledger.delay_output_scan(&job_id, wait).await?;
         return Ok(());
     }
     if waits {

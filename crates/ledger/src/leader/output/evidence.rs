@@ -22,8 +22,8 @@ WITH old AS MATERIALIZED (
 SELECT count(*) FROM old"#;
 
 // Partial results of a quarantined job are withheld with it, and artifacts by themselves.
-const POINTERS: &str = "SELECT pointer FROM job_partial WHERE job_id = $1 AND output IN (2, 3)
-    UNION ALL SELECT pointer FROM job_artifact WHERE job_id = $1 AND output IN (2, 3)";
+const POINTERS: &str = "SELECT pointer FROM job_partial WHERE job_id = $1 AND output = 2
+    UNION ALL SELECT pointer FROM job_artifact WHERE job_id = $1 AND output = 2";
 
 const DISPATCHES: &str = "SELECT dispatch_id FROM job_state
         WHERE job_id = $1 AND dispatch_id IS NOT NULL

@@ -6,6 +6,7 @@
 //! through a reviewer alone. Without an output policy nothing here is written or read.
 
 mod evidence;
+pub(crate) mod pieces;
 pub(crate) mod policy;
 pub(crate) mod record;
 pub(crate) mod rescans;
