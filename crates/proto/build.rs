@@ -12,6 +12,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "cordum/agent/v1/buspacket.proto",
         "cordum/agent/v1/safety.proto",
         "airlock/v1/policy.proto",
+        "etcd/rpc.proto",
     ];
     let fds = protox::compile(files.map(|f| root.join(f)), [&root])?;
     // Sorted maps, because signatures and hashes need one encoding per message.

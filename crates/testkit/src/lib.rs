@@ -44,7 +44,7 @@ mod watchdog;
 pub use binary::{binary_path, repository_root};
 pub use dir::TestDir;
 pub use etcd::Etcd;
-pub use http::{HttpReply, http_get};
+pub use http::{HttpReply, http_get, http_post};
 pub use locate::Program;
 pub use nats::{Nats, StoreSnapshot};
 pub use port::{PortLease, free_port};
