@@ -27,6 +27,7 @@ pub struct Leadership {
     shard: Shard,
     epoch: Epoch,
     lost: CancellationToken,
+    step_down: CancellationToken,
     stop: DropGuard,
     why: Arc<OnceLock<&'static str>>,
     renewal: JoinHandle<()>,
@@ -41,6 +42,7 @@ impl Leadership {
         config: &ElectionConfig,
     ) -> Self {
         let lost = CancellationToken::new();
+        let step_down = CancellationToken::new();
         let stop = CancellationToken::new();
         let why: Arc<OnceLock<&'static str>> = Arc::default();
         let keeper = Keeper {
@@ -49,6 +51,7 @@ impl Leadership {
             shard,
             epoch,
             stop: stop.clone(),
+            step_down: step_down.clone(),
             why: why.clone(),
             note_interval: config.ping_interval(),
             timeout: config.ping_timeout(),
@@ -63,6 +66,7 @@ impl Leadership {
             shard,
             epoch,
             lost,
+            step_down,
             stop: stop.drop_guard(),
             why,
             renewal,
@@ -80,6 +84,11 @@ impl Leadership {
     /// Cancelled as soon as this process no longer leads, given back or lost.
     pub fn lost_token(&self) -> CancellationToken {
         self.lost.clone()
+    }
+
+    /// Cancelled when somebody asked the leader to hand over. It leads until it does.
+    pub fn step_down_token(&self) -> CancellationToken {
+        self.step_down.clone()
     }
 
     /// Gives the lease back; a standby may lead when this returns.
@@ -113,6 +122,7 @@ struct Keeper {
     shard: Shard,
     epoch: Epoch,
     stop: CancellationToken,
+    step_down: CancellationToken,
     why: Arc<OnceLock<&'static str>>,
     note_interval: Duration,
     timeout: Duration,
@@ -132,7 +142,7 @@ impl Keeper {
             biased;
             () = self.stop.cancelled() => None,
             reason = keep_lease(&mut *self.lease, limits) => Some(reason),
-            reason = note_renewals(&mut self.term, limits, self.note_interval) => Some(reason),
+            reason = note_renewals(&mut self.term, limits, self.note_interval, &self.step_down) => Some(reason),
         };
         let Some(reason) = lost else {
             let why = self.why.get().copied().unwrap_or(RELEASED);
@@ -226,22 +236,35 @@ async fn sleep_until(end: Option<Instant>) {
 }
 
 /// Leaves renewals in the ledger until another term has begun, or it cannot be told.
-async fn note_renewals(term: &mut TermConnection, limits: Limits, every: Duration) -> String {
+async fn note_renewals(
+    term: &mut TermConnection,
+    limits: Limits,
+    every: Duration,
+    step_down: &CancellationToken,
+) -> String {
+    let Limits {
+        shard,
+        epoch,
+        timeout,
+        ..
+    } = limits;
     let mut turns = turns(every);
     let mut misses = 0;
     loop {
         turns.tick().await;
-        match term
-            .note_renewal(limits.shard, limits.epoch, limits.timeout)
-            .await
-        {
+        match term.note_renewal(shard, epoch, timeout).await {
             Ok(true) => misses = 0,
             Ok(false) => return "another term has begun".to_owned(),
             Err(error) => {
                 if let Some(reason) = limits.count_miss(&mut misses, &error) {
                     return reason;
                 }
+                continue;
             }
+        }
+        let asked = term.is_asked_to_step_down(shard, epoch, timeout).await;
+        if asked.unwrap_or(false) {
+            step_down.cancel();
         }
     }
 }

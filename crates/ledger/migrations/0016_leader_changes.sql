@@ -3,6 +3,8 @@
 -- A leader that gives its lease back says so, and why; one that is gone does not.
 ALTER TABLE leader_renewal ADD COLUMN released_at timestamptz;
 ALTER TABLE leader_renewal ADD COLUMN released_why text;
+-- Somebody asked the leader of this term to hand over.
+ALTER TABLE leader_renewal ADD COLUMN step_down boolean NOT NULL DEFAULT false;
 
 -- One row for every term, the latest of them: what ended the one before, and for how long
 -- nobody led.
@@ -17,8 +19,8 @@ CREATE TABLE leader_change (
     PRIMARY KEY (shard, epoch)
 );
 
--- The replicas that would lead, each with when it was last here, whether it reaches the bus,
--- and whether it was asked to give its lease back.
+-- The replicas that lead or would, each with when it was last here and whether it reaches the
+-- bus.
 CREATE TABLE leader_candidate (
     shard    smallint NOT NULL,
     instance text NOT NULL,

@@ -142,7 +142,8 @@ impl TermConnection {
                         SELECT $1, epoch, clock_timestamp() FROM raised
                         ON CONFLICT (shard) DO UPDATE
                         SET epoch = excluded.epoch, renewed_at = excluded.renewed_at,
-                            round_at = NULL, released_at = NULL, released_why = NULL
+                            round_at = NULL, released_at = NULL, released_why = NULL,
+                            step_down = false
                      ), changed AS (
                         INSERT INTO leader_change (shard, epoch, leader, backend, cause, gap_ms)
                         SELECT $1, raised.epoch, $2, $5,
@@ -196,6 +197,27 @@ impl TermConnection {
             })
             .await?;
         Ok(done.rows_affected() == 1)
+    }
+
+    /// Whether somebody asked the leader of this term to hand over.
+    pub async fn is_asked_to_step_down(
+        &mut self,
+        shard: Shard,
+        epoch: Epoch,
+        limit: Duration,
+    ) -> Result<bool, LedgerError> {
+        let asked: Option<bool> = self
+            .run(limit, "asking whether to step down", async |conn| {
+                sqlx::query_scalar(
+                    "SELECT step_down FROM leader_renewal WHERE shard = $1 AND epoch = $2",
+                )
+                .bind(shard.0 as i16)
+                .bind(epoch.0 as i64)
+                .fetch_optional(conn)
+                .await
+            })
+            .await?;
+        Ok(asked.unwrap_or(false))
     }
 
     /// Says that the lease is given back, and why.
@@ -258,6 +280,56 @@ impl Ledger {
                 return Ok(epoch);
             }
         }
+    }
+
+    /// Asks the leader of `shard` to hand over; the epoch of its term, if there is one that
+    /// has not ended. It notices with its next renewal.
+    pub async fn request_step_down(&self, shard: Shard) -> Result<Option<Epoch>, LedgerError> {
+        let epoch: Option<i64> = self
+            .with_timeout("asking the leader to step down", async {
+                sqlx::query_scalar(
+                    "UPDATE leader_renewal SET step_down = true
+                     WHERE shard = $1 AND released_at IS NULL RETURNING epoch",
+                )
+                .bind(shard.0 as i16)
+                .fetch_optional(&self.pool)
+                .await
+            })
+            .await?;
+        Ok(epoch.map(|epoch| Epoch(epoch as u64)))
+    }
+
+    /// Whether other clients are given our sessions between two transactions, as by a pooler
+    /// in transaction mode: then locks and settings of a session are nobody's.
+    pub async fn shares_sessions(&self) -> Result<bool, LedgerError> {
+        /// A pooler that has several sessions to give may give the same one by chance.
+        const ROUNDS: usize = 3;
+        async fn pid(conn: &mut PgConnection) -> Result<i32, sqlx::Error> {
+            // Without a prepared statement, which would not survive the pooler either.
+            let row = sqlx::raw_sql("SELECT pg_backend_pid()::text")
+                .fetch_one(conn)
+                .await?;
+            let text: String = row.try_get(0)?;
+            text.parse().map_err(|_| sqlx::Error::RowNotFound)
+        }
+        self.with_timeout("looking whether sessions are ours alone", async {
+            let mut ours = PgConnection::connect_with(&self.options).await?;
+            let mut other = PgConnection::connect_with(&self.options).await?;
+            let mut shared = false;
+            for _ in 0..ROUNDS {
+                let before = pid(&mut ours).await?;
+                // In a transaction, so that the other keeps the session that it was given.
+                sqlx::raw_sql("BEGIN").execute(&mut other).await?;
+                let others = pid(&mut other).await?;
+                let after = pid(&mut ours).await?;
+                sqlx::raw_sql("ROLLBACK").execute(&mut other).await?;
+                shared |= before != after || before == others;
+            }
+            ours.close().await?;
+            other.close().await?;
+            Ok(shared)
+        })
+        .await
     }
 
     /// How the last terms of `shard` began, the newest first.

@@ -1,10 +1,11 @@
 //! The epoch: whose writes count.
 
 use airlock_ledger::{
-    AUDIT, Commit, EVENTS, Fact, Failure, HeldJob, LeaderLedger, LedgerError, LogPosition,
-    NewDeadLetter, NewReport, NewTerm, Progress, Sweep,
+    AUDIT, Commit, EVENTS, Fact, Failure, HeldJob, LeaderLedger, Ledger, LedgerConfig, LedgerError,
+    LogPosition, NewDeadLetter, NewReport, NewTerm, Progress, Sweep,
 };
 use airlock_model::{Decision, Due, Epoch, JobState, Shard, WorkerId};
+use airlock_testkit::PgBouncer;
 use sqlx::Connection;
 
 use crate::fixture::{
@@ -207,6 +208,19 @@ async fn the_history_of_terms_tells_causes_and_gaps() -> anyhow::Result<()> {
         ledger.raise_epoch(SHARD, "e").await?;
     }
     assert_eq!(ledger.leader_changes(SHARD, 1_000).await?.len(), 100);
+    Ok(())
+}
+
+/// Only a pooler that gives sessions to others between transactions is one to refuse.
+#[tokio::test]
+async fn a_pooler_is_told_from_a_server() -> anyhow::Result<()> {
+    let fixture = Fixture::start().await?;
+    assert!(!fixture.ledger.shares_sessions().await?);
+    for (mode, shared) in [("transaction", true), ("session", false)] {
+        let pooler = PgBouncer::start(&fixture.postgres, mode).await?;
+        let ledger = Ledger::connect(&LedgerConfig::from_url(&pooler.url()), "test").await?;
+        assert_eq!(ledger.shares_sessions().await?, shared, "{mode}");
+    }
     Ok(())
 }
 
