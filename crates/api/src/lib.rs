@@ -14,6 +14,7 @@
 mod approvals;
 mod dlq;
 mod jobs;
+mod leader;
 mod policy;
 mod problem;
 mod tasks;
@@ -33,6 +34,7 @@ pub use jobs::{
     Explanation, HistoryEntry, Job, JobPage, ListRequest, Partial, PayloadError, Progress,
     SubmitRequest, SubmitResponse,
 };
+pub use leader::{LeaderChange, LeaderStatus, Standby, StepDownResponse};
 pub use policy::{
     ActiveBundle, Bundle, BundleChange, BundlePage, DecisionPage, Evaluation, EvaluationRequest,
     KernelProbe, KernelStatus, LoadedBy, PastDecision, PolicyStatus, PublishRequest,

@@ -21,6 +21,7 @@ mod approvals;
 mod client;
 mod dlq;
 mod error;
+mod leader;
 mod policy;
 
 pub use airlock_api::{
@@ -28,9 +29,10 @@ pub use airlock_api::{
     AuditEntry, BatchItem, BulkOutcome, Bundle, BundleChange, BundlePage, CancelResponse, Change,
     ConstraintReport, DeadLetter, DeadLetterDetail, DeadLetterFilter, DeadLetterPage, Decision,
     DecisionPage, DeleteOutcome, Evaluation, EvaluationRequest, Explanation, FieldProblem,
-    HistoryEntry, Job, JobPage, KernelProbe, KernelStatus, LastApproved, ListRequest, LoadedBy,
-    Page, Partial, PastDecision, PayloadError, PolicyStatus, Problem, Progress, PublishRequest,
-    RetryResponse, Rules, Snapshot, SnapshotPage, SubmitRequest, SubmitResponse, Vote,
+    HistoryEntry, Job, JobPage, KernelProbe, KernelStatus, LastApproved, LeaderChange,
+    LeaderStatus, ListRequest, LoadedBy, Page, Partial, PastDecision, PayloadError, PolicyStatus,
+    Problem, Progress, PublishRequest, RetryResponse, Rules, Snapshot, SnapshotPage, Standby,
+    StepDownResponse, SubmitRequest, SubmitResponse, Vote,
 };
 pub use airlock_model::job::{Budget, Compensation, Cost};
 pub use client::Client;

@@ -60,8 +60,9 @@ async fn the_names_of_the_environment_are_obeyed() -> Result<()> {
         nowhere,
         ("SCHED_LEADER_LOCK_KEY", "0x3ea"),
         ("SAFETY_KERNEL_INSECURE", "true"),
-    ]);
-    assert_eq!(hex.await?["election"]["lock_key"], 1002);
+    ])
+    .await?;
+    assert_eq!(hex["election"]["lock_key"], 1002);
     assert_eq!(other["shutdown"]["grace_seconds"], 5);
     assert_eq!(other["kernel"]["fail_mode"], "open");
     assert_eq!(other["kernel"]["tls_ca"], "/etc/airlock/ca.pem");

@@ -8,7 +8,7 @@ use airlock_testkit::{
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::support::{ask_scheduler, cell, end_the_lease, leader, runs, until};
+use crate::support::{ask_scheduler, cell, client, end_the_lease, leader, runs, until};
 
 const WAIT: Duration = Duration::from_secs(60);
 const EPOCH: &str = "SELECT epoch::text FROM leadership";
@@ -66,10 +66,8 @@ async fn a_leader_hands_over_when_asked_and_when_it_is_without_nats() -> Result<
     let stack = pair().proxies(true).start().await?;
     runs(&stack).await?;
     let first = leader(&stack, 2).await?;
-    stack
-        .postgres()
-        .query("UPDATE leader_renewal SET step_down = true")
-        .await?;
+    let asked = client(&stack)?.step_down().await?;
+    ensure!(asked.epoch == 1, "{asked:?}");
     until(&stack, EPOCH, "2").await?;
     ensure!(leader(&stack, 2).await? == 1 - first);
     ensure!(cell(&stack, CAUSE).await? == "step-down");
@@ -79,6 +77,25 @@ async fn a_leader_hands_over_when_asked_and_when_it_is_without_nats() -> Result<
     ensure!(
         now["standbys"][0]["instance"] == now["this_instance"],
         "{now}"
+    );
+
+    // The gateway says the same, and so does the command.
+    let status = client(&stack)?.leader().await?;
+    ensure!(
+        now["leader"] == status.leader.as_deref().unwrap_or_default(),
+        "{status:?}"
+    );
+    ensure!(status.standbys.len() == 1 && status.changes[0].cause == "step-down");
+    let cli = Process::builder("airlock")
+        .args(["leader", "status", "--url", &stack.api_url()])
+        .env("AIRLOCK_API_KEY", stack.api_key())
+        .spawn()
+        .await?;
+    let ended = cli.wait(WAIT).await?;
+    ensure!(
+        ended.success() && cli.log().contains("step-down"),
+        "{}",
+        cli.log()
     );
 
     let link = stack.scheduler(1 - first).to_nats()?;

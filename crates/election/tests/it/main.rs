@@ -3,6 +3,7 @@
 mod etcd;
 mod faults;
 mod hung;
+mod model;
 mod terms;
 
 use std::time::Duration;

@@ -26,6 +26,8 @@ pub(crate) enum Permission {
     /// Read the policy's rules and status, publish bundles and roll them back. Rules name
     /// tenants, so that reading them is not for users either.
     ManagePolicy,
+    /// See which scheduler leads, and ask it to hand over.
+    ManageLeader,
 }
 
 impl Permission {
@@ -44,7 +46,7 @@ impl Permission {
                 | Self::Vote
                 | Self::EvaluatePolicy
                 | Self::ReadDecisions => true,
-                Self::ManagePolicy => false,
+                Self::ManagePolicy | Self::ManageLeader => false,
             },
         }
     }
@@ -62,7 +64,8 @@ impl Permission {
             | Self::Vote
             | Self::EvaluatePolicy
             | Self::ReadDecisions
-            | Self::ManagePolicy => false,
+            | Self::ManagePolicy
+            | Self::ManageLeader => false,
         }
     }
 }

@@ -10,6 +10,7 @@ mod dlq;
 mod edge;
 mod explain;
 mod jobs;
+mod leader;
 mod policy;
 pub(crate) mod problem;
 pub(crate) mod query;

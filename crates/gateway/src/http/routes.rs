@@ -16,7 +16,9 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::problem::Problem;
-use super::{App, approvals, bundles, decisions, dlq, edge, explain, jobs, policy, submit, tasks};
+use super::{
+    App, approvals, bundles, decisions, dlq, edge, explain, jobs, leader, policy, submit, tasks,
+};
 use crate::auth::{Caller, Permission, has_key};
 use crate::submit::wake_up::local_now;
 use crate::tasks::check_local_request;
@@ -83,6 +85,8 @@ fn route_table() -> Vec<Route> {
         new_route(POST, "/api/v1/policy/bundles", P::ManagePolicy, bundles::publish_bundle),
         new_route(GET, "/api/v1/policy/bundles", P::ManagePolicy, bundles::list_bundles),
         new_route(POST, "/api/v1/policy/bundles/{name}/rollback", P::ManagePolicy, bundles::roll_back_bundle),
+        new_route(GET, "/api/v1/leader", P::ManageLeader, leader::get_leader),
+        new_route(POST, "/api/v1/leader/step-down", P::ManageLeader, leader::step_down),
     ]
 }
 
