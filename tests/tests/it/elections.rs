@@ -189,3 +189,24 @@ async fn a_pooler_in_transaction_mode_is_refused() -> Result<()> {
     );
     Ok(())
 }
+
+/// The drill of `./dev drill failover`, once: nothing is lost, and nothing runs twice, or it
+/// fails by itself.
+#[tokio::test]
+async fn a_short_drill_loses_nothing() -> Result<()> {
+    let program = airlock_testkit::binary_path("airlock-drill").await?;
+    let folder = program.parent().context("a folder")?;
+    let mut drill = Process::builder("airlock-drill")
+        .args(["failover", "--rounds", "1", "--rate", "100"])
+        .args(["--only", "kill,step-down"])
+        .env("AIRLOCK_BIN_DIR", folder);
+    if let Some(nats) = std::env::var_os("NATS_SERVER_BIN") {
+        drill = drill.env("NATS_SERVER_BIN", nats);
+    }
+    let drill = drill.spawn().await?;
+    let ended = drill.wait(Duration::from_secs(120)).await?;
+    let log = drill.log();
+    ensure!(ended.success() && log.contains("| kill -9"), "{log}");
+    eprintln!("{log}");
+    Ok(())
+}
