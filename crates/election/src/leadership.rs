@@ -59,8 +59,14 @@ impl Leadership {
         };
         let cancel_lost = lost.clone().drop_guard();
         let renewal = tokio::spawn(async move {
-            let _cancel_lost = cancel_lost;
-            keeper.run().await;
+            let cancel_lost = cancel_lost;
+            let timeout = keeper.timeout;
+            let given_up = keeper.run().await;
+            // First the leader stops, then another may lead.
+            drop(cancel_lost);
+            if let Some(lease) = given_up {
+                let _ = tokio::time::timeout(timeout, lease.release()).await;
+            }
         });
         Self {
             shard,
@@ -130,7 +136,9 @@ struct Keeper {
 }
 
 impl Keeper {
-    async fn run(mut self) {
+    /// Keeps the term until it is given back or lost. A lease that would outlive the loss is
+    /// returned, to be given back then: nobody should wait for it to run out.
+    async fn run(mut self) -> Option<Box<dyn Lease>> {
         let (shard, epoch) = (self.shard, self.epoch);
         let limits = Limits {
             shard,
@@ -152,7 +160,7 @@ impl Keeper {
             }
             self.lease.release().await;
             self.term.close(self.timeout).await;
-            return;
+            return None;
         };
         tracing::error!(
             shard = shard.0,
@@ -160,6 +168,8 @@ impl Keeper {
             reason,
             "lost leader lease"
         );
+        // A lock goes with its session, here and now.
+        self.lease.valid_until().map(|_| self.lease)
     }
 }
 

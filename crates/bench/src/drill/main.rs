@@ -100,6 +100,7 @@ struct Outcome {
     rounds: usize,
     gap_p50_ms: f64,
     gap_max_ms: f64,
+    gaps_ms: Vec<u64>,
     jobs: u64,
     jobs_lost: u64,
     dispatches_run_twice: usize,
@@ -144,9 +145,10 @@ async fn run_failover(args: &Failover) -> Result<()> {
     for fault in faults {
         eprintln!("{} × {}", args.rounds, fault.text());
         let outcome = drill_fault(args, *fault).await;
-        report
-            .faults
-            .push(outcome.with_context(|| fault.text().to_owned())?);
+        let outcome = outcome.with_context(|| fault.text().to_owned())?;
+        // A long drill that is ended early has said this much.
+        eprintln!("  gaps of {:?} ms", outcome.gaps_ms);
+        report.faults.push(outcome);
     }
     println!("{}", render_report(&report));
     if let Some(path) = &args.json {
@@ -245,6 +247,7 @@ async fn drill_fault(args: &Failover, fault: Fault) -> Result<Outcome> {
         rounds: args.rounds,
         gap_p50_ms: gaps.get(gaps.len() / 2).copied().unwrap_or_default(),
         gap_max_ms: gaps.last().copied().unwrap_or_default(),
+        gaps_ms: gaps.iter().map(|gap| *gap as u64).collect(),
         jobs,
         jobs_lost: jobs.saturating_sub(succeeded),
         dispatches_run_twice: runs.values().filter(|n| **n > 1).count(),

@@ -15,7 +15,7 @@ mod packets;
 mod stages;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use airlock_bus::{Bus, BusConfig, Consumer, SecretUrl, StreamName, subjects};
 use airlock_guard::{Guard, GuardConfig, JobLocks};
