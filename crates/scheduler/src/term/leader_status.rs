@@ -170,7 +170,11 @@ pub async fn wait_for_successor(replica: &Replica, shard: Shard, epoch: Epoch) {
 /// Until this leader has been without NATS for as long as one may hang, and a standby has it.
 pub async fn wait_until_bus_is_better_elsewhere(replica: &Replica, shard: Shard) {
     let mut connected = replica.stores.bus.connected();
+    // What passed before it was noticed counts.
     let patience = replica.config.election.hung_after;
+    let patience = patience
+        .saturating_sub(airlock_bus::Bus::SILENT_WHEN_NOTICED)
+        .max(NOTE);
     loop {
         if connected.wait_for(|connected| !connected).await.is_err() {
             // The bus is closed, and the term ends by that.
