@@ -14,6 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "airlock/v1/policy.proto",
         "cordum/agent/v1/output_policy.proto",
         "airlock/v1/output.proto",
+        "etcd/rpc.proto",
     ];
     let fds = protox::compile(files.map(|f| root.join(f)), [&root])?;
     // Sorted maps, because signatures and hashes need one encoding per message.

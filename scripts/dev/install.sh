@@ -68,6 +68,7 @@ place_of() {
     redis) redis_program ;;
     postgres) postgres_folder ;;
     etcd) program etcd ;;
+    pgbouncer) program pgbouncer ;;
     *) return 2 ;;
   esac
 }
@@ -102,6 +103,7 @@ packages() {
     brew:postgres) echo postgresql@17 ;;
     apt-get:etcd) echo etcd-server etcd ;;
     *:etcd) echo etcd ;;
+    *:pgbouncer) echo pgbouncer ;;
   esac
 }
 

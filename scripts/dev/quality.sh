@@ -199,3 +199,16 @@ run_bench() {
   cd "$CALLED_FROM" || exit 1
   exec "$TARGET/release/airlock-bench" "$@"
 }
+
+run_drill() {
+  [ "${1:-}" = failover ] || die "which drill? ./dev drill failover"
+  # shellcheck disable=SC2086
+  prepare $SERVERS etcd
+  say "building in release"
+  cargo build --locked --release --bin airlock-drill --bin airlock-gateway \
+    --bin airlock-scheduler --bin airlock-safety-kernel || die "the build failed"
+  cargo build --locked --release -p airlock-worker --example demo-worker || die "the build failed"
+  export AIRLOCK_BIN_DIR=$TARGET/release
+  cd "$CALLED_FROM" || exit 1
+  exec "$TARGET/release/airlock-drill" "$@"
+}

@@ -14,6 +14,7 @@
 mod approvals;
 mod dlq;
 mod jobs;
+mod leader;
 mod output;
 mod policy;
 mod problem;
@@ -34,6 +35,7 @@ pub use jobs::{
     Explanation, HistoryEntry, Job, JobPage, ListRequest, Partial, PayloadError, Progress,
     SubmitRequest, SubmitResponse,
 };
+pub use leader::{LeaderChange, LeaderStatus, Standby, StepDownResponse};
 pub use output::{
     OutputReview, OutputVerdict, QuarantineDetail, QuarantineEntry, QuarantineListRequest,
     QuarantinePage, RejectRequest, ReleaseRequest, Rescan, RescanRequest,

@@ -17,7 +17,7 @@ use crate::link::{self, Shared, Wire};
 
 /// How often the server is asked whether it lives. Two unanswered end the connection,
 /// so a server that hangs or is cut off is noticed after at most three times this.
-const PING_INTERVAL: Duration = Duration::from_secs(5);
+const PING_INTERVAL: Duration = Duration::from_secs(2);
 const CONNECT_RETRY: Backoff = Backoff::from_millis(50, 1_000);
 
 /// A connection to NATS. Clones share it; the last one closes it.
@@ -87,6 +87,10 @@ impl Bus {
     pub(crate) fn shared(&self) -> &Shared {
         &self.inner.shared
     }
+
+    /// A connection that was cut off without a word has been silent for at least this long
+    /// when that is noticed.
+    pub const SILENT_WHEN_NOTICED: Duration = PING_INTERVAL.saturating_mul(2);
 
     /// True while NATS is connected and its streams were checked since.
     pub fn connected(&self) -> watch::Receiver<bool> {

@@ -48,6 +48,8 @@ pub enum Command {
     Dev(Dev),
     /// List, show, retry and delete dead letters
     Dlq(crate::dlq::DlqArgs),
+    /// Show which scheduler leads, and ask it to hand over
+    Leader(crate::leader::LeaderArgs),
     /// Create a worker project
     Worker(crate::worker::Worker),
     /// Print a completion script for your shell

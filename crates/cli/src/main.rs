@@ -10,6 +10,7 @@ mod exit;
 mod explain;
 mod follow;
 mod job;
+mod leader;
 mod output;
 mod payload;
 mod policy;

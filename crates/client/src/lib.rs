@@ -21,6 +21,7 @@ mod approvals;
 mod client;
 mod dlq;
 mod error;
+mod leader;
 mod output;
 mod policy;
 
@@ -29,11 +30,11 @@ pub use airlock_api::{
     AuditEntry, BatchItem, BulkOutcome, Bundle, BundleChange, BundlePage, CancelResponse, Change,
     ConstraintReport, DeadLetter, DeadLetterDetail, DeadLetterFilter, DeadLetterPage, Decision,
     DecisionPage, DeleteOutcome, Evaluation, EvaluationRequest, Explanation, FieldProblem,
-    HistoryEntry, Job, JobPage, KernelProbe, KernelStatus, LastApproved, ListRequest, LoadedBy,
-    OutputReview, OutputVerdict, Page, Partial, PastDecision, PayloadError, PolicyStatus, Problem,
-    Progress, PublishRequest, QuarantineDetail, QuarantineEntry, QuarantineListRequest,
-    QuarantinePage, Rescan, RescanRequest, RetryResponse, Rules, Snapshot, SnapshotPage,
-    SubmitRequest, SubmitResponse, Vote,
+    HistoryEntry, Job, JobPage, KernelProbe, KernelStatus, LastApproved, LeaderChange,
+    LeaderStatus, ListRequest, LoadedBy, OutputReview, OutputVerdict, Page, Partial, PastDecision,
+    PayloadError, PolicyStatus, Problem, Progress, PublishRequest, QuarantineDetail,
+    QuarantineEntry, QuarantineListRequest, QuarantinePage, Rescan, RescanRequest, RetryResponse,
+    Rules, Snapshot, SnapshotPage, Standby, StepDownResponse, SubmitRequest, SubmitResponse, Vote,
 };
 pub use airlock_model::job::{Budget, Compensation, Cost};
 pub use airlock_model::output::{OutputFinding, OutputStatus};

@@ -79,7 +79,10 @@ impl Client {
         self.get_json(&path).await
     }
 
-    async fn get_json<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+    pub(crate) async fn get_json<T: serde::de::DeserializeOwned>(
+        &self,
+        path: &str,
+    ) -> Result<T, ClientError> {
         self.call_with_retries(self.retries, || {
             send_and_decode(self.request_builder(Method::GET, path, CALL_TIMEOUT))
         })

@@ -1,25 +1,15 @@
 //! What can end an election.
 
-use airlock_ledger::{Failure, LedgerError};
 use airlock_model::Shard;
 
-/// The election cannot go on: not because Postgres is away, which is waited out, but
-/// because it answers and refuses (no such database, no such table, no rights).
-#[derive(Debug, thiserror::Error)]
-pub enum ElectionError {
-    #[error("standing for the leadership of shard {}: {source}", shard.0)]
-    Ledger {
-        shard: Shard,
-        #[source]
-        source: LedgerError,
-    },
-}
+use crate::LeaseError;
 
-impl ElectionError {
-    /// What the caller may do about it.
-    pub fn failure(&self) -> Failure {
-        match self {
-            Self::Ledger { source, .. } => source.failure(),
-        }
-    }
+/// The election cannot go on: not because a store is away, which is waited out, but because
+/// it answers and refuses (no such database, no such table, no rights).
+#[derive(Debug, thiserror::Error)]
+#[error("standing for the leadership of shard {}: {source}", shard.0)]
+pub struct ElectionError {
+    pub shard: Shard,
+    #[source]
+    pub source: LeaseError,
 }

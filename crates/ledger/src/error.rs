@@ -98,6 +98,17 @@ impl LedgerError {
         }
     }
 
+    /// Whether our role lacks the right to do this.
+    pub fn is_forbidden(&self) -> bool {
+        match self {
+            Self::Database {
+                source: sqlx::Error::Database(e),
+                ..
+            } => e.code().as_deref() == Some("42501"),
+            _ => false,
+        }
+    }
+
     /// Whether a lock that somebody else holds was waited for in vain. Nothing was written.
     pub fn is_lock_timeout(&self) -> bool {
         match self {

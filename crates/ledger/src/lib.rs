@@ -61,9 +61,10 @@ pub use leader::writer::LeaderWriter;
 pub use log::audit::{Actor, AuditEntry};
 pub use log::changes::{Change, LogPosition};
 pub use log::readers::{AUDIT, EVENTS, Log, LogEntry, LogReader, Page, Tail};
-pub use ops::lease::{LeaderHealth, LeaderInfo, LeaseConnection};
+pub use ops::lease::{LeaderHealth, LeaderInfo, LeaseConnection, LockHolder, LockReleases};
 pub use ops::retention::{Sweep, Swept, id_floor};
 pub use ops::settings::Fact;
+pub use ops::terms::{Candidate, LeaderChange, NewTerm, TermConnection};
 pub use output::read::{
     JobOutput, OutputReview, QuarantineFilter, QuarantinePage, Quarantined, ReleaseMode,
 };

@@ -2,8 +2,8 @@
 //! ([`own`]), the envelope
 //! both travel in ([`packet`]), its signature ([`signing`]), the trace context beside it
 //! ([`trace`]), the question to the safety kernel ([`policy_check`]), the terms of a
-//! decision ([`terms`]), and speculative submissions
-//! ([`ahead`]).
+//! decision ([`terms`]), and speculative submissions ([`ahead`]). [`etcd`] is what leader
+//! election may say to a coordinator.
 //!
 //! Everything on the bus is a [`cap::BusPacket`]. [`packet::encode`] makes one that any
 //! CAP peer accepts and [`packet::decode`] holds what we receive to the same rules, so
@@ -37,6 +37,11 @@ pub mod airlock {
     pub mod v1 {
         tonic::include_proto!("airlock.v1");
     }
+}
+
+pub mod etcd {
+    //! Package `etcdserverpb`: as much of etcd's interface as the election uses.
+    tonic::include_proto!("etcdserverpb");
 }
 
 pub use airlock::v1 as own;

@@ -20,6 +20,7 @@ mod output;
 mod rules;
 mod term;
 
+pub use airlock_election::{Backend, OnLoss};
 pub use background::reconciler::ReconcilerConfig;
 pub use background::retention::RetentionConfig;
 pub use config::{Config, SchedulerConfig};
@@ -28,7 +29,8 @@ pub use output::OutputConfig;
 
 use output::checker::OutputChecker;
 use rules::placement;
-use term::{epoch_claims, leader};
+use term::leader::TermEnd;
+use term::{epoch_claims, leader, leader_status};
 
 use std::sync::Arc;
 
@@ -40,9 +42,6 @@ use airlock_ledger::Ledger;
 use airlock_model::{LedgerId, Shard};
 use airlock_service::{Context, LinkMetrics, OnFailure, Service};
 use airlock_settings::Backoff;
-use axum::Json;
-use axum::routing::get;
-use serde_json::json;
 
 /// The service.
 pub struct Scheduler;
@@ -70,7 +69,8 @@ impl Service for Scheduler {
         let placement = placement::Placement::load_and_watch(&config.scheduler, &ctx).await?;
         let metrics = metrics::Metrics::new(&ctx.metrics);
         let lanes = placement::LaneMetrics::new(&ctx.metrics);
-        let Some(stores) = connect_stores(&config, &ctx).await? else {
+        let instance = new_instance_name();
+        let Some(stores) = connect_stores(&config, &ctx, &instance).await? else {
             return Ok(());
         };
         let shards = stores
@@ -82,9 +82,8 @@ impl Service for Scheduler {
             "the ledger has {shards} shards, but scheduler.shards is {}; all replicas must agree",
             config.scheduler.shards
         );
-        let instance = new_instance_name();
         let shard = Shard(0);
-        mount_leader_endpoint(&ctx, &stores.ledger, &instance, shard);
+        leader_status::mount_leader_endpoint(&ctx, &stores.ledger, &instance, shard);
         spawn_task_gauge(&ctx, &metrics);
         ctx.tasks.spawn(
             "watch-kernel",
@@ -107,6 +106,8 @@ impl Service for Scheduler {
         // Wired whether or not the policy is on: the switch is another setting.
         let connection = config.output.to_connection_config();
         let output_checker = Arc::new(OutputClient::new(&connection).await?);
+        leader_status::spawn_candidate_notes(&ctx, &stores, &instance, shard);
+        leader_status::spawn_elector_health(&ctx, &elector);
         let replica = Replica {
             config,
             service: ctx,
@@ -132,24 +133,58 @@ async fn lead_when_elected(replica: &Replica, mut elector: Elector) -> anyhow::R
         service.health.set_fact("leader", replica.instance.clone());
         service.health.set_fact("epoch", epoch.0);
         replica.metrics.leader.set(1);
+        replica.metrics.epoch.set(epoch.0 as i64);
+        leader_status::count_change(replica, &leadership);
         let seen =
             epoch_claims::find_later_epoch_on_bus(service, &replica.stores.bus, &leadership).await;
         let led = match seen {
-            Ok(None) if service.shutdown.is_cancelled() => Ok(()),
+            Ok(None) if service.shutdown.is_cancelled() => Ok(TermEnd::Shutdown),
             Ok(None) => leader::lead_term(replica, &leadership).await,
             Ok(Some(overtaken)) => Err(overtaken.into()),
             Err(error) => Err(error),
         };
         replica.metrics.leader.set(0);
-        leadership.release().await;
-        let Err(error) = led else {
-            return Ok(());
+        leadership.release_because(name_end(&led)).await;
+        let error = match led {
+            Ok(TermEnd::Shutdown) => return Ok(()),
+            Ok(TermEnd::StepDown | TermEnd::BusAway) => {
+                show_standby(service);
+                leader_status::wait_for_successor(replica, shard, epoch).await;
+                continue;
+            }
+            Err(error) => error,
         };
-        let overtaken: epoch_claims::Overtaken = error.downcast()?;
-        epoch_claims::ensure_not_replaced(&replica.stores.ledger, shard, epoch).await?;
-        tracing::warn!(%overtaken, "ledger was set back, leading again");
-        elector.continue_above(overtaken.by);
+        match error.downcast::<epoch_claims::Overtaken>() {
+            Ok(overtaken) => {
+                epoch_claims::ensure_not_replaced(&replica.stores.ledger, shard, epoch).await?;
+                tracing::warn!(%overtaken, "ledger was set back, leading again");
+                elector.continue_above(overtaken.by);
+            }
+            Err(error) if replica.config.election.on_loss == OnLoss::StandBy => {
+                tracing::error!(
+                    error = format!("{error:#}"),
+                    "term ended, standing by again"
+                );
+                show_standby(service);
+            }
+            Err(error) => return Err(error),
+        }
     }
+}
+
+/// What the history of terms says of this end.
+fn name_end(led: &anyhow::Result<TermEnd>) -> &'static str {
+    match led {
+        Ok(TermEnd::Shutdown) => "shutdown",
+        Ok(TermEnd::StepDown) => "step-down",
+        Ok(TermEnd::BusAway) => "bus",
+        Err(_) => "failed",
+    }
+}
+
+fn show_standby(service: &Context) {
+    service.health.remove("leader");
+    service.health.ok("standby");
 }
 
 /// What a replica brings to each of its terms.
@@ -173,18 +208,35 @@ pub(crate) struct Connections {
 }
 
 /// Waits for the ledger and the bus: a service that starts before its stores is normal.
-async fn connect_stores(config: &Config, ctx: &Context) -> anyhow::Result<Option<Connections>> {
+async fn connect_stores(
+    config: &Config,
+    ctx: &Context,
+    instance: &str,
+) -> anyhow::Result<Option<Connections>> {
     // Before anything answers, so that the names are there from the beginning.
     let on_bus = LinkMetrics::new(&ctx.metrics, Bus::METRICS);
     let on_redis = LinkMetrics::new(&ctx.metrics, Guard::METRICS);
     let ledger = retry_until_connected(ctx, "ledger", || async {
-        let ledger = Ledger::connect(&config.database, "scheduler").await?;
+        // Every session carries the instance: a standby that finds it hanging ends them all.
+        let ledger = Ledger::connect(&config.database, &format!("scheduler-{instance}")).await?;
+        // Before anything else, because nothing else works without sessions of our own.
+        if ledger.shares_sessions().await? {
+            return Ok(None);
+        }
         ledger.migrate().await?;
         let id = ledger.id().await?;
-        Ok((ledger, id))
+        Ok(Some((ledger, id)))
     });
-    let Some((ledger, ledger_id)) = ledger.await else {
+    let Some(ledger) = ledger.await else {
         return Ok(None);
+    };
+    let Some((ledger, ledger_id)) = ledger else {
+        anyhow::bail!(
+            "database.url leads to a pooler that gives our session to others between two \
+             transactions (PgBouncer with pool_mode = transaction): the leader's lock and its \
+             time limits belong to a session. Connect to Postgres directly, or through a \
+             pooler with pool_mode = session"
+        );
     };
     let bus = retry_until_connected(ctx, "bus", || async {
         Ok(Bus::connect(&config.nats, "scheduler").await?)
@@ -239,40 +291,15 @@ fn new_instance_name() -> String {
         .trim()
         .chars()
         .filter(|c| c.is_ascii_alphanumeric() || *c == '-')
-        .take(40)
         .collect();
-    let host = if host.is_empty() { "scheduler" } else { &host };
+    // The end, where names of pods differ, and so much that Postgres shows the whole name.
+    let host = &host[host.len().saturating_sub(24)..];
+    let host = if host.is_empty() { "scheduler" } else { host };
     format!(
         "{host}-{}-{:08x}",
         std::process::id(),
         term::random_u64() as u32
     )
-}
-
-/// `/health/leader`: who leads, since when, in which term.
-fn mount_leader_endpoint(ctx: &Context, ledger: &Ledger, instance: &str, shard: Shard) {
-    let (ledger, instance) = (ledger.clone(), instance.to_owned());
-    ctx.mount(
-        "/health/leader",
-        get(move || {
-            let (ledger, instance) = (ledger.clone(), instance.clone());
-            async move {
-                match ledger.leader(shard).await {
-                    Ok(Some(info)) => Json(json!({
-                        "shard": shard.0,
-                        "leader": info.leader,
-                        "epoch": info.epoch.0,
-                        "since": info.since.to_rfc3339(),
-                        "renewed_at": info.renewed_at.map(|t| t.to_rfc3339()),
-                        "this_instance": instance,
-                        "leading": info.leader == instance,
-                    })),
-                    Ok(None) => Json(json!({"shard": shard.0, "leader": null})),
-                    Err(error) => Json(json!({"shard": shard.0, "error": error.to_string()})),
-                }
-            }
-        }),
-    );
 }
 
 fn spawn_task_gauge(ctx: &Context, metrics: &metrics::Metrics) {

@@ -109,6 +109,9 @@ pub struct Metrics {
     pub duplicate_ids: Gauge,
     pub duplicates_found: Counter,
     pub leader: Gauge,
+    pub epoch: Gauge,
+    leader_changes: Family<ByCause, Counter>,
+    leader_gap: Gauge<f64, AtomicU64>,
     pub active_goroutines: Gauge,
     pub signatures_doubtful: Counter,
     pub signatures_refused: Counter,
@@ -120,7 +123,19 @@ fn metric_name(of: &str) -> String {
     format!("cordum_scheduler_{of}")
 }
 
+/// What ended the term before. The history has a handful of them, and none is a caller's.
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByCause {
+    cause: String,
+}
+
 impl Metrics {
+    pub fn count_leader_change(&self, cause: &str, gap: Option<Duration>) {
+        let cause = cause.to_owned();
+        self.leader_changes.get_or_create(&ByCause { cause }).inc();
+        self.leader_gap.set(gap.unwrap_or_default().as_secs_f64());
+    }
+
     pub fn new(registry: &Registry) -> Self {
         let m = Self {
             jobs_received: Bounded::new(Family::default()),
@@ -171,6 +186,9 @@ impl Metrics {
             duplicate_ids: Gauge::default(),
             duplicates_found: Counter::default(),
             leader: Gauge::default(),
+            epoch: Gauge::default(),
+            leader_changes: Family::default(),
+            leader_gap: Gauge::default(),
             active_goroutines: Gauge::default(),
             signatures_doubtful: Counter::default(),
             signatures_refused: Counter::default(),
@@ -369,6 +387,21 @@ impl Metrics {
             metric_name("leader"),
             "1 while this process leads",
             self.leader.clone(),
+        );
+        r.register(
+            metric_name("epoch"),
+            "Epoch of the last term that this process led; 0: none",
+            self.epoch.clone(),
+        );
+        r.register(
+            metric_name("leader_changes"),
+            "Terms that this process began, by what ended the one before",
+            self.leader_changes.clone(),
+        );
+        r.register(
+            metric_name("leader_gap_seconds"),
+            "From the last sign of the leader before to the beginning of the last term here",
+            self.leader_gap.clone(),
         );
         r.register(
             metric_name("signatures_doubtful"),

@@ -6,7 +6,7 @@ use anyhow::ensure;
 
 use crate::child::Launch;
 use crate::dir::TestDir;
-use crate::http::http_get;
+use crate::http::{http_get, http_post};
 use crate::locate::Program;
 use crate::port::PortLease;
 use crate::server::Server;
@@ -60,6 +60,13 @@ impl Etcd {
             server,
             _peer_port: peer_port,
         })
+    }
+
+    /// Asks etcd's gateway for JSON, as an operator's tool would.
+    pub async fn api(&self, path: &str, json: &str) -> anyhow::Result<String> {
+        let reply = http_post(self.addr(), path, json).await?;
+        ensure!(reply.status == 200, "{path} answers {reply:?}");
+        Ok(reply.body)
     }
 
     pub fn url(&self) -> String {

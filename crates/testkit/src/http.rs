@@ -1,4 +1,4 @@
-//! A GET request, in the few lines that asking for health takes.
+//! A request over HTTP, in the few lines that asking for health takes.
 //!
 //! Rejected: a real HTTP client here. It would drag a hundred crates into the
 //! tests of crates that never speak HTTP.
@@ -22,15 +22,29 @@ pub struct HttpReply {
 
 /// Asks `http://addr/path` once, within five seconds.
 pub async fn http_get(addr: SocketAddr, path: &str) -> anyhow::Result<HttpReply> {
-    tokio::time::timeout(BOUND, exchange(addr, path))
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n\r\n");
+    within_bound(addr, path, request).await
+}
+
+/// Sends a JSON text to `http://addr/path` once, within five seconds.
+pub async fn http_post(addr: SocketAddr, path: &str, json: &str) -> anyhow::Result<HttpReply> {
+    let length = json.len();
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n\
+         Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{json}"
+    );
+    within_bound(addr, path, request).await
+}
+
+async fn within_bound(addr: SocketAddr, path: &str, request: String) -> anyhow::Result<HttpReply> {
+    tokio::time::timeout(BOUND, exchange(addr, request))
         .await
         .with_context(|| format!("no answer from http://{addr}{path} within {BOUND:?}"))?
         .with_context(|| format!("asking http://{addr}{path}"))
 }
 
-async fn exchange(addr: SocketAddr, path: &str) -> anyhow::Result<HttpReply> {
+async fn exchange(addr: SocketAddr, request: String) -> anyhow::Result<HttpReply> {
     let mut stream = TcpStream::connect(addr).await?;
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     let mut bytes = Vec::new();
     stream

@@ -23,10 +23,17 @@ pub enum Program {
     Redis,
     Nats,
     Etcd,
+    PgBouncer,
 }
 
 impl Program {
-    pub const ALL: [Self; 4] = [Self::Postgres, Self::Redis, Self::Nats, Self::Etcd];
+    pub const ALL: [Self; 5] = [
+        Self::Postgres,
+        Self::Redis,
+        Self::Nats,
+        Self::Etcd,
+        Self::PgBouncer,
+    ];
 
     /// What `scripts/dev/test-needs` calls it.
     pub const fn name(self) -> &'static str {
@@ -35,6 +42,7 @@ impl Program {
             Self::Redis => "redis",
             Self::Nats => "nats",
             Self::Etcd => "etcd",
+            Self::PgBouncer => "pgbouncer",
         }
     }
 
@@ -45,6 +53,7 @@ impl Program {
             Self::Redis => find_redis_server(),
             Self::Nats => find_nats_server(),
             Self::Etcd => find_on_path("etcd").context("etcd is not installed"),
+            Self::PgBouncer => find_on_path("pgbouncer").context("pgbouncer is not installed"),
         }
     }
 }

@@ -21,11 +21,26 @@ async fn the_names_of_the_environment_are_obeyed() -> Result<()> {
     let plain = printed(&[nowhere, ("SAFETY_KERNEL_INSECURE", "true")]).await?;
     let lock_key = i64::from_be_bytes(*b"SchEdLd1");
     let election = json!({
+        "backend": "postgres",
         "lock_key": lock_key,
         "retry_ms": 100,
         "ping_interval_ms": 1000,
         "ping_timeout_ms": 2000,
         "max_misses": 3,
+        "hung_after": "6s",
+        "on_loss": "exit",
+        "etcd": {
+            "endpoints": ["http://127.0.0.1:2379"],
+            "key": "/ccm/scheduler/leader",
+            "ttl": "15s",
+            "request_timeout": "2s",
+            "user": null,
+            "password": null,
+            "tls_ca": null,
+            "tls_cert": null,
+            "tls_key": null,
+            "tls_domain": null,
+        },
     });
     assert_eq!(plain["election"], election);
     assert_eq!(plain["shutdown"]["grace_seconds"], 8);
@@ -41,6 +56,13 @@ async fn the_names_of_the_environment_are_obeyed() -> Result<()> {
     ])
     .await?;
     assert_eq!(other["election"]["lock_key"], 1001);
+    let hex = printed(&[
+        nowhere,
+        ("SCHED_LEADER_LOCK_KEY", "0x3ea"),
+        ("SAFETY_KERNEL_INSECURE", "true"),
+    ])
+    .await?;
+    assert_eq!(hex["election"]["lock_key"], 1002);
     assert_eq!(other["shutdown"]["grace_seconds"], 5);
     assert_eq!(other["kernel"]["fail_mode"], "open");
     assert_eq!(other["kernel"]["tls_ca"], "/etc/airlock/ca.pem");

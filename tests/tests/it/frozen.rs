@@ -66,6 +66,7 @@ async fn frozen_before_writing<T>(
             "AIRLOCK_ELECTION__PING_TIMEOUT_MS",
             "30000",
         )
+        .env_for(Service::Scheduler, "AIRLOCK_ELECTION__HUNG_AFTER", "5m")
         .start()
         .await?;
     let first = leader(&stack, 2).await?;

@@ -12,6 +12,7 @@ mod compose;
 mod delayed;
 mod deploying;
 mod dlq;
+mod elections;
 mod fail_mode;
 mod faults;
 mod faults_links;

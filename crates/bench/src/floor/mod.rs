@@ -15,7 +15,7 @@ mod packets;
 mod stages;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use airlock_bus::{Bus, BusConfig, Consumer, SecretUrl, StreamName, subjects};
 use airlock_guard::{Guard, GuardConfig, JobLocks};
@@ -35,7 +35,6 @@ use crate::watch::Watch;
 
 /// Its database is its own, so any shard is free.
 const SHARD: Shard = Shard(0);
-const LEASE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Servers of its own, of the same kind and settings as the stack's.
 struct Servers {
@@ -159,9 +158,7 @@ async fn connect_guard(servers: &Servers) -> anyhow::Result<Guard> {
 async fn connect_line(servers: &Servers, guard: &Guard) -> anyhow::Result<(Line, Consumers)> {
     let ledger = Ledger::connect(&LedgerConfig::from_url(&servers.postgres.url()), "floor").await?;
     ledger.migrate().await?;
-    let mut lease = ledger.lease_connection("floor").await?;
-    let epoch = lease.raise_epoch(SHARD, "floor", LEASE_LIMIT).await?;
-    lease.release(LEASE_LIMIT).await;
+    let epoch = ledger.raise_epoch(SHARD, "floor").await?;
 
     let worker_id = WorkerId::new("bench-worker")?;
     let incarnation = Incarnation::new(uuid::Uuid::new_v4().to_string())?;

@@ -1,12 +1,18 @@
 //! Terms that end because something broke.
 
 use airlock_election::{ElectionConfig, Elector};
-use airlock_ledger::{Commit, Failure, Ledger, LedgerConfig, LedgerError, UnmatchedResult};
+use airlock_ledger::{Commit, Ledger, LedgerConfig, LedgerError, UnmatchedResult};
 use airlock_model::Epoch;
 use airlock_testkit::Postgres;
 use tokio_util::sync::CancellationToken;
 
-use crate::{SHARD, TestEnv, lost};
+use crate::{SHARD, TestEnv, lost, on_every_backend};
+
+on_every_backend! {
+    a_killed_session_loses_and_the_stale_leader_writes_nothing,
+    waiting_survives_a_restart,
+    shutdown_ends_the_wait_for_a_postgres_that_is_away,
+}
 
 fn some_record() -> Commit {
     Commit::single(UnmatchedResult {
@@ -23,24 +29,17 @@ async fn records(env: &TestEnv) -> anyhow::Result<usize> {
     Ok(rows.len())
 }
 
-#[tokio::test]
-async fn a_killed_session_loses_and_the_stale_leader_writes_nothing() -> anyhow::Result<()> {
-    let env = TestEnv::start().await?;
+async fn a_killed_session_loses_and_the_stale_leader_writes_nothing(
+    env: TestEnv,
+) -> anyhow::Result<()> {
     let never = CancellationToken::new();
     let first = env.lead("a").await?;
     let mut old = env.ledger.leader_writer(SHARD, first.epoch()).await?;
     old.commit(&some_record()).await?;
-    let standby = env.campaign("b", &never);
-    env.wait_for_candidate("b").await?;
+    let mut standby = env.campaign("b", &never);
+    standby.waits().await?;
 
-    let ended = env
-        .postgres
-        .query_as_superuser(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-             WHERE application_name = 'airlock-lease-a'",
-        )
-        .await?;
-    assert_eq!(ended.len(), 1);
+    env.take_lease_away().await?;
     let second = standby.won().await?;
     assert!(second.epoch() > first.epoch());
     lost(&first).await?;
@@ -56,13 +55,15 @@ async fn a_killed_session_loses_and_the_stale_leader_writes_nothing() -> anyhow:
     assert_eq!(records(&env).await?, 2);
     assert!(!second.lost_token().is_cancelled());
     first.release().await;
+    let changes = env.ledger.leader_changes(SHARD, 1).await?;
+    assert_eq!(changes[0].cause, "lost");
     second.release().await;
     Ok(())
 }
 
 #[tokio::test]
 async fn a_frozen_postgres_loses_the_lease_after_the_misses() -> anyhow::Result<()> {
-    let env = TestEnv::start().await?;
+    let env = TestEnv::on_postgres().await?;
     let first = env.lead("a").await?;
     let frozen = tokio::time::Instant::now();
     env.postgres.stop()?;
@@ -80,7 +81,7 @@ async fn a_frozen_postgres_loses_the_lease_after_the_misses() -> anyhow::Result<
 
 #[tokio::test]
 async fn a_short_freeze_loses_nothing() -> anyhow::Result<()> {
-    let env = TestEnv::start().await?;
+    let env = TestEnv::on_postgres().await?;
     let config = ElectionConfig {
         max_misses: 50,
         ..crate::config()
@@ -108,11 +109,11 @@ async fn a_short_freeze_loses_nothing() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn waiting_survives_a_restart_of_postgres() -> anyhow::Result<()> {
-    let env = TestEnv::start().await?;
+    let env = TestEnv::on_postgres().await?;
     let never = CancellationToken::new();
     let first = env.lead("a").await?;
-    let standby = env.campaign("b", &never);
-    env.wait_for_candidate("b").await?;
+    let mut standby = env.campaign("b", &never);
+    standby.waits().await?;
     env.postgres.kill()?;
     lost(&first).await?;
     env.postgres.restart().await?;
@@ -122,9 +123,24 @@ async fn waiting_survives_a_restart_of_postgres() -> anyhow::Result<()> {
     Ok(())
 }
 
-#[tokio::test]
-async fn shutdown_ends_the_wait_for_a_postgres_that_is_away() -> anyhow::Result<()> {
-    let env = TestEnv::start().await?;
+/// Whatever becomes of the leader meanwhile, the standby leads after it.
+async fn waiting_survives_a_restart(env: TestEnv) -> anyhow::Result<()> {
+    let never = CancellationToken::new();
+    let first = env.lead("a").await?;
+    let mut standby = env.campaign("b", &never);
+    standby.waits().await?;
+    env.restart_backend().await?;
+    first.release().await;
+    let second = standby.won().await?;
+    assert_eq!(second.epoch(), Epoch(2));
+    second.release().await;
+    Ok(())
+}
+
+async fn shutdown_ends_the_wait_for_a_postgres_that_is_away(env: TestEnv) -> anyhow::Result<()> {
+    if let Some(etcd) = &env.etcd {
+        etcd.kill()?;
+    }
     env.postgres.kill()?;
     let shutdown = CancellationToken::new();
     let standby = env.campaign("a", &shutdown);
@@ -143,6 +159,6 @@ async fn a_ledger_without_a_schema_is_an_error_not_a_wait() -> anyhow::Result<()
     let error = tokio::time::timeout(crate::BOUND, tried)
         .await?
         .expect_err("there is no table to raise the epoch in");
-    assert_eq!(error.failure(), Failure::Fatal);
+    assert!(error.source.is_fatal());
     Ok(())
 }

@@ -1,18 +1,41 @@
-//! The election against a real Postgres that is killed, frozen and restarted.
+//! The election against real servers that are killed, frozen, cut off and restarted.
 
+mod etcd;
 mod faults;
+mod hung;
+mod model;
 mod terms;
 
 use std::time::Duration;
 
-use airlock_election::{ElectionConfig, Elector, Leadership};
+use airlock_election::{Backend, ElectionConfig, Elector, ElectorStatus, EtcdConfig, Leadership};
 use airlock_ledger::{Ledger, LedgerConfig};
 use airlock_model::Shard;
-use airlock_testkit::{Postgres, Seen, eventually};
+use airlock_testkit::{Etcd, Postgres, Seen, eventually};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 const BOUND: Duration = Duration::from_secs(30);
 const SHARD: Shard = Shard(0);
+
+/// The same test on every backend: what is promised of one is promised of all.
+macro_rules! on_every_backend {
+    ($($name:ident),* $(,)?) => {
+        mod on_postgres {
+            $(#[tokio::test]
+            async fn $name() -> anyhow::Result<()> {
+                super::$name(crate::TestEnv::on_postgres().await?).await
+            })*
+        }
+        mod on_etcd {
+            $(#[tokio::test]
+            async fn $name() -> anyhow::Result<()> {
+                super::$name(crate::TestEnv::on_etcd().await?).await
+            })*
+        }
+    };
+}
+pub(crate) use on_every_backend;
 
 /// Quick enough for tests, with the proportions of the defaults.
 fn config() -> ElectionConfig {
@@ -27,20 +50,47 @@ fn config() -> ElectionConfig {
 struct TestEnv {
     postgres: Postgres,
     ledger: Ledger,
+    etcd: Option<Etcd>,
+    config: ElectionConfig,
 }
 
 impl TestEnv {
-    async fn start() -> anyhow::Result<Self> {
+    async fn on_postgres() -> anyhow::Result<Self> {
         let postgres = Postgres::start().await?;
-        let mut config = LedgerConfig::from_url(&postgres.url());
-        config.op_timeout_ms = 2_000;
-        let ledger = Ledger::connect(&config, "test").await?;
+        let mut ledger_config = LedgerConfig::from_url(&postgres.url());
+        ledger_config.op_timeout_ms = 2_000;
+        let ledger = Ledger::connect(&ledger_config, "test").await?;
         ledger.migrate().await?;
-        Ok(Self { postgres, ledger })
+        Ok(Self {
+            postgres,
+            ledger,
+            etcd: None,
+            config: config(),
+        })
+    }
+
+    async fn on_etcd() -> anyhow::Result<Self> {
+        let (mut env, etcd) = tokio::try_join!(Self::on_postgres(), Etcd::start())?;
+        env.config.backend = Backend::Etcd;
+        env.config.etcd = EtcdConfig {
+            endpoints: vec![etcd.url()],
+            ttl: Duration::from_secs(3),
+            request_timeout: Duration::from_millis(500),
+            ..EtcdConfig::default()
+        };
+        env.etcd = Some(etcd);
+        Ok(env)
+    }
+
+    fn etcd(&self) -> anyhow::Result<&Etcd> {
+        self.etcd
+            .as_ref()
+            .ok_or_else(|| anyhow::anyhow!("no etcd here"))
     }
 
     fn elector(&self, instance: &str, shard: Shard) -> Elector {
-        Elector::new(self.ledger.clone(), config(), instance.to_owned(), shard)
+        let (ledger, config) = (self.ledger.clone(), self.config.clone());
+        Elector::new(ledger, config, instance.to_owned(), shard)
     }
 
     async fn lead(&self, instance: &str) -> anyhow::Result<Leadership> {
@@ -52,22 +102,36 @@ impl TestEnv {
 
     /// An election in the background.
     fn campaign(&self, instance: &str, shutdown: &CancellationToken) -> Campaign {
-        let mut elector = self.elector(instance, SHARD);
-        let shutdown = shutdown.clone();
-        Campaign(tokio::spawn(async move {
-            Ok(elector.acquire_leadership(&shutdown).await?)
-        }))
+        run_campaign(self.elector(instance, SHARD), shutdown)
     }
 
-    /// Until the session of `instance` has asked for the lock.
-    async fn wait_for_candidate(&self, instance: &str) -> anyhow::Result<()> {
-        let sql = format!(
-            "SELECT count(*) FROM pg_stat_activity
-             WHERE application_name = 'airlock-lease-{instance}'
-               AND query LIKE '%pg_try_advisory_lock%' AND state = 'idle'"
-        );
-        self.count(&sql, 1, "the standby to have asked for the lock")
-            .await
+    /// Kills what holds the lease, and starts it again.
+    async fn restart_backend(&self) -> anyhow::Result<()> {
+        match &self.etcd {
+            Some(etcd) => etcd.restart().await,
+            None => self.postgres.restart().await,
+        }
+    }
+
+    /// Takes the lease from whoever holds it, as an operator would.
+    async fn take_lease_away(&self) -> anyhow::Result<()> {
+        match &self.etcd {
+            Some(etcd) => {
+                etcd::delete_key(etcd).await?;
+            }
+            None => {
+                let ended = self
+                    .postgres
+                    .query_as_superuser(
+                        "SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a
+                         JOIN pg_locks l ON l.pid = a.pid AND l.locktype = 'advisory'
+                         WHERE a.application_name LIKE 'airlock-lease-%' AND l.granted",
+                    )
+                    .await?;
+                anyhow::ensure!(ended.len() == 1, "{ended:?}");
+            }
+        }
+        Ok(())
     }
 
     /// Until `sql` counts `wanted`.
@@ -92,11 +156,30 @@ impl TestEnv {
     }
 }
 
-struct Campaign(tokio::task::JoinHandle<anyhow::Result<Option<Leadership>>>);
+fn run_campaign(mut elector: Elector, shutdown: &CancellationToken) -> Campaign {
+    let shutdown = shutdown.clone();
+    Campaign {
+        status: elector.status(),
+        task: tokio::spawn(async move { Ok(elector.acquire_leadership(&shutdown).await?) }),
+    }
+}
+
+struct Campaign {
+    status: watch::Receiver<ElectorStatus>,
+    task: tokio::task::JoinHandle<anyhow::Result<Option<Leadership>>>,
+}
 
 impl Campaign {
+    /// Until it has found that somebody else leads.
+    async fn waits(&mut self) -> anyhow::Result<()> {
+        let waiting = self.status.wait_for(|status| status.waiting);
+        tokio::time::timeout(BOUND, waiting).await??;
+        anyhow::ensure!(!self.task.is_finished(), "it leads");
+        Ok(())
+    }
+
     async fn end(self) -> anyhow::Result<Option<Leadership>> {
-        tokio::time::timeout(BOUND, self.0).await??
+        tokio::time::timeout(BOUND, self.task).await??
     }
 
     async fn won(self) -> anyhow::Result<Leadership> {

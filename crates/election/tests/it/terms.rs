@@ -6,18 +6,24 @@ use airlock_model::{Epoch, Shard};
 use airlock_testkit::Postgres;
 use tokio_util::sync::CancellationToken;
 
-use crate::{SHARD, TestEnv, lost, won};
+use crate::{SHARD, TestEnv, lost, on_every_backend, won};
 
-#[tokio::test]
-async fn one_of_two_leads_and_hands_over_on_release() -> anyhow::Result<()> {
-    let env = TestEnv::start().await?;
+on_every_backend! {
+    one_of_two_leads_and_hands_over_on_release,
+    dropping_a_leadership_frees_the_lock,
+    giving_up_half_way_keeps_nobody_from_leading,
+    shards_are_led_apart,
+    a_renewal_that_finds_another_term_loses,
+    a_term_begins_above_what_was_seen_elsewhere,
+}
+
+async fn one_of_two_leads_and_hands_over_on_release(env: TestEnv) -> anyhow::Result<()> {
     let never = CancellationToken::new();
     let first = env.lead("a").await?;
     assert_eq!((first.epoch(), first.shard()), (Epoch(1), SHARD));
 
-    let standby = env.campaign("b", &never);
-    env.wait_for_candidate("b").await?;
-    assert!(!standby.0.is_finished());
+    let mut standby = env.campaign("b", &never);
+    standby.waits().await?;
     let info = env.ledger.leader(SHARD).await?.expect("someone leads");
     assert_eq!((info.leader.as_str(), info.epoch), ("a", Epoch(1)));
     assert!(info.renewed_at.is_some());
@@ -33,17 +39,20 @@ async fn one_of_two_leads_and_hands_over_on_release() -> anyhow::Result<()> {
     assert_eq!(second.epoch(), Epoch(2));
     let info = env.ledger.leader(SHARD).await?.expect("someone leads");
     assert_eq!((info.leader.as_str(), info.epoch), ("b", Epoch(2)));
-    second.release().await;
+    second.release_because("shutdown").await;
+    let changes = env.ledger.leader_changes(SHARD, 10).await?;
+    assert_eq!(changes[0].cause, "released");
+    assert_eq!(changes[0].backend, env.config.backend.name());
     Ok(())
 }
 
 #[tokio::test]
 async fn a_standby_keeps_one_session_and_ends_it_at_shutdown() -> anyhow::Result<()> {
-    let env = TestEnv::start().await?;
+    let env = TestEnv::on_postgres().await?;
     let leader = env.lead("a").await?;
     let shutdown = CancellationToken::new();
-    let standby = env.campaign("b", &shutdown);
-    env.wait_for_candidate("b").await?;
+    let mut standby = env.campaign("b", &shutdown);
+    standby.waits().await?;
     // Each try renews the time of the query; after a few there is still one session.
     let first = query_start(&env).await?;
     airlock_testkit::eventually(crate::BOUND, "another try", || async {
@@ -71,9 +80,7 @@ async fn query_start(env: &TestEnv) -> anyhow::Result<Vec<airlock_testkit::Row>>
         .await
 }
 
-#[tokio::test]
-async fn dropping_a_leadership_frees_the_lock() -> anyhow::Result<()> {
-    let env = TestEnv::start().await?;
+async fn dropping_a_leadership_frees_the_lock(env: TestEnv) -> anyhow::Result<()> {
     let first = env.lead("a").await?;
     let token = first.lost_token();
     drop(first);
@@ -84,9 +91,31 @@ async fn dropping_a_leadership_frees_the_lock() -> anyhow::Result<()> {
     Ok(())
 }
 
-#[tokio::test]
-async fn shards_are_led_apart() -> anyhow::Result<()> {
-    let env = TestEnv::start().await?;
+/// Whoever asks for the lead may stop asking at any moment, also between winning the lease
+/// and raising the epoch.
+async fn giving_up_half_way_keeps_nobody_from_leading(env: TestEnv) -> anyhow::Result<()> {
+    let never = CancellationToken::new();
+    let mut impatient = env.elector("a", SHARD);
+    let mut patience = std::time::Duration::from_micros(500);
+    let mut given_up = 0;
+    let led = loop {
+        match tokio::time::timeout(patience, impatient.acquire_leadership(&never)).await {
+            Ok(led) => break led?,
+            Err(_) => given_up += 1,
+        }
+        patience += std::time::Duration::from_micros(500);
+        anyhow::ensure!(patience < crate::BOUND, "it never leads");
+    };
+    assert!(given_up > 0);
+    drop(led);
+    drop(impatient);
+    let other = env.lead("b").await?;
+    assert!(!other.lost_token().is_cancelled());
+    other.release().await;
+    Ok(())
+}
+
+async fn shards_are_led_apart(env: TestEnv) -> anyhow::Result<()> {
     let never = CancellationToken::new();
     let zero = env.lead("a").await?;
     let one = won(env.elector("b", Shard(1)).acquire_leadership(&never)).await?;
@@ -140,24 +169,22 @@ async fn clusters_with_keys_of_their_own_share_one_postgres() -> anyhow::Result<
     Ok(())
 }
 
-#[tokio::test]
-async fn a_renewal_that_finds_another_term_loses() -> anyhow::Result<()> {
-    let env = TestEnv::start().await?;
+async fn a_renewal_that_finds_another_term_loses(env: TestEnv) -> anyhow::Result<()> {
     let first = env.lead("a").await?;
-    let mut other = env.ledger.lease_connection("b").await?;
-    let epoch = other.raise_epoch(SHARD, "b", crate::BOUND).await?;
+    let epoch = env.ledger.raise_epoch(SHARD, "b").await?;
     assert!(epoch > first.epoch());
     lost(&first).await?;
-    // The lock is given up as well, not only the claim to lead.
-    env.sessions("a", 0).await
+    // The lease is given up as well, not only the claim to lead.
+    env.sessions("a", 0).await?;
+    let third = env.lead("c").await?;
+    assert!(third.epoch() > epoch);
+    third.release().await;
+    Ok(())
 }
 
-#[tokio::test]
-async fn a_term_begins_above_what_was_seen_elsewhere() -> anyhow::Result<()> {
-    let env = TestEnv::start().await?;
+async fn a_term_begins_above_what_was_seen_elsewhere(env: TestEnv) -> anyhow::Result<()> {
     env.lead("a").await?.release().await;
-    let config = ElectionConfig::default();
-    let mut elector = Elector::new(env.ledger.clone(), config, "b".to_owned(), SHARD);
+    let mut elector = env.elector("b", SHARD);
     elector.continue_above(Epoch(41));
     elector.continue_above(Epoch(40));
     let never = CancellationToken::new();

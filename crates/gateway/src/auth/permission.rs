@@ -31,6 +31,8 @@ pub(crate) enum Permission {
     /// List the quarantine, read evidence, release and reject outputs, scan stored results
     /// again. Also for keys with the role [`OUTPUT_REVIEWER`].
     ReviewOutput,
+    /// See which scheduler leads, and ask it to hand over.
+    ManageLeader,
 }
 
 /// The role, in a key's `roles`, that grants [`Permission::ReviewOutput`] for its tenant.
@@ -53,7 +55,7 @@ impl Permission {
                 | Self::EvaluatePolicy
                 | Self::ReadDecisions
                 | Self::ScanOutput => true,
-                Self::ManagePolicy | Self::ReviewOutput => false,
+                Self::ManagePolicy | Self::ReviewOutput | Self::ManageLeader => false,
             },
         }
     }
@@ -73,7 +75,8 @@ impl Permission {
             | Self::ReadDecisions
             | Self::ManagePolicy
             | Self::ScanOutput
-            | Self::ReviewOutput => false,
+            | Self::ReviewOutput
+            | Self::ManageLeader => false,
         }
     }
 

@@ -10,6 +10,7 @@ mod dlq;
 mod edge;
 mod explain;
 mod jobs;
+mod leader;
 mod output;
 mod policy;
 pub(crate) mod problem;

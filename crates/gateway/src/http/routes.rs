@@ -17,8 +17,8 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use super::problem::Problem;
 use super::{
-    App, approvals, bundles, decisions, dlq, edge, explain, jobs, output, policy, quarantine,
-    submit, tasks,
+    App, approvals, bundles, decisions, dlq, edge, explain, jobs, leader, output, policy,
+    quarantine, submit, tasks,
 };
 use crate::auth::{Caller, Permission, has_key};
 use crate::submit::wake_up::local_now;
@@ -95,6 +95,8 @@ fn route_table() -> Vec<Route> {
         new_route(POST, "/api/v1/policy/bundles", P::ManagePolicy, bundles::publish_bundle),
         new_route(GET, "/api/v1/policy/bundles", P::ManagePolicy, bundles::list_bundles),
         new_route(POST, "/api/v1/policy/bundles/{name}/rollback", P::ManagePolicy, bundles::roll_back_bundle),
+        new_route(GET, "/api/v1/leader", P::ManageLeader, leader::get_leader),
+        new_route(POST, "/api/v1/leader/step-down", P::ManageLeader, leader::step_down),
     ]
 }
 

@@ -78,9 +78,7 @@ async fn hold_with(
     terms: ApprovalTerms,
     constraints: Option<Constraints>,
 ) -> anyhow::Result<()> {
-    let mut lease = ledger.lease_connection("test").await?;
-    let epoch = lease.raise_epoch(Shard(0), "test", BOUND).await?;
-    lease.release(BOUND).await;
+    let epoch = ledger.raise_epoch(Shard(0), "test").await?;
     let verdict = Verdict {
         decision: Decision::RequireApproval,
         reason: "money moves".to_owned(),

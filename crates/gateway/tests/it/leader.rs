@@ -25,13 +25,13 @@ async fn health_shows_a_leader_that_is_missing_or_does_not_work() -> anyhow::Res
     let gateway = Running::start().await?;
     shows(&gateway, "degraded", "no scheduler has led yet").await?;
     let ledger = Ledger::connect(&LedgerConfig::from_url(&gateway.postgres.url()), "test").await?;
-    let mut lease = ledger.lease_connection("test").await?;
-    let epoch = lease.raise_epoch(Shard(0), "test", BOUND).await?;
+    let epoch = ledger.raise_epoch(Shard(0), "test").await?;
+    let mut term = ledger.term_connection("test");
     let leader = ledger.as_leader(Shard(0), epoch);
     // It renews its lease all the time, and its rounds are as the test says.
     let (rounds, mut seen) = tokio::sync::watch::channel(Duration::ZERO);
     let renewing = tokio::spawn(async move {
-        while lease.renew(Shard(0), epoch, BOUND).await? {
+        while term.note_renewal(Shard(0), epoch, BOUND).await? {
             let ago = *seen.borrow_and_update();
             leader.record_round(ago).await?;
             tokio::select! {
@@ -39,7 +39,7 @@ async fn health_shows_a_leader_that_is_missing_or_does_not_work() -> anyhow::Res
                 () = tokio::time::sleep(Duration::from_millis(100)) => {}
             }
         }
-        lease.release(BOUND).await;
+        term.close(BOUND).await;
         anyhow::Ok(())
     });
     shows(&gateway, "ok", "").await?;

@@ -1,12 +1,13 @@
-//! What leader election needs of Postgres: an advisory lock on a connection of its own,
-//! and the epoch that fences writes.
+//! What the election over Postgres needs of it: an advisory lock on a connection of its own.
 //!
 //! The lock lives and dies with its session, so the connection never belongs to a pool:
-//! a pool would recycle it and the lock with it.
+//! a pool would recycle it and the lock with it. Terms and epochs are the same whatever
+//! holds the lease: see [`terms`](crate::ops::terms).
 
 use std::time::Duration;
 
 use airlock_model::{Epoch, Shard, Timestamp};
+use sqlx::postgres::{PgListener, PgPoolOptions};
 use sqlx::{Connection, PgConnection, Row};
 
 use crate::Ledger;
@@ -38,6 +39,43 @@ pub struct LeaseConnection {
     conn: PgConnection,
 }
 
+/// What the sessions that try the lock are called, before their instance.
+const LEASE_NAME: &str = "airlock-lease-";
+
+/// Where it is told that a lock is free; the message is the lock's key.
+const RELEASED: &str = "airlock_leader_lock";
+
+/// The session that holds a lock, as another sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockHolder {
+    pub instance: String,
+    pub pid: i32,
+    /// When its session began; `None` when our role may not know, and may not end it.
+    pub began: Option<Timestamp>,
+    /// The ledger's time of this answer.
+    pub at: Timestamp,
+    /// Since the term was renewed, by the ledger's clock; `None`: nobody ever led.
+    pub renewed_ago: Option<Duration>,
+}
+
+/// Hears when a lock is free. Without it a standby finds out by trying.
+#[derive(Debug)]
+pub struct LockReleases {
+    listener: PgListener,
+}
+
+impl LockReleases {
+    /// Until the lock is told to be free. An error ends the connection.
+    pub async fn wait_for_release(&mut self, key: i64) -> Result<(), LedgerError> {
+        loop {
+            let told = self.listener.recv().await.context("waiting for the lock")?;
+            if told.payload() == key.to_string() {
+                return Ok(());
+            }
+        }
+    }
+}
+
 async fn with_timeout<T>(
     limit: Duration,
     doing: &'static str,
@@ -55,7 +93,7 @@ impl Ledger {
         let options = self
             .options
             .clone()
-            .application_name(&format!("airlock-lease-{instance}"))
+            .application_name(&format!("{LEASE_NAME}{instance}"))
             // A machine that vanished without a word must not keep the lock for the two
             // hours that the kernel would wait by default.
             .options([
@@ -70,6 +108,23 @@ impl Ledger {
         )
         .await?;
         Ok(LeaseConnection { conn })
+    }
+
+    /// Opens the session that hears of released locks.
+    pub async fn listen_for_releases(&self, instance: &str) -> Result<LockReleases, LedgerError> {
+        const DOING: &str = "listening for released locks";
+        let name = format!("airlock-listen-{instance}");
+        let pool = PgPoolOptions::new()
+            .max_connections(1)
+            .acquire_timeout(self.op_timeout)
+            .connect_lazy_with(self.options.clone().application_name(&name));
+        let listener = async {
+            let mut listener = PgListener::connect_with(&pool).await?;
+            listener.listen(RELEASED).await?;
+            Ok(listener)
+        };
+        let listener = with_timeout(self.op_timeout, DOING, listener).await?;
+        Ok(LockReleases { listener })
     }
 
     /// Who leads `shard`, as far as the ledger knows.
@@ -179,75 +234,98 @@ impl LeaseConnection {
         .await
     }
 
-    /// Begins a new term: from here on, writes of older epochs are refused.
-    pub async fn raise_epoch(
-        &mut self,
-        shard: Shard,
-        leader: &str,
-        limit: Duration,
-    ) -> Result<Epoch, LedgerError> {
-        self.raise_epoch_above(shard, leader, Epoch(0), limit).await
+    /// Asks the lock's own session for anything: while it answers, it holds its locks.
+    pub async fn ping(&mut self, limit: Duration) -> Result<(), LedgerError> {
+        let ping = sqlx::query("SELECT 1").execute(&mut self.conn);
+        with_timeout(limit, "pinging the session with the leader lock", ping).await?;
+        Ok(())
     }
 
-    /// The same, with an epoch above one that was seen elsewhere: a ledger that was
-    /// restored may not know all of its own past.
-    pub async fn raise_epoch_above(
+    /// Who holds the lock, and how long ago the term of `shard` was renewed. `None`: nobody,
+    /// or nobody who is known.
+    pub async fn find_lock_holder(
         &mut self,
+        key: i64,
         shard: Shard,
-        leader: &str,
-        above: Epoch,
         limit: Duration,
-    ) -> Result<Epoch, LedgerError> {
-        let epoch: i64 = with_timeout(
+    ) -> Result<Option<LockHolder>, LedgerError> {
+        let bits = key.cast_unsigned();
+        let row = with_timeout(
             limit,
-            "raising the epoch",
-            sqlx::query_scalar(
-                "WITH raised AS (
-                    INSERT INTO leadership (shard, epoch, leader, since)
-                    VALUES ($1, $3 + 1, $2, clock_timestamp())
-                    ON CONFLICT (shard) DO UPDATE
-                    SET epoch = greatest(leadership.epoch, $3) + 1, leader = $2,
-                        since = clock_timestamp()
-                    RETURNING epoch
-                 ), renewed AS (
-                    INSERT INTO leader_renewal (shard, epoch, renewed_at)
-                    SELECT $1, epoch, clock_timestamp() FROM raised
-                    ON CONFLICT (shard) DO UPDATE
-                    SET epoch = excluded.epoch, renewed_at = excluded.renewed_at,
-                        round_at = NULL
-                 )
-                 SELECT epoch FROM raised",
-            )
-            .bind(shard.0 as i16)
-            .bind(leader)
-            .bind(i64::try_from(above.0).unwrap_or(0))
-            .fetch_one(&mut self.conn),
-        )
-        .await?;
-        Ok(Epoch(epoch as u64))
-    }
-
-    /// Pings the lock's own session and leaves a fresh renewal. `false`: another term
-    /// has begun.
-    pub async fn renew(
-        &mut self,
-        shard: Shard,
-        epoch: Epoch,
-        limit: Duration,
-    ) -> Result<bool, LedgerError> {
-        let done = with_timeout(
-            limit,
-            "renewing the lease",
+            "looking for the holder of the leader lock",
             sqlx::query(
-                "UPDATE leader_renewal SET renewed_at = clock_timestamp()
-                 WHERE shard = $1 AND epoch = $2",
+                "SELECT a.pid, a.application_name, a.backend_start, clock_timestamp(),
+                        extract(epoch FROM clock_timestamp() - r.renewed_at)::float8
+                 FROM pg_locks l
+                 JOIN pg_stat_activity a ON a.pid = l.pid
+                 LEFT JOIN leader_renewal r ON r.shard = $3
+                 WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+                   AND l.classid = $1::text::oid AND l.objid = $2::text::oid
+                   AND l.database = a.datid AND a.datname = current_database()",
             )
+            .bind((bits >> 32).to_string())
+            .bind((bits & 0xffff_ffff).to_string())
             .bind(shard.0 as i16)
-            .bind(epoch.0 as i64)
-            .execute(&mut self.conn),
+            .fetch_optional(&mut self.conn),
         )
         .await?;
-        Ok(done.rows_affected() == 1)
+        let Some(row) = row else { return Ok(None) };
+        let read = || -> Result<Option<LockHolder>, sqlx::Error> {
+            let name: String = row.try_get(1)?;
+            let Some(instance) = name.strip_prefix(LEASE_NAME) else {
+                return Ok(None);
+            };
+            Ok(Some(LockHolder {
+                instance: instance.to_owned(),
+                pid: row.try_get(0)?,
+                began: row.try_get::<Option<Ts>, _>(2)?.map(|t| t.0),
+                at: row.try_get::<Ts, _>(3)?.0,
+                renewed_ago: row
+                    .try_get::<Option<f64>, _>(4)?
+                    .map(|s| Duration::try_from_secs_f64(s).unwrap_or_default()),
+            }))
+        };
+        read().context("reading the holder of the leader lock")
+    }
+
+    /// Ends every session of the holder's instance that began before it was looked for; the
+    /// number of them. Their locks are free and their transactions rolled back when the
+    /// server has noticed, which is at once.
+    pub async fn terminate_sessions(
+        &mut self,
+        holder: &LockHolder,
+        limit: Duration,
+    ) -> Result<u64, LedgerError> {
+        let ended: Vec<bool> = with_timeout(
+            limit,
+            "ending the sessions of a leader that hangs",
+            // A role that may not see when another's session began may not end it either.
+            sqlx::query_scalar(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                 WHERE right(application_name, length($1) + 1) = '-' || $1
+                   AND starts_with(application_name, 'airlock-')
+                   AND pid <> pg_backend_pid()
+                   AND coalesce(backend_start, '-infinity') <= $2",
+            )
+            .bind(&holder.instance)
+            .bind(Ts(holder.at))
+            .fetch_all(&mut self.conn),
+        )
+        .await?;
+        Ok(ended.into_iter().filter(|ended| *ended).count() as u64)
+    }
+
+    /// Frees the lock, tells those who wait for it, and ends the session.
+    pub async fn unlock_and_close(mut self, key: i64, limit: Duration) {
+        let unlock = sqlx::query("SELECT pg_advisory_unlock($1), pg_notify($2, $3)")
+            .bind(key)
+            .bind(RELEASED)
+            .bind(key.to_string())
+            .execute(&mut self.conn);
+        if let Err(e) = with_timeout(limit, "freeing the leader lock", unlock).await {
+            tracing::debug!(error = %e, "the leader lock goes with its session");
+        }
+        self.release(limit).await;
     }
 
     /// Ends the session, and with it the lock.

@@ -24,6 +24,7 @@ const MIGRATIONS: &[(i32, &str)] = &[
     (12, include_str!("../../migrations/0012_log_readers.sql")),
     (13, include_str!("../../migrations/0013_leader_rounds.sql")),
     (14, include_str!("../../migrations/0014_output.sql")),
+    (16, include_str!("../../migrations/0016_leader_changes.sql")),
 ];
 
 /// Migrations that programs from before cannot work with. All others only add what those

@@ -5,3 +5,4 @@ pub(crate) mod lease;
 pub(crate) mod migrate;
 pub(crate) mod retention;
 pub(crate) mod settings;
+pub(crate) mod terms;

@@ -97,10 +97,7 @@ async fn an_assignment_needs_a_pending_job_and_the_next_attempt() -> anyhow::Res
     assert_eq!(loaded[0].dispatch_id, Some(crate::fixture::dispatch(1)));
     assert_eq!(fixture.state("j2").await?, JobState::Pending);
     let other_shard = airlock_model::Shard(3);
-    let mut lease = fixture.ledger.lease_connection("s3").await?;
-    let epoch = lease
-        .raise_epoch(other_shard, "s3", crate::fixture::BOUND)
-        .await?;
+    let epoch = fixture.ledger.raise_epoch(other_shard, "s3").await?;
     let mut stranger = fixture.ledger.leader_writer(other_shard, epoch).await?;
     let written = stranger.commit(&Commit::single(assign("j2", 1, 9))).await?;
     assert_eq!(moved(&written), 0, "another shard's leader has no say");

@@ -1,10 +1,11 @@
 //! The epoch: whose writes count.
 
 use airlock_ledger::{
-    AUDIT, Commit, EVENTS, Fact, Failure, HeldJob, LeaderLedger, LedgerError, LogPosition,
-    NewDeadLetter, NewReport, Progress, Sweep,
+    AUDIT, Commit, EVENTS, Fact, Failure, HeldJob, LeaderLedger, Ledger, LedgerConfig, LedgerError,
+    LogPosition, NewDeadLetter, NewReport, NewTerm, Progress, Sweep,
 };
 use airlock_model::{Decision, Due, Epoch, JobState, Shard, WorkerId};
+use airlock_testkit::PgBouncer;
 use sqlx::Connection;
 
 use crate::fixture::{
@@ -63,8 +64,8 @@ async fn raising_the_epoch_waits_for_a_write_under_way() -> anyhow::Result<()> {
         (old, done)
     });
     fixture.waiters(1).await?;
-    let mut lease = fixture.ledger.lease_connection("new").await?;
-    let raising = tokio::spawn(async move { lease.raise_epoch(SHARD, "new", BOUND).await });
+    let ledger = fixture.ledger.clone();
+    let raising = tokio::spawn(async move { ledger.raise_epoch(SHARD, "new").await });
     fixture.waiters(2).await?;
     assert!(!raising.is_finished());
     hold.commit().await?;
@@ -118,21 +119,109 @@ async fn only_one_holds_the_lock_and_renewals_tell_terms_apart() -> anyhow::Resu
     assert!(!b.try_lock(7, BOUND).await?);
     assert!(b.try_lock(8, BOUND).await?);
     assert!(fixture.ledger.leader(SHARD).await?.is_none());
-    let epoch = a.raise_epoch(SHARD, "a", BOUND).await?;
-    assert!(a.renew(SHARD, epoch, BOUND).await?);
+    let epoch = fixture.ledger.raise_epoch(SHARD, "a").await?;
+    let mut term = fixture.ledger.term_connection("a");
+    assert!(term.note_renewal(SHARD, epoch, BOUND).await?);
     let before = fixture.ledger.leader(SHARD).await?.expect("a leader");
     assert_eq!((before.leader.as_str(), before.epoch), ("a", epoch));
-    let next = b.raise_epoch(SHARD, "b", BOUND).await?;
+    let next = fixture.ledger.raise_epoch(SHARD, "b").await?;
     assert!(next > epoch);
-    assert!(!a.renew(SHARD, epoch, BOUND).await?);
-    assert!(b.renew(SHARD, next, BOUND).await?);
-    a.release(BOUND).await;
+    assert!(!term.note_renewal(SHARD, epoch, BOUND).await?);
+    assert!(term.note_renewal(SHARD, next, BOUND).await?);
+    a.unlock_and_close(7, BOUND).await;
     airlock_testkit::eventually(BOUND, "the lock to be free", || async {
         let mut c = fixture.ledger.lease_connection("c").await?;
         let free = c.try_lock(7, BOUND).await?;
         Ok(airlock_testkit::Seen::when(free, "held"))
     })
     .await
+}
+
+/// A candidate that won, stood still and was replaced before it began its term, begins none.
+#[tokio::test]
+async fn a_term_begins_only_after_the_one_that_was_seen() -> anyhow::Result<()> {
+    let fixture = Fixture::start().await?;
+    let mut term = fixture.ledger.term_connection("slow");
+    let seen = term.read_epoch(SHARD, BOUND).await?;
+    assert_eq!(seen, Epoch(0));
+    let slow = NewTerm {
+        shard: SHARD,
+        leader: "slow",
+        backend: "postgres",
+        seen,
+        above: Epoch(0),
+        cause: None,
+    };
+    let first = fixture.ledger.raise_epoch(SHARD, "quick").await?;
+    assert_eq!(term.raise_epoch(slow, BOUND).await?, None);
+    let leader = fixture.ledger.leader(SHARD).await?.expect("a leader");
+    assert_eq!((leader.leader.as_str(), leader.epoch), ("quick", first));
+    let next = NewTerm {
+        seen: first,
+        above: Epoch(7),
+        ..slow
+    };
+    assert_eq!(term.raise_epoch(next, BOUND).await?, Some(Epoch(8)));
+    Ok(())
+}
+
+/// Each term leaves a line: who, by what, why the one before ended, and the gap.
+#[tokio::test]
+async fn the_history_of_terms_tells_causes_and_gaps() -> anyhow::Result<()> {
+    let fixture = Fixture::start().await?;
+    let ledger = &fixture.ledger;
+    let first = ledger.raise_epoch(SHARD, "a").await?;
+    ledger.raise_epoch(SHARD, "b").await?;
+    let mut term = ledger.term_connection("b");
+    let seen = term.read_epoch(SHARD, BOUND).await?;
+    term.note_release(SHARD, first, "shutdown", BOUND).await?;
+    let hung = NewTerm {
+        shard: SHARD,
+        leader: "c",
+        backend: "postgres",
+        seen,
+        above: Epoch(0),
+        cause: Some("hung"),
+    };
+    let third = term.raise_epoch(hung, BOUND).await?.expect("a term");
+    term.note_release(SHARD, third, "step-down", BOUND).await?;
+    ledger.raise_epoch(SHARD, "d").await?;
+    let changes = ledger.leader_changes(SHARD, 10).await?;
+    let told: Vec<_> = changes
+        .iter()
+        .map(|c| (c.epoch.0, c.leader.as_str(), c.cause.as_str()))
+        .collect();
+    // A release of a term that is over changes nothing.
+    assert_eq!(
+        told,
+        [
+            (4, "d", "step-down"),
+            (3, "c", "hung"),
+            (2, "b", "lost"),
+            (1, "a", "first")
+        ]
+    );
+    assert!(changes[..3].iter().all(|c| c.gap.is_some()));
+    assert_eq!(changes[3].gap, None);
+    assert_eq!(ledger.leader_changes(SHARD, 2).await?.len(), 2);
+    for _ in 0..110 {
+        ledger.raise_epoch(SHARD, "e").await?;
+    }
+    assert_eq!(ledger.leader_changes(SHARD, 1_000).await?.len(), 100);
+    Ok(())
+}
+
+/// Only a pooler that gives sessions to others between transactions is one to refuse.
+#[tokio::test]
+async fn a_pooler_is_told_from_a_server() -> anyhow::Result<()> {
+    let fixture = Fixture::start().await?;
+    assert!(!fixture.ledger.shares_sessions().await?);
+    for (mode, shared) in [("transaction", true), ("session", false)] {
+        let pooler = PgBouncer::start(&fixture.postgres, mode).await?;
+        let ledger = Ledger::connect(&LedgerConfig::from_url(&pooler.url()), "test").await?;
+        assert_eq!(ledger.shares_sessions().await?, shared, "{mode}");
+    }
+    Ok(())
 }
 
 #[tokio::test]

@@ -40,10 +40,7 @@ impl Fixture {
     }
 
     pub async fn raise(&self) -> anyhow::Result<Epoch> {
-        let mut lease = self.ledger.lease_connection("test").await?;
-        let epoch = lease.raise_epoch(SHARD, "test", BOUND).await?;
-        lease.release(BOUND).await;
-        Ok(epoch)
+        Ok(self.ledger.raise_epoch(SHARD, "test").await?)
     }
 
     /// The writes of the term that leads now, or of the first one.

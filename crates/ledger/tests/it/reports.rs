@@ -7,7 +7,7 @@ use airlock_ledger::{
 use airlock_model::{JobState, Shard, WorkerId};
 use bytes::Bytes;
 
-use crate::fixture::{BOUND, Fixture, assign, dispatch, finish, id, requeue, t, tenant};
+use crate::fixture::{Fixture, assign, dispatch, finish, id, requeue, t, tenant};
 
 /// A word from worker `w1` on the run with this dispatch id, empty.
 fn word(name: &str, n: u128) -> NewReport {
@@ -134,8 +134,7 @@ async fn only_the_run_a_job_is_in_is_believed() -> anyhow::Result<()> {
     assert_eq!(fixture.current().await?.record_reports(&[vague]).await?, 0);
     let mut elsewhere = word("a", 1);
     elsewhere.progress = progress(99, "mine");
-    let mut lease = fixture.ledger.lease_connection("other").await?;
-    let epoch = lease.raise_epoch(Shard(1), "other", BOUND).await?;
+    let epoch = fixture.ledger.raise_epoch(Shard(1), "other").await?;
     let other = fixture.ledger.as_leader(Shard(1), epoch);
     assert_eq!(other.record_reports(&[elsewhere]).await?, 0);
     assert_eq!(fixture.number("SELECT count(*) FROM job_report").await?, 0);

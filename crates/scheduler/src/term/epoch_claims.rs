@@ -148,11 +148,9 @@ mod tests {
         let postgres = Postgres::start().await?;
         let ledger = Ledger::connect(&LedgerConfig::from_url(&postgres.url()), "test").await?;
         ledger.migrate().await?;
-        let limit = Duration::from_secs(10);
-        let mut session = ledger.lease_connection("one").await?;
-        let first = session.raise_epoch(Shard(0), "one", limit).await?;
+        let first = ledger.raise_epoch(Shard(0), "one").await?;
         ensure_not_replaced(&ledger, Shard(0), first).await?;
-        let second = session.raise_epoch(Shard(0), "two", limit).await?;
+        let second = ledger.raise_epoch(Shard(0), "two").await?;
         let lost = ensure_not_replaced(&ledger, Shard(0), first).await;
         let text = lost.expect_err("replaced").to_string();
         assert_eq!(text, "the leader lease was lost: two leads with epoch 2");

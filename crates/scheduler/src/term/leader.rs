@@ -37,6 +37,7 @@ use crate::output::gate::{GateParts, OutputGate};
 use crate::rules::placement;
 use crate::term::clock::Clock;
 use crate::term::epoch_claims::EpochClaims;
+use crate::term::leader_status;
 use crate::term::published_changes::PublishedChanges;
 use crate::term::round_health::{self, LastRound};
 use crate::term::store_ownership;
@@ -49,8 +50,22 @@ pub(crate) const RESULT_CONSUMER: &str = "scheduler-result";
 /// Open jobs read at once on take-over.
 const RECOVER_PAGE: u32 = 2000;
 
-/// Leads until the service stops or the lease is lost.
-pub async fn lead_term(replica: &Replica, leadership: &Leadership) -> anyhow::Result<()> {
+/// How long work under way is waited for when a term ends without the bus, which most of it
+/// waits for.
+const WITHOUT_BUS: Duration = Duration::from_millis(500);
+
+/// Why a term ended that was neither lost nor failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TermEnd {
+    Shutdown,
+    /// Somebody asked for it.
+    StepDown,
+    /// NATS was out of reach for long, but not for a standby.
+    BusAway,
+}
+
+/// Leads until the service stops, the lease is lost or another should lead.
+pub async fn lead_term(replica: &Replica, leadership: &Leadership) -> anyhow::Result<TermEnd> {
     let (config, service) = (&replica.config, &replica.service);
     let (term, queues) = begin_term(replica, leadership).await?;
     let inbox = term.stores.bus.new_inbox();
@@ -104,9 +119,13 @@ pub async fn lead_term(replica: &Replica, leadership: &Leadership) -> anyhow::Re
     service.health.ok("leader");
     let (shard, epoch) = (term.ctx.shard, term.ctx.epoch);
     tracing::info!(epoch = epoch.0, shard = shard.0, "leading");
-    let lost = leadership.lost_token();
+    let (lost, asked) = (leadership.lost_token(), leadership.step_down_token());
     let end = tokio::select! {
-        () = service.shutdown.cancelled() => Ok(()),
+        () = service.shutdown.cancelled() => Ok(TermEnd::Shutdown),
+        () = asked.cancelled() => Ok(TermEnd::StepDown),
+        () = leader_status::wait_until_bus_is_better_elsewhere(replica, shard) => {
+            Ok(TermEnd::BusAway)
+        }
         () = lost.cancelled() => Err(anyhow::anyhow!("the leader lease was lost")),
         by = term.epoch_claims.wait_until_overtaken() => Err(by.into()),
         () = term.stores.ledger.wait_until_replaced() => {
@@ -115,7 +134,12 @@ pub async fn lead_term(replica: &Replica, leadership: &Leadership) -> anyhow::Re
         error = tasks.wait_for_failure() => Err(error),
         error = term.ctx.tasks.wait_for_failure() => Err(error),
     };
-    step_down(&term, tasks).await;
+    let grace = Duration::from_secs(config.shutdown.grace_seconds.saturating_sub(2).max(1));
+    let limit = match end {
+        Ok(TermEnd::BusAway) => WITHOUT_BUS,
+        _ => grace,
+    };
+    step_down(&term, tasks, limit).await;
     end
 }
 
@@ -277,18 +301,16 @@ fn spawn_background(tasks: &mut LeaderTasks, term: &Arc<Term>, replica: &Replica
 }
 
 /// Takes nothing new; what is committed is still published and acknowledged.
-async fn step_down(term: &Term, mut tasks: LeaderTasks) {
+async fn step_down(term: &Term, mut tasks: LeaderTasks, limit: Duration) {
     term.ctx.over.cancel();
-    let grace = term.ctx.config.shutdown.grace_seconds;
-    let limit = Duration::from_secs(grace.saturating_sub(2).max(1));
     let drained = async {
         tasks.drain().await;
         term.ctx.tasks.drain().await;
     };
     if tokio::time::timeout(limit, drained).await.is_err() {
-        let limit_s = limit.as_secs();
+        let limit_ms = limit.as_millis() as u64;
         tracing::warn!(
-            limit_s,
+            limit_ms,
             "leader tasks aborted, unacknowledged messages come again"
         );
     }

@@ -8,6 +8,7 @@ pub(crate) mod clock;
 pub(crate) mod context;
 pub(crate) mod epoch_claims;
 pub(crate) mod leader;
+pub(crate) mod leader_status;
 pub(crate) mod published_changes;
 pub(crate) mod round_health;
 pub(crate) mod store_ownership;

@@ -23,6 +23,8 @@ use crate::dir::TestDir;
 use crate::server::Server;
 use crate::watchdog;
 
+pub(crate) use user::{find_unprivileged_user, reachable_temp_dir};
+pub(crate) use wire::run_query;
 pub use wire::{Row, Session};
 
 const ROLE: &str = "airlock";

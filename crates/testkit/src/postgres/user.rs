@@ -8,7 +8,7 @@ use anyhow::Context;
 use crate::child::RunAs;
 
 /// Nobody else unless we are root, which Postgres refuses to be.
-pub(super) fn find_unprivileged_user() -> anyhow::Result<Option<RunAs>> {
+pub(crate) fn find_unprivileged_user() -> anyhow::Result<Option<RunAs>> {
     if !rustix::process::geteuid().is_root() {
         return Ok(None);
     }
@@ -34,7 +34,7 @@ fn find_user(users: &str, name: &str) -> Option<RunAs> {
 
 /// The folder for temporary data, or `/tmp` where another user could not get
 /// through to it.
-pub(super) fn reachable_temp_dir(run_as: Option<RunAs>) -> PathBuf {
+pub(crate) fn reachable_temp_dir(run_as: Option<RunAs>) -> PathBuf {
     let usual = std::env::temp_dir();
     if run_as.is_none() || is_open_to_all(&usual) {
         usual

@@ -18,7 +18,7 @@ const PROTOCOL_3_0: i32 = 196_608;
 /// The columns of a row as text; `None` is NULL.
 pub type Row = Vec<Option<String>>;
 
-pub(super) async fn run_query(
+pub(crate) async fn run_query(
     addr: SocketAddr,
     role: &str,
     database: &str,

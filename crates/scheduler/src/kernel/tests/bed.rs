@@ -91,11 +91,7 @@ impl Bed {
         // Replicas of one term: what they write down is the leader's.
         let epoch = match ledger.leader(Shard(0)).await? {
             Some(leader) => leader.epoch,
-            None => {
-                let mut lease = ledger.lease_connection("kernel-test").await?;
-                let limit = Duration::from_secs(10);
-                lease.raise_epoch(Shard(0), "kernel-test", limit).await?
-            }
+            None => ledger.raise_epoch(Shard(0), "kernel-test").await?,
         };
         let ledger = ledger.as_leader(Shard(0), epoch);
         Ok(Replica {
