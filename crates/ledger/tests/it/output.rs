@@ -462,6 +462,10 @@ async fn evidence_goes_after_its_time_and_outlives_its_job() -> anyhow::Result<(
     let leader = fixture
         .ledger
         .as_leader(crate::fixture::SHARD, writer.epoch());
+    let hour = Duration::from_secs(3600);
+    let mut recent = leader.recently_withheld(hour, hour, 9).await?;
+    recent.sort_unstable();
+    assert_eq!(recent, [id("gone"), id("young")]);
     assert_eq!(leader.sweep_output_evidence(9).await?, 1);
     let kept = "job_output WHERE job_id = 'old' AND status = 4 AND original IS NULL";
     assert_eq!(count(&fixture, kept).await?, 1);

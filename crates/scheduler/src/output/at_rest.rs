@@ -22,6 +22,11 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Jobs whose copies wait for Redis to come back; the oldest are left to expire.
 const MAX_WAITING: usize = 100_000;
 
+/// Workers' copies expire by themselves after about this long.
+const COPIES_LIVE: Duration = Duration::from_secs(2 * 3600);
+/// Jobs of the leader before that are looked at.
+const MAX_LEFT: u32 = 10_000;
+
 /// A job whose output nobody may read any more.
 #[derive(Debug, Clone)]
 pub struct Erasure {
@@ -53,7 +58,7 @@ pub async fn erase_copies(term: Arc<Term>) -> anyhow::Result<()> {
     let Some(mut erasures) = term.output.take_erasures() else {
         anyhow::bail!("erasures are taken by another task");
     };
-    let mut waiting: VecDeque<Erasure> = VecDeque::new();
+    let mut waiting = left_by_leader_before(&term).await;
     loop {
         if waiting.is_empty() {
             tokio::select! {
@@ -79,6 +84,29 @@ pub async fn erase_copies(term: Arc<Term>) -> anyhow::Result<()> {
                 break;
             }
             waiting.pop_front();
+        }
+    }
+}
+
+/// What the leader before withheld and may not have removed. Nothing without a policy.
+async fn left_by_leader_before(term: &Term) -> VecDeque<Erasure> {
+    if !term.output.is_on() {
+        return VecDeque::new();
+    }
+    let keep = term.output.keep_evidence;
+    loop {
+        let found = term
+            .stores
+            .ledger
+            .recently_withheld(COPIES_LIVE, keep, MAX_LEFT);
+        match found.await {
+            Ok(jobs) => return jobs.into_iter().map(|job| Erasure { job }).collect(),
+            Err(error) => {
+                tracing::warn!(%error, "looking for withheld outputs failed, retrying");
+                if !term.ctx.sleep_unless_over(RETRY).await {
+                    return VecDeque::new();
+                }
+            }
         }
     }
 }

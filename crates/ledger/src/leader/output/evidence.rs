@@ -1,9 +1,11 @@
 //! Originals that were kept long enough.
 
+use std::time::Duration;
+
 use airlock_model::{DispatchId, JobId};
 
 use crate::LeaderLedger;
-use crate::error::{ErrorContext, LedgerError};
+use crate::error::{ErrorContext, LedgerError, corrupt_error};
 
 // A record whose job is gone was kept for its evidence alone.
 const SWEEP: &str = r#"
@@ -25,11 +27,41 @@ SELECT count(*) FROM old"#;
 const POINTERS: &str = "SELECT pointer FROM job_partial WHERE job_id = $1 AND output = 2
     UNION ALL SELECT pointer FROM job_artifact WHERE job_id = $1 AND output = 2";
 
+// Found by when its evidence goes, which has an index.
+const RECENT: &str = "SELECT job_id FROM job_output
+        WHERE evidence_until > clock_timestamp() + ($1 - $2) * interval '1 millisecond'
+    UNION SELECT job_id FROM output_scan WHERE held AND shard = $3 LIMIT $4";
+
 const DISPATCHES: &str = "SELECT dispatch_id FROM job_state
         WHERE job_id = $1 AND dispatch_id IS NOT NULL
     UNION ALL SELECT dispatch_id FROM job_attempt WHERE job_id = $1";
 
 impl LeaderLedger {
+    /// Jobs whose output was withheld within this time, or is held, when evidence is kept
+    /// for so long: the leader before may not have removed the other copies.
+    pub async fn recently_withheld(
+        &self,
+        within: Duration,
+        keep_evidence: Duration,
+        limit: u32,
+    ) -> Result<Vec<JobId>, LedgerError> {
+        let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+        let ids: Vec<String> = self
+            .with_timeout("looking for withheld outputs", async {
+                sqlx::query_scalar(RECENT)
+                    .bind(millis(keep_evidence))
+                    .bind(millis(within))
+                    .bind(self.shard.0 as i16)
+                    .bind(i64::from(limit))
+                    .fetch_all(&self.pool)
+                    .await
+            })
+            .await?;
+        let ids = ids.into_iter();
+        ids.map(|id| JobId::new(id).map_err(corrupt_error))
+            .collect()
+    }
+
     /// Where workers left what is withheld.
     pub async fn withheld_pointers(&self, job: &JobId) -> Result<Vec<String>, LedgerError> {
         self.with_timeout("reading withheld pointers", async {
