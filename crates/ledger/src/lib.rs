@@ -16,6 +16,7 @@ mod log;
 mod ops;
 mod policy;
 mod reports;
+mod sagas;
 mod states;
 mod ts;
 
@@ -64,6 +65,13 @@ pub use reports::{
     Artifact, ConstraintOutcome, ConstraintReport, JobReport, KEPT_ARTIFACTS, KEPT_PARTIALS,
     NewReport, Partial, Progress,
 };
+pub use sagas::SagaKey;
+pub use sagas::act::{RollbackRequest, SagaActed, SagaAction};
+pub use sagas::read::{
+    CompensationView, PlannedCompensation, Receipt, ReceiptEntry, SagaCounts, SagaCursor,
+    SagaFilter, SagaPage, SagaView,
+};
+pub use sagas::record::{RecordKind, SagaEffect};
 
 use error::ErrorContext;
 

@@ -212,5 +212,6 @@ pub fn parse_result(delivery: &Delivery) -> anyhow::Result<Vec<Finish>> {
         result: detail.payload.map(Released::without_output_policy),
         result_missing: false,
         dead_letter: None,
+        saga: None,
     }])
 }

@@ -73,11 +73,6 @@ const COLUMNS: &str = "r.job_id, r.tenant, r.spec, r.idempotency_key, r.trace_id
     s.dispatched_at, s.running_at, s.finished_at, s.reason_code, s.reason, s.result_ptr, \
     s.result_missing, r.submitted_by";
 
-/// Postgres cannot take a string with `\u0000` apart, and one such payload of a
-/// compensation would make every such list fail, so it is looked past.
-const WORKFLOW: &str =
-    r"replace(convert_from(r.spec, 'UTF8'), '\u0000', '\ufffd')::json->>'workflow_id'";
-
 impl Ledger {
     /// One job with payload, result and history; `None` when it does not exist or is
     /// another tenant's.
@@ -144,7 +139,7 @@ impl Ledger {
                AND ($4::timestamptz IS NULL OR r.created_at > $4) \
                AND ($5::timestamptz IS NULL OR r.created_at < $5) \
                AND ($6::timestamptz IS NULL OR (r.created_at, r.job_id) < ($6, $7)) \
-               AND ($8::text IS NULL OR {WORKFLOW} = $8) \
+               AND ($8::text IS NULL OR r.workflow_id = $8) \
              ORDER BY r.created_at DESC, r.job_id DESC LIMIT $9"
         );
         let states: Option<Vec<i16>> =

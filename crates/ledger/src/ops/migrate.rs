@@ -23,6 +23,7 @@ const MIGRATIONS: &[(i32, &str)] = &[
     (11, include_str!("../../migrations/0011_run_ends.sql")),
     (12, include_str!("../../migrations/0012_log_readers.sql")),
     (13, include_str!("../../migrations/0013_leader_rounds.sql")),
+    (15, include_str!("../../migrations/0015_sagas.sql")),
 ];
 
 /// Migrations that programs from before cannot work with. All others only add what those

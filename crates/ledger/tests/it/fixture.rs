@@ -247,6 +247,7 @@ pub fn close(name: &str, to: JobState, decision: Option<Decision>) -> Close {
         reason: "in words".to_owned(),
         at: t(20),
         dead_letter: None,
+        saga: None,
     }
 }
 
@@ -279,6 +280,7 @@ pub fn finish(name: &str, n: u128, to: JobState) -> Finish {
         result: None,
         result_missing: false,
         dead_letter: None,
+        saga: None,
     }
 }
 

@@ -15,6 +15,7 @@ use airlock_model::{
 use bytes::Bytes;
 
 use crate::commit::handle::ResultContent;
+use crate::commit::sagas;
 use crate::outbound::announce::Announcement;
 use crate::outbound::dispatch::Dispatch;
 
@@ -259,6 +260,7 @@ impl Plan {
             reason: ended.reason.clone(),
             at: now,
             dead_letter: ended.to_dead_letter(JobState::Pending),
+            saga: sagas::effect_of_close(&ended),
         });
         self.ended.push(ended);
     }
@@ -290,6 +292,7 @@ impl Plan {
             result: result.map(Released::without_output_policy),
             result_missing,
             dead_letter: ended.to_dead_letter(last),
+            saga: sagas::effect_of_finish(&ended, assignment, end),
         });
         self.ended.push(ended);
     }
