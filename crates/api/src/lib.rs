@@ -16,6 +16,7 @@ mod dlq;
 mod jobs;
 mod policy;
 mod problem;
+mod sagas;
 mod tasks;
 
 use serde::{Deserialize, Serialize};
@@ -39,6 +40,10 @@ pub use policy::{
     RollbackRequest, Rules, Snapshot, SnapshotPage,
 };
 pub use problem::{FieldProblem, Problem};
+pub use sagas::{
+    PlannedCompensation, ReceiptDocument, ReceiptEntry, Saga, SagaActionRequest, SagaCompensation,
+    SagaCounts, SagaListRequest, SagaPage, SagaPlan, SagaReceipt, SagaRollbackRequest,
+};
 pub use tasks::{TaskResponse, TaskStatus};
 
 /// A page of a list.

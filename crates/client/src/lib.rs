@@ -22,6 +22,7 @@ mod client;
 mod dlq;
 mod error;
 mod policy;
+mod sagas;
 
 pub use airlock_api::{
     ActiveBundle, Approval, ApprovalDetail, ApprovalListRequest, ApprovalPage, Artifact,
@@ -31,6 +32,10 @@ pub use airlock_api::{
     HistoryEntry, Job, JobPage, KernelProbe, KernelStatus, LastApproved, ListRequest, LoadedBy,
     Page, Partial, PastDecision, PayloadError, PolicyStatus, Problem, Progress, PublishRequest,
     RetryResponse, Rules, Snapshot, SnapshotPage, SubmitRequest, SubmitResponse, Vote,
+};
+pub use airlock_api::{
+    PlannedCompensation, ReceiptDocument, ReceiptEntry, Saga, SagaCompensation, SagaCounts,
+    SagaListRequest, SagaPage, SagaPlan, SagaReceipt, SagaRollbackRequest,
 };
 pub use airlock_model::job::{Budget, Compensation, Cost};
 pub use client::Client;

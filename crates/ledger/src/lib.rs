@@ -67,6 +67,7 @@ pub use reports::{
 };
 pub use sagas::SagaKey;
 pub use sagas::act::{RollbackRequest, SagaActed, SagaAction};
+pub use sagas::dead_letters::RetryBlockedBySaga;
 pub use sagas::read::{
     CompensationView, PlannedCompensation, Receipt, ReceiptEntry, SagaCounts, SagaCursor,
     SagaFilter, SagaPage, SagaView,

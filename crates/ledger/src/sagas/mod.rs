@@ -7,7 +7,9 @@
 //! one transaction.
 
 pub(crate) mod act;
+pub(crate) mod dead_letters;
 pub(crate) mod read;
+pub(crate) mod receipt;
 pub(crate) mod record;
 
 use airlock_model::TenantId;
