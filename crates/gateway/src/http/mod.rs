@@ -15,6 +15,7 @@ pub(crate) mod problem;
 pub(crate) mod query;
 mod rejections;
 pub(crate) mod routes;
+mod sagas;
 mod submit;
 mod tasks;
 

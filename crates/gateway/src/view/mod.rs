@@ -4,3 +4,4 @@ pub(crate) mod diff;
 pub(crate) mod explanation;
 pub(crate) mod job;
 mod report;
+pub(crate) mod saga;

@@ -11,6 +11,7 @@ mod jobs;
 mod keys;
 mod leader;
 mod open_jobs;
+mod sagas;
 mod submit;
 mod tasks;
 mod tenants;
