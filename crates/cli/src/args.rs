@@ -48,6 +48,8 @@ pub enum Command {
     Dev(Dev),
     /// List, show, retry and delete dead letters
     Dlq(crate::dlq::DlqArgs),
+    /// List, show, roll back and decide about sagas
+    Saga(crate::saga::SagaArgs),
     /// Create a worker project
     Worker(crate::worker::Worker),
     /// Print a completion script for your shell

@@ -3,6 +3,7 @@
 mod dlq;
 mod output;
 mod policy;
+mod sagas;
 mod worker_new;
 
 use std::process::{Command, Output};
