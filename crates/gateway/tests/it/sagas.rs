@@ -326,7 +326,7 @@ async fn sagas_are_listed_by_state_and_time_page_by_page() -> anyhow::Result<()>
             .get(&format!("/api/v1/sagas{query}"), key)
             .await?;
         anyhow::ensure!(page.status == 200, "{}", page.text);
-        Ok(page.json)
+        anyhow::Ok(page.json)
     };
     let names = |page: &Value| -> Vec<String> {
         let items = page["items"].as_array().cloned().unwrap_or_default();
@@ -547,7 +547,7 @@ async fn a_dry_run_asks_the_policy_and_changes_nothing() -> anyhow::Result<()> {
     assert_problem(&unknown, 404, None);
     // Without the kernel there is no answer, least of all an allow.
     ctx.shutdown.cancel();
-    serving.await??;
+    tokio::time::timeout(BOUND, serving).await???;
     let away = bed
         .act("trip", "rollback", json!({"dry_run": true}))
         .await?;
