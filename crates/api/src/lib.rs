@@ -18,6 +18,7 @@ mod leader;
 mod output;
 mod policy;
 mod problem;
+mod sagas;
 mod tasks;
 
 use serde::{Deserialize, Serialize};
@@ -46,6 +47,10 @@ pub use policy::{
     RollbackRequest, Rules, Snapshot, SnapshotPage,
 };
 pub use problem::{FieldProblem, Problem};
+pub use sagas::{
+    PlannedCompensation, ReceiptDocument, ReceiptEntry, Saga, SagaActionRequest, SagaCompensation,
+    SagaCounts, SagaListRequest, SagaPage, SagaPlan, SagaReceipt, SagaRollbackRequest,
+};
 pub use tasks::{TaskResponse, TaskStatus};
 
 /// A page of a list.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use airlock_model::JobState;
+use airlock_model::{JobState, SagaState};
 use serde::{Deserialize, Serialize};
 
 /// One field that is not as it must be.
@@ -34,6 +34,12 @@ pub struct Problem {
     /// The state of the job, when the state is why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<JobState>,
+    /// The saga in question, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workflow_id: Option<String>,
+    /// The state of the saga, when the state is why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub saga_state: Option<SagaState>,
     /// How many jobs are open, when the limit on them is why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub open_jobs: Option<u64>,

@@ -50,6 +50,8 @@ pub enum Command {
     Dlq(crate::dlq::DlqArgs),
     /// Show which scheduler leads, and ask it to hand over
     Leader(crate::leader::LeaderArgs),
+    /// List, show, roll back and decide about sagas
+    Saga(crate::saga::SagaArgs),
     /// Create a worker project
     Worker(crate::worker::Worker),
     /// Print a completion script for your shell

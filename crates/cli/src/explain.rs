@@ -84,8 +84,8 @@ fn format_problem(problem: &Problem) -> String {
 
 fn exit_for_problem(problem: &Problem) -> Exit {
     match problem.status {
-        // The job stood in the way, not the request.
-        409 if problem.state.is_some() => Exit::Failed,
+        // The job or the saga stood in the way, not the request.
+        409 if problem.state.is_some() || problem.saga_state.is_some() => Exit::Failed,
         429 | 500.. => Exit::Unreachable,
         _ => Exit::Usage,
     }
@@ -111,6 +111,8 @@ fn hint_for_problem(problem: &Problem, target: &Target) -> Option<String> {
         "no-such-job" => "airlock job list shows the jobs this key may see",
         "no-such-dead-letter" => "airlock dlq list shows the dead letters this key may see",
         "no-such-approval" => "airlock approval list shows what waits for approval",
+        "no-such-saga" => "airlock saga list shows the sagas this key may see",
+        "invalid-request" if field == Some("X-Tenant-ID") => "say which one with --tenant",
         "no-such-bundle" => "airlock policy bundles shows the bundles and their versions",
         "no-such-route" | "wrong-method" => {
             "the API at this address does not know this; check --url, and that it is as new as \

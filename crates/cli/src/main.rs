@@ -16,6 +16,7 @@ mod payload;
 mod policy;
 mod render;
 mod run;
+mod saga;
 mod session;
 mod terminal;
 mod worker;

@@ -38,6 +38,7 @@ pub fn run_command_line(args: impl IntoIterator<Item = OsString>) -> Exit {
         Command::Dev(args) => crate::dev::run(&args, terminal),
         Command::Dlq(args) => crate::dlq::run(args, terminal),
         Command::Leader(args) => crate::leader::run(args, terminal),
+        Command::Saga(args) => crate::saga::run(args, terminal),
         Command::Worker(args) => crate::worker::run(args, terminal),
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -22,7 +22,7 @@ use crate::error::ClientError;
 /// How long one call may take, waiting for a job's end not counted.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(40);
 /// The longest a single call waits for a job's end; longer waits are several calls.
-const MAX_WAIT_PER_CALL: Duration = Duration::from_secs(30);
+pub(crate) const MAX_WAIT_PER_CALL: Duration = Duration::from_secs(30);
 const DEFAULT_RETRIES: usize = 5;
 const MIN_RETRY_PAUSE: Duration = Duration::from_millis(50);
 const MAX_RETRY_PAUSE: Duration = Duration::from_secs(2);

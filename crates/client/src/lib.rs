@@ -24,6 +24,7 @@ mod error;
 mod leader;
 mod output;
 mod policy;
+mod sagas;
 
 pub use airlock_api::{
     ActiveBundle, Approval, ApprovalDetail, ApprovalListRequest, ApprovalPage, Artifact,
@@ -35,6 +36,10 @@ pub use airlock_api::{
     PayloadError, PolicyStatus, Problem, Progress, PublishRequest, QuarantineDetail,
     QuarantineEntry, QuarantineListRequest, QuarantinePage, Rescan, RescanRequest, RetryResponse,
     Rules, Snapshot, SnapshotPage, Standby, StepDownResponse, SubmitRequest, SubmitResponse, Vote,
+};
+pub use airlock_api::{
+    PlannedCompensation, ReceiptDocument, ReceiptEntry, Saga, SagaCompensation, SagaCounts,
+    SagaListRequest, SagaPage, SagaPlan, SagaReceipt, SagaRollbackRequest,
 };
 pub use airlock_model::job::{Budget, Compensation, Cost};
 pub use airlock_model::output::{OutputFinding, OutputStatus};

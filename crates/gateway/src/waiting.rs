@@ -49,6 +49,22 @@ pub struct Waiter {
     _place: Permit,
 }
 
+/// A place of a client that polls by itself. Dropping it gives it up.
+pub struct WaitPlace {
+    gauge: Gauge,
+    _place: Permit,
+}
+
+impl Drop for WaitPlace {
+    fn drop(&mut self) {
+        self.gauge.dec();
+    }
+}
+
+fn too_many_waiters() -> Problem {
+    Problem::overloaded("too many clients wait for results; poll instead")
+}
+
 impl Waiting {
     pub fn new(limits: &LimitsConfig, gauge: Gauge) -> Self {
         let all = Capacity {
@@ -68,9 +84,7 @@ impl Waiting {
 
     /// Takes a place. Whoever does so before looking at the job misses nothing.
     pub fn register(&self, job_id: &JobId, who: QuotaOwner<'_>) -> Result<Waiter, Problem> {
-        let place = self.places.acquire(who).ok_or_else(|| {
-            Problem::overloaded("too many clients wait for results; poll instead")
-        })?;
+        let place = self.places.acquire(who).ok_or_else(too_many_waiters)?;
         let mut slots = self.lock();
         self.gauge.inc();
         let slot = slots.entry(job_id.clone()).or_insert_with(|| Slot {
@@ -82,6 +96,16 @@ impl Waiting {
             waiting: self.clone(),
             job_id: job_id.clone(),
             woken: slot.woken.subscribe(),
+            _place: place,
+        })
+    }
+
+    /// Takes a place to wait for something else than a job.
+    pub fn acquire_place(&self, who: QuotaOwner<'_>) -> Result<WaitPlace, Problem> {
+        let place = self.places.acquire(who).ok_or_else(too_many_waiters)?;
+        self.gauge.inc();
+        Ok(WaitPlace {
+            gauge: self.gauge.clone(),
             _place: place,
         })
     }

@@ -17,6 +17,7 @@ mod ops;
 mod output;
 mod policy;
 mod reports;
+mod sagas;
 mod states;
 mod ts;
 
@@ -77,6 +78,14 @@ pub use reports::{
     Artifact, ConstraintOutcome, ConstraintReport, JobReport, KEPT_ARTIFACTS, KEPT_PARTIALS,
     NewReport, Partial, PieceOutput, Progress,
 };
+pub use sagas::SagaKey;
+pub use sagas::act::{RollbackRequest, SagaActed, SagaAction};
+pub use sagas::dead_letters::RetryBlockedBySaga;
+pub use sagas::read::{
+    CompensationView, PlannedCompensation, Receipt, ReceiptEntry, SagaCounts, SagaCursor,
+    SagaFilter, SagaPage, SagaView,
+};
+pub use sagas::record::{RecordKind, SagaEffect};
 
 use error::ErrorContext;
 

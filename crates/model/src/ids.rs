@@ -341,7 +341,7 @@ impl Attempt {
     }
 
     /// What was counted before this run was assigned.
-    pub(crate) fn before_this_run(self) -> Self {
+    pub fn before_this_run(self) -> Self {
         Self(self.0.saturating_sub(1))
     }
 

@@ -150,13 +150,44 @@ pub struct Budget {
     pub deadline_ms: Option<i64>,
 }
 
-/// How to undo a job that succeeded. What is absent is taken from the job itself.
+/// Which ends of a job its compensation undoes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UndoWhen {
+    /// Only a success.
+    #[default]
+    Succeeded,
+    /// Every end after a run may have begun: its effect is unknown.
+    Attempted,
+}
+
+impl UndoWhen {
+    /// What the ledger stores.
+    pub const fn code(self) -> i16 {
+        match self {
+            Self::Succeeded => 1,
+            Self::Attempted => 2,
+        }
+    }
+
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// How to undo a job. What is absent is taken from the job itself; labels and environment
+/// are added to the job's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Compensation {
     pub topic: Topic,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<serde_json::Value>,
+    /// The input is `{"payload": …, "result": …}`, the result being the undone job's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub include_result: bool,
+    #[serde(default, skip_serializing_if = "UndoWhen::is_default")]
+    pub when: UndoWhen,
     #[serde(
         default,
         deserialize_with = "deserialize_unique_map",
@@ -171,10 +202,84 @@ pub struct Compensation {
     pub env: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
+    /// Accepted and checked; a compensation is CRITICAL whatever it says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capability: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub risk_tags: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requires: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<Millis>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
+}
+
+impl Compensation {
+    /// A compensation of this topic that takes everything else from the job.
+    pub fn new(topic: Topic) -> Self {
+        Self {
+            topic,
+            payload: None,
+            include_result: false,
+            when: UndoWhen::default(),
+            labels: BTreeMap::new(),
+            env: BTreeMap::new(),
+            budget: None,
+            priority: None,
+            capability: None,
+            risk_tags: None,
+            requires: None,
+            timeout_ms: None,
+            max_attempts: None,
+            idempotency_key: None,
+        }
+    }
+
+    /// The bytes of its texts without its input.
+    fn text_bytes(&self) -> usize {
+        let names = [&self.capability, &self.idempotency_key];
+        let names = names.into_iter().flatten().map(String::len).sum::<usize>();
+        let lists = [&self.risk_tags, &self.requires];
+        let lists = lists.into_iter().flatten().map(|l| list_bytes(l));
+        self.topic.as_str().len()
+            + map_bytes(&self.labels)
+            + map_bytes(&self.env)
+            + names
+            + lists.sum::<usize>()
+    }
+
+    fn validate(&self) -> Result<(), FieldError> {
+        check_labels("compensation.labels", &self.labels)?;
+        check_map("compensation.env", &self.env)?;
+        check_tags(
+            "compensation.risk_tags",
+            self.risk_tags.as_deref().unwrap_or_default(),
+        )?;
+        check_tags(
+            "compensation.requires",
+            self.requires.as_deref().unwrap_or_default(),
+        )?;
+        if let Some(capability) = &self.capability {
+            check_text("compensation.capability", capability, limits::NAME)?;
+            if let Some(fault) = text::find_name_fault(capability) {
+                return Err(FieldError::new("compensation.capability", fault));
+            }
+        }
+        if let Some(key) = &self.idempotency_key {
+            check_text("compensation.idempotency_key", key, limits::IDEMPOTENCY_KEY)?;
+        }
+        check_attempts("compensation.max_attempts", self.max_attempts)?;
+        check_timeout("compensation.timeout_ms", self.timeout_ms)?;
+        match &self.budget {
+            Some(budget) => check_budget("compensation.budget", budget),
+            None => Ok(()),
+        }
+    }
 }
 
 /// A job as it was asked for, without its payload. Never changes once accepted.
@@ -310,11 +415,7 @@ impl JobSpec {
             memory_id,
         ];
         let names = names.into_iter().flatten().map(String::len).sum::<usize>();
-        let undo = compensation.as_ref().map_or(0, |undo| {
-            let names = [&undo.capability, &undo.idempotency_key];
-            let names = names.into_iter().flatten().map(String::len).sum::<usize>();
-            undo.topic.as_str().len() + map_bytes(&undo.labels) + map_bytes(&undo.env) + names
-        });
+        let undo = compensation.as_ref().map_or(0, Compensation::text_bytes);
         [
             ("labels", map_bytes(labels)),
             ("env", map_bytes(env)),
@@ -372,22 +473,8 @@ impl JobSpec {
         if let Some(fault) = self.capability.as_deref().and_then(text::find_name_fault) {
             return Err(FieldError::new("capability", fault));
         }
-        if let Some(n) = self.max_attempts
-            && !(1..=limits::MAX_ATTEMPTS).contains(&n)
-        {
-            return Err(FieldError::new(
-                "max_attempts",
-                format!("{n} is not between 1 and {}", limits::MAX_ATTEMPTS),
-            ));
-        }
-        if let Some(ms) = self.timeout_ms
-            && !(1..=limits::MAX_TIMEOUT_MS).contains(&ms)
-        {
-            return Err(FieldError::new(
-                "timeout_ms",
-                format!("{ms} is not between 1 and {}", limits::MAX_TIMEOUT_MS),
-            ));
-        }
+        check_attempts("max_attempts", self.max_attempts)?;
+        check_timeout("timeout_ms", self.timeout_ms)?;
         if let Some(Due::After(ms)) = self.due
             && ms > limits::MAX_DELAY_MS
         {
@@ -406,11 +493,13 @@ impl JobSpec {
             check_budget("budget", budget)?;
         }
         if let Some(undo) = &self.compensation {
-            check_labels("compensation.labels", &undo.labels)?;
-            check_map("compensation.env", &undo.env)?;
-            if let Some(budget) = &undo.budget {
-                check_budget("compensation.budget", budget)?;
+            if self.workflow_id.is_none() {
+                return Err(FieldError::new(
+                    "workflow_id",
+                    "is missing: a job with a compensation belongs to a workflow's run",
+                ));
             }
+            undo.validate()?;
         }
         self.check_size()
     }
@@ -440,6 +529,26 @@ fn check_budget(field: &str, b: &Budget) -> Result<(), FieldError> {
         }
     }
     Ok(())
+}
+
+fn check_attempts(field: &str, attempts: Option<u32>) -> Result<(), FieldError> {
+    match attempts {
+        Some(n) if !(1..=limits::MAX_ATTEMPTS).contains(&n) => Err(FieldError::new(
+            field,
+            format!("{n} is not between 1 and {}", limits::MAX_ATTEMPTS),
+        )),
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn check_timeout(field: &str, timeout_ms: Option<Millis>) -> Result<(), FieldError> {
+    match timeout_ms {
+        Some(ms) if !(1..=limits::MAX_TIMEOUT_MS).contains(&ms) => Err(FieldError::new(
+            field,
+            format!("{ms} is not between 1 and {}", limits::MAX_TIMEOUT_MS),
+        )),
+        Some(_) | None => Ok(()),
+    }
 }
 
 fn check_text(field: &str, value: &str, max: usize) -> Result<(), FieldError> {
@@ -608,19 +717,16 @@ mod tests {
         assert_eq!(wrong.field, "labels");
         assert!(wrong.message.contains("65536"), "{wrong}");
         let mut s = spec();
+        s.workflow_id = Some("w".into());
         s.compensation = Some(Compensation {
-            topic: Topic::new("job.undo").unwrap(),
             payload: Some("x".repeat(limits::SPEC_BYTES).into()),
             labels: many(600),
-            env: BTreeMap::new(),
-            budget: None,
-            capability: None,
-            idempotency_key: None,
+            ..Compensation::new(Topic::new("job.undo").unwrap())
         });
         assert_eq!(s.validate(), Ok(()), "an input is not part of it");
         s.labels = many(500);
         assert_eq!(s.validate().unwrap_err().field, "compensation");
-        assert_eq!(s.text_bytes(), 64 * (604 + 504) + "job.echojob.undo".len());
+        assert_eq!(s.text_bytes(), 64 * (604 + 504) + "job.echojob.undow".len());
     }
 
     #[test]
@@ -671,6 +777,48 @@ mod tests {
                 .unwrap_err()
                 .contains("\"a\" is given twice")
         );
+    }
+
+    #[test]
+    fn a_compensation_is_checked_like_a_job_and_needs_a_workflow() {
+        type Change = fn(&mut JobSpec, &mut Compensation);
+        let cases: [(&str, Change); 8] = [
+            ("workflow_id", |s, _| s.workflow_id = None),
+            ("compensation.max_attempts", |_, c| c.max_attempts = Some(0)),
+            ("compensation.timeout_ms", |_, c| c.timeout_ms = Some(0)),
+            ("compensation.risk_tags[0]", |_, c| {
+                c.risk_tags = Some(vec![String::new()]);
+            }),
+            ("compensation.requires[0]", |_, c| {
+                c.requires = Some(vec!["ｇｐｕ".into()]);
+            }),
+            ("compensation.capability", |_, c| {
+                c.capability = Some("a\0".into());
+            }),
+            ("compensation.idempotency_key", |_, c| {
+                c.idempotency_key = Some(String::new());
+            }),
+            ("compensation.labels.is_compensation", |_, c| {
+                c.labels.insert("is_compensation".into(), "true".into());
+            }),
+        ];
+        for (field, change) in cases {
+            let mut s = spec();
+            s.workflow_id = Some("w".into());
+            let mut undo = Compensation::new(Topic::new("job.undo").unwrap());
+            s.compensation = Some(undo.clone());
+            assert_eq!(s.validate(), Ok(()));
+            change(&mut s, &mut undo);
+            s.compensation = Some(undo);
+            assert_eq!(s.validate().unwrap_err().field, field);
+        }
+    }
+
+    #[test]
+    fn a_plain_compensation_is_stored_as_before() {
+        let undo = Compensation::new(Topic::new("job.undo").unwrap());
+        let text = serde_json::to_string(&undo).unwrap();
+        assert_eq!(text, r#"{"topic":"job.undo"}"#, "job hashes are made of it");
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub mod reads;
 pub mod routing;
 pub mod rules;
 pub mod run_end;
+pub mod saga;
 pub mod state;
 pub mod text;
 pub mod time;
@@ -32,5 +33,6 @@ pub use ids::{
 };
 pub use job::{Allowed, Decision, Due, JobSpec, Priority, Released, Verdict};
 pub use run_end::RunEnd;
+pub use saga::{CompensationState, RollbackMode, SagaState};
 pub use state::{Aftermath, DeadLetterCode, JobEvent, JobState};
 pub use time::{ListenTime, Millis, Timestamp};

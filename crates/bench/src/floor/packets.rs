@@ -216,5 +216,6 @@ pub fn parse_result(delivery: &Delivery) -> anyhow::Result<Vec<Finish>> {
         result_missing: false,
         dead_letter: None,
         output: None,
+        saga: None,
     }])
 }

@@ -4,6 +4,7 @@ mod dlq;
 mod output;
 mod policy;
 mod review;
+mod sagas;
 mod worker_new;
 
 use std::process::{Command, Output};

@@ -20,6 +20,9 @@ pub(crate) enum Permission {
     ReadApprovals,
     /// Approve or reject held jobs. The rule that holds a job may ask for more.
     Vote,
+    ReadSagas,
+    /// Roll sagas back, and decide about those that are stuck.
+    ManageSagas,
     /// Evaluate a request against the policy, and list the kernel's snapshots.
     EvaluatePolicy,
     ReadDecisions,
@@ -52,6 +55,8 @@ impl Permission {
                 | Self::ManageDeadLetters
                 | Self::ReadApprovals
                 | Self::Vote
+                | Self::ReadSagas
+                | Self::ManageSagas
                 | Self::EvaluatePolicy
                 | Self::ReadDecisions
                 | Self::ScanOutput => true,
@@ -71,6 +76,8 @@ impl Permission {
             | Self::ManageDeadLetters
             | Self::ReadApprovals
             | Self::Vote
+            | Self::ReadSagas
+            | Self::ManageSagas
             | Self::EvaluatePolicy
             | Self::ReadDecisions
             | Self::ManagePolicy

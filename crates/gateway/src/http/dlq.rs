@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use airlock_api::{BulkOutcome, DeleteOutcome, Page, RetryResponse};
-use airlock_ledger::{DeadLetterDetail, DeadLetterFilter, NewJob, Retried, retry_idempotency_key};
+use airlock_ledger::{
+    DeadLetterDetail, DeadLetterFilter, NewJob, Retried, RetryBlockedBySaga, retry_idempotency_key,
+};
 use airlock_model::hash::job_hash;
 use airlock_model::{Credential, Due, JobId, Shard, TenantId};
 use axum::Json;
@@ -124,6 +126,12 @@ pub(super) async fn retry_dead_letter(
         .read_body(&parts.headers, body, BULK_BYTES, "body")
         .await?;
     let whole = load_dead_letter(&app, caller.scope.as_ref(), id).await?;
+    if let Some(blocked) = find_retries_blocked_by_sagas(&app, std::slice::from_ref(&whole))
+        .await?
+        .pop()
+    {
+        return Err(blocked_retry_problem(&blocked));
+    }
     let Some(job) = app.to_retry_job(&whole, &caller.to_credential()) else {
         let why = "it is not about a job, or its request cannot be read; it can only be removed";
         return Err(Problem::conflict(why));
@@ -148,6 +156,32 @@ pub(super) async fn retry_dead_letter(
         }),
     )
         .into_response())
+}
+
+async fn find_retries_blocked_by_sagas(
+    app: &App,
+    letters: &[DeadLetterDetail],
+) -> Result<Vec<RetryBlockedBySaga>, Problem> {
+    let ledger = app.links.require_ledger()?;
+    retry_until(Instant::now() + RETRY_FOR, || {
+        ledger.retries_blocked_by_sagas(letters)
+    })
+    .await
+    .map_err(|e| ledger_problem(&e))
+}
+
+fn blocked_retry_problem(blocked: &RetryBlockedBySaga) -> Problem {
+    let saga = &blocked.workflow_id;
+    let why = match (blocked.compensation, blocked.state) {
+        (true, _) => {
+            format!("the job is a compensation of saga {saga:?}; retry the saga if it is STUCK")
+        }
+        (false, Some(state)) => {
+            format!("the saga {saga:?} of the job is {state}, so its jobs do not run again")
+        }
+        (false, None) => format!("the job belongs to saga {saga:?}"),
+    };
+    Problem::conflict(why).with_saga(saga, blocked.state)
 }
 
 impl App {
@@ -262,8 +296,11 @@ async fn retry_dead_letter_page(
     page: &[DeadLetterDetail],
 ) -> Result<(Vec<RetryResponse>, u64), Problem> {
     let by = caller.to_credential();
+    let blocked = find_retries_blocked_by_sagas(app, page).await?;
+    let is_blocked = |id: i64| blocked.iter().any(|b| b.dead_letter_id == id);
     let jobs: Vec<(i64, NewJob)> = page
         .iter()
+        .filter(|w| !is_blocked(w.letter.id))
         .filter_map(|w| Some((w.letter.id, app.to_retry_job(w, &by)?)))
         .collect();
     let mut skipped = (page.len() - jobs.len()) as u64;

@@ -18,6 +18,7 @@ mod quarantine;
 pub(crate) mod query;
 mod rejections;
 pub(crate) mod routes;
+mod sagas;
 mod submit;
 mod tasks;
 

@@ -147,7 +147,7 @@ fn non_empty(text: String) -> Option<String> {
 }
 
 /// A decision this version does not know is a denial, as it is to the scheduler.
-fn decision_name(decision: i32) -> &'static str {
+pub(super) fn decision_name(decision: i32) -> &'static str {
     use cap::DecisionType as D;
     match D::try_from(decision) {
         Ok(D::Allow) => "ALLOW",

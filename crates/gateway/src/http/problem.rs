@@ -5,7 +5,7 @@
 //! in at the edge ([`Problem::render`]), so that a client can be helped by it.
 
 use airlock_api::FieldProblem;
-use airlock_model::JobState;
+use airlock_model::{JobState, SagaState};
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -178,6 +178,13 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, "no-such-bundle", title, detail)
     }
 
+    /// Unknown and another tenant's look the same.
+    pub fn no_such_saga(workflow_id: &str) -> Self {
+        let detail = format!("there is no saga of a workflow {workflow_id:?}");
+        let title = "No such saga";
+        Self::new(StatusCode::NOT_FOUND, "no-such-saga", title, detail)
+    }
+
     pub fn no_such_route(path: &str) -> Self {
         let detail = format!("there is nothing at {path}");
         Self::new(StatusCode::NOT_FOUND, "no-such-route", "Not found", detail)
@@ -289,6 +296,13 @@ impl Problem {
 
     pub fn with_job_state(mut self, state: JobState) -> Self {
         self.0.body.state = Some(state);
+        self
+    }
+
+    /// Which saga it is about, and its state where there is one.
+    pub fn with_saga(mut self, workflow_id: &str, state: Option<SagaState>) -> Self {
+        self.0.body.workflow_id = Some(workflow_id.to_owned());
+        self.0.body.saga_state = state;
         self
     }
 

@@ -18,7 +18,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use super::problem::Problem;
 use super::{
     App, approvals, bundles, decisions, dlq, edge, explain, jobs, leader, output, policy,
-    quarantine, submit, tasks,
+    quarantine, sagas, submit, tasks,
 };
 use crate::auth::{Caller, Permission, has_key};
 use crate::submit::wake_up::local_now;
@@ -85,6 +85,14 @@ fn route_table() -> Vec<Route> {
         new_route(GET, "/api/v1/approvals/{id}", P::ReadApprovals, approvals::get_approval),
         new_route(POST, "/api/v1/approvals/{id}/approve", P::Vote, approvals::approve_job),
         new_route(POST, "/api/v1/approvals/{id}/reject", P::Vote, approvals::reject_job),
+        new_route(GET, "/api/v1/sagas", P::ReadSagas, sagas::list_sagas),
+        new_route(GET, "/api/v1/sagas/{id}", P::ReadSagas, sagas::get_saga),
+        new_route(GET, "/api/v1/sagas/{id}/receipt", P::ReadSagas, sagas::get_receipt),
+        new_route(POST, "/api/v1/sagas/{id}/rollback", P::ManageSagas, sagas::roll_back),
+        new_route(POST, "/api/v1/sagas/{id}/retry", P::ManageSagas, sagas::retry_saga),
+        new_route(POST, "/api/v1/sagas/{id}/skip", P::ManageSagas, sagas::skip_compensation),
+        new_route(POST, "/api/v1/sagas/{id}/resolve", P::ManageSagas, sagas::resolve_saga),
+        new_route(POST, "/api/v1/sagas/{id}/complete", P::ManageSagas, sagas::complete_saga),
         new_route(POST, "/api/v1/policy/evaluate", P::EvaluatePolicy, policy::evaluate_policy),
         new_route(POST, "/api/v1/policy/simulate", P::EvaluatePolicy, policy::simulate_policy),
         new_route(POST, "/api/v1/policy/explain", P::EvaluatePolicy, policy::explain_policy),

@@ -5,3 +5,4 @@ pub(crate) mod explanation;
 pub(crate) mod job;
 pub(crate) mod output;
 mod report;
+pub(crate) mod saga;

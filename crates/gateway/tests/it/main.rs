@@ -12,6 +12,7 @@ mod keys;
 mod leader;
 mod open_jobs;
 mod output;
+mod sagas;
 mod submit;
 mod tasks;
 mod tenants;

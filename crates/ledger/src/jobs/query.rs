@@ -81,11 +81,6 @@ const COLUMNS: &str = "r.job_id, r.tenant, r.spec, r.idempotency_key, r.trace_id
 /// How many [`COLUMNS`] there are.
 const WIDTH: usize = 27;
 
-/// Postgres cannot take a string with `\u0000` apart, and one such payload of a
-/// compensation would make every such list fail, so it is looked past.
-const WORKFLOW: &str =
-    r"replace(convert_from(r.spec, 'UTF8'), '\u0000', '\ufffd')::json->>'workflow_id'";
-
 impl Ledger {
     /// One job with payload, result and history; `None` when it does not exist or is
     /// another tenant's.
@@ -171,7 +166,7 @@ impl Ledger {
                AND ($4::timestamptz IS NULL OR r.created_at > $4) \
                AND ($5::timestamptz IS NULL OR r.created_at < $5) \
                AND ($6::timestamptz IS NULL OR (r.created_at, r.job_id) < ($6, $7)) \
-               AND ($8::text IS NULL OR {WORKFLOW} = $8) \
+               AND ($8::text IS NULL OR r.workflow_id = $8) \
              ORDER BY r.created_at DESC, r.job_id DESC LIMIT $9",
             output::COLUMNS,
             output::JOIN,

@@ -84,6 +84,10 @@ pub(crate) struct Columns<'a> {
     deadline_ms: Vec<Option<i64>>,
     submitted_by: Vec<Option<&'a str>>,
     submitted_principal: Vec<Option<&'a str>>,
+    workflow_id: Vec<Option<&'a str>>,
+    undo: Vec<Option<i16>>,
+    /// The jobs that these undo. Only sagas set it.
+    pub(crate) compensates: Vec<Option<&'a str>>,
     /// Of the whole transaction: what the leader was told of it.
     number: Option<i64>,
 }
@@ -96,19 +100,20 @@ pub(crate) struct Columns<'a> {
 // answer with every id.
 const INSERT_NEW: &str = r#"
 WITH input AS MATERIALIZED (
-    SELECT *, statement_timestamp() AS at, pg_advisory_xact_lock($15)
+    SELECT *, statement_timestamp() AS at, pg_advisory_xact_lock($17)
     FROM unnest($1::text[], $2::text[], $3::text[], $4::smallint[], $5::smallint[],
                 $6::bytea[], $7::bytea[], $8::bytea[], $9::text[], $10::text[], $11::smallint[],
-                $12::bigint[], $13::text[], $14::text[])
+                $12::bigint[], $13::text[], $14::text[], $15::text[], $16::smallint[])
       AS t(job_id, tenant, topic, priority, shard, job_hash, spec, payload,
            trace_id, traceparent, max_attempts, deadline_ms, submitted_by,
-           submitted_principal)
+           submitted_principal, workflow_id, undo)
 ), request AS (
     INSERT INTO job_request (job_id, tenant, topic, priority, shard, job_hash, spec, payload,
                              trace_id, traceparent, max_attempts, submitted_by,
-                             submitted_principal, created_at)
+                             submitted_principal, workflow_id, undo, created_at)
     SELECT job_id, tenant, topic, priority, shard, job_hash, spec, payload,
-           trace_id, traceparent, max_attempts, submitted_by, submitted_principal, at
+           trace_id, traceparent, max_attempts, submitted_by, submitted_principal,
+           workflow_id, undo, at
     FROM input
 ), state AS (
     INSERT INTO job_state (job_id, shard, tenant, deadline_at)
@@ -121,20 +126,22 @@ SELECT statement_timestamp()"#;
 const INSERT: &str = r#"
 WITH input AS MATERIALIZED (
     SELECT *, coalesce(due_abs, at + delay_ms * interval '1 millisecond') AS due_at,
-           pg_advisory_xact_lock($18)
+           pg_advisory_xact_lock($21)
     FROM (SELECT statement_timestamp() AS at) AS now,
          unnest($1::text[], $2::text[], $3::text[], $4::smallint[], $5::smallint[], $6::text[],
                 $7::bytea[], $8::bytea[], $9::bytea[], $10::text[], $11::text[], $12::smallint[],
-                $13::timestamptz[], $14::bigint[], $15::bigint[], $16::text[], $17::text[])
+                $13::timestamptz[], $14::bigint[], $15::bigint[], $16::text[], $17::text[],
+                $18::text[], $19::smallint[], $20::text[])
       AS t(job_id, tenant, topic, priority, shard, idempotency_key, job_hash, spec, payload,
            trace_id, traceparent, max_attempts, due_abs, delay_ms, deadline_ms, submitted_by,
-           submitted_principal)
+           submitted_principal, workflow_id, undo, compensates)
 ), accepted AS (
     INSERT INTO job_request (job_id, tenant, topic, priority, shard, idempotency_key, job_hash,
                              spec, payload, trace_id, traceparent, max_attempts, submitted_by,
-                             submitted_principal, created_at)
+                             submitted_principal, workflow_id, undo, compensates, created_at)
     SELECT job_id, tenant, topic, priority, shard, idempotency_key, job_hash, spec, payload,
-           trace_id, traceparent, max_attempts, submitted_by, submitted_principal, at
+           trace_id, traceparent, max_attempts, submitted_by, submitted_principal,
+           workflow_id, undo, compensates, at
     FROM input
     ON CONFLICT DO NOTHING
     RETURNING job_id, created_at
@@ -375,6 +382,8 @@ impl<'a> Columns<'a> {
             .bind(&self.deadline_ms)
             .bind(&self.submitted_by)
             .bind(&self.submitted_principal)
+            .bind(&self.workflow_id)
+            .bind(&self.undo)
             .bind(self.number)
             .fetch_one(to)
             .await;
@@ -408,6 +417,9 @@ impl<'a> Columns<'a> {
             .bind(&self.deadline_ms)
             .bind(&self.submitted_by)
             .bind(&self.submitted_principal)
+            .bind(&self.workflow_id)
+            .bind(&self.undo)
+            .bind(&self.compensates)
             .bind(self.number)
             .fetch_all(to)
             .await
@@ -428,6 +440,11 @@ impl<'a> Columns<'a> {
         self.submitted_by.push(job.submitted_by.as_deref());
         self.submitted_principal
             .push(job.submitted_principal.as_deref());
+        self.workflow_id.push(job.spec.workflow_id.as_deref());
+        let undo = job.spec.compensation.as_ref();
+        let undo = undo.filter(|_| job.spec.workflow_id.is_some());
+        self.undo.push(undo.map(|undo| undo.when.code()));
+        self.compensates.push(None);
         self.trace_id.push(&job.trace_id);
         self.traceparent.push(&job.traceparent);
         self.max_attempts

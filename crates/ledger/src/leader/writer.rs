@@ -24,6 +24,7 @@ use crate::leader::moves::{
     write_moves,
 };
 use crate::ops::hot_pool::open_connection;
+use crate::sagas::record;
 use crate::{Ledger, LogPosition, dlq::dead_letters};
 
 /// The one connection that writes as the leader of a shard.
@@ -239,6 +240,7 @@ impl LeaderWriter {
         let made = |m: &&Move| m.job_id().is_some_and(|id| w.contains(m.kind(), id));
         let letters = c.moves.iter().filter(made).filter_map(Move::dead_letter);
         dead_letters::insert_dead_letters(tx, &letters.collect::<Vec<_>>()).await?;
+        record::write_saga_effects(tx, c.moves.iter().filter(made)).await?;
         let progress = |m: &&Move| {
             let (kind, id) = (m.kind(), m.job_id());
             m.is_followed() && (!kind.is_reported() || id.is_some_and(|id| w.contains(kind, id)))
@@ -302,7 +304,7 @@ async fn lock_free_rows(
         .collect())
 }
 
-pub(super) fn parse_job_ids(rows: Vec<String>) -> Result<HashSet<JobId>, LedgerError> {
+pub(crate) fn parse_job_ids(rows: Vec<String>) -> Result<HashSet<JobId>, LedgerError> {
     rows.into_iter()
         .map(|id| JobId::new(id).map_err(|e| LedgerError::Corrupt(e.to_string())))
         .collect()

@@ -24,7 +24,9 @@ const MIGRATIONS: &[(i32, &str)] = &[
     (12, include_str!("../../migrations/0012_log_readers.sql")),
     (13, include_str!("../../migrations/0013_leader_rounds.sql")),
     (14, include_str!("../../migrations/0014_output.sql")),
+    (15, include_str!("../../migrations/0015_sagas.sql")),
     (16, include_str!("../../migrations/0016_leader_changes.sql")),
+    (17, include_str!("../../migrations/0017_saga_receipts.sql")),
 ];
 
 /// Migrations that programs from before cannot work with. All others only add what those

@@ -337,6 +337,7 @@ async fn a_worker_s_bytes_cost_a_field_and_a_refused_row_ends_with_one_letter() 
     let failed = |name: &str, n: u128, code: &str| Finish {
         reason_code: code.to_owned(),
         dead_letter: Some(letter(name, code)),
+        saga: None,
         ..finish(name, n, JobState::Failed)
     };
     let commit = Commit::from_iter([failed("nul", 1, "n\0ul"), failed("bad", 2, "bad")]);
@@ -386,6 +387,7 @@ async fn a_locked_row_is_left_out_and_the_others_are_written() -> anyhow::Result
         .await?;
     let failed = |name: &str, n: u128| Finish {
         dead_letter: Some(letter(name, "x")),
+        saga: None,
         ..finish(name, n, JobState::Failed)
     };
     let mut commit = Commit::from_iter([failed("free", 1), failed("held", 2)]);

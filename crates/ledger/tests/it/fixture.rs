@@ -244,6 +244,7 @@ pub fn close(name: &str, to: JobState, decision: Option<Decision>) -> Close {
         reason: "in words".to_owned(),
         at: t(20),
         dead_letter: None,
+        saga: None,
     }
 }
 
@@ -277,6 +278,7 @@ pub fn finish(name: &str, n: u128, to: JobState) -> Finish {
         result_missing: false,
         dead_letter: None,
         output: None,
+        saga: None,
     }
 }
 

@@ -63,14 +63,9 @@ async fn filters_narrow_the_list() -> anyhow::Result<()> {
         .await?;
     let middle = fixture.ledger.ping().await?;
     let undo = Compensation {
-        topic: topic("job.undo"),
         // What a text column could not hold must not break the list of others.
         payload: Some(serde_json::json!({"nul": "\0", "slash": "\\u0000"})),
-        labels: BTreeMap::new(),
-        env: BTreeMap::new(),
-        budget: None,
-        capability: None,
-        idempotency_key: None,
+        ..Compensation::new(topic("job.undo"))
     };
     let jobs: [NewJob; 3] = [
         job_with("mail", "acme", None, |s| s.topic = topic("job.mail")),

@@ -8,3 +8,4 @@ pub(crate) mod payload_cache;
 pub(crate) mod plan;
 pub(crate) mod reload;
 pub(crate) mod result_gate;
+pub(crate) mod sagas;

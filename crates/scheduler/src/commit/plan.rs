@@ -14,6 +14,7 @@ use airlock_model::{
 };
 
 use crate::commit::handle::ResultContent;
+use crate::commit::sagas;
 use crate::outbound::announce::Announcement;
 use crate::outbound::dispatch::Dispatch;
 
@@ -269,6 +270,7 @@ impl Plan {
             reason: ended.reason.clone(),
             at: now,
             dead_letter: ended.to_dead_letter(JobState::Pending),
+            saga: sagas::effect_of_close(&ended),
         });
         self.ended.push(ended);
     }
@@ -302,6 +304,7 @@ impl Plan {
             result_missing,
             dead_letter: ended.to_dead_letter(last),
             output: content.output,
+            saga: sagas::effect_of_finish(&ended, assignment, end),
         });
         self.ended.push(ended);
     }

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::dlq::dead_letters::NewDeadLetter;
 use crate::error::{ErrorContext, LedgerError};
+use crate::sagas::record::SagaEffect;
 use crate::states;
 use crate::ts::Ts;
 
@@ -25,6 +26,8 @@ pub struct Close {
     pub reason: String,
     pub at: Timestamp,
     pub dead_letter: Option<NewDeadLetter>,
+    /// What it means to its saga; none of plain jobs.
+    pub saga: Option<Box<SagaEffect>>,
 }
 
 impl Close {
@@ -37,6 +40,7 @@ impl Close {
             reason: why.reason.to_owned(),
             at: why.at,
             dead_letter: Some(why.dead_letter(job)),
+            saga: None,
         }
     }
 }
@@ -83,8 +87,16 @@ impl LeaderMove for Close {
         self.dead_letter.as_ref()
     }
 
+    fn saga_effect(&self) -> Option<(&SagaEffect, Timestamp)> {
+        Some((self.saga.as_deref()?, self.at))
+    }
+
     fn give_up(&self, why: &GiveUp<'_>) -> Option<Move> {
-        Some(Self::from_give_up(&self.job_id, why).into())
+        let given_up = Self {
+            saga: self.saga.clone(),
+            ..Self::from_give_up(&self.job_id, why)
+        };
+        Some(given_up.into())
     }
 
     async fn write(tx: &mut FencedTx<'_>, moves: &[&Self]) -> Result<HashSet<JobId>, LedgerError> {

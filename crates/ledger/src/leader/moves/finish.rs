@@ -12,6 +12,7 @@ use super::{
 use crate::dlq::dead_letters::NewDeadLetter;
 use crate::error::{ErrorContext, LedgerError};
 use crate::leader::output::record::{NewOutput, insert_outputs};
+use crate::sagas::record::SagaEffect;
 use crate::states;
 use crate::ts::Ts;
 
@@ -31,6 +32,8 @@ pub struct Finish {
     pub dead_letter: Option<NewDeadLetter>,
     /// The verdict on its output; `None` without an output policy.
     pub output: Option<Box<NewOutput>>,
+    /// What it means to its saga; none of plain jobs.
+    pub saga: Option<Box<SagaEffect>>,
 }
 
 impl Finish {
@@ -54,6 +57,7 @@ impl Finish {
             result_missing: false,
             dead_letter: Some(why.dead_letter(job)),
             output: None,
+            saga: None,
         }
     }
 }
@@ -106,9 +110,17 @@ impl LeaderMove for Finish {
         self.dead_letter.as_ref()
     }
 
-    /// How the run ended stays known.
+    fn saga_effect(&self) -> Option<(&SagaEffect, Timestamp)> {
+        Some((self.saga.as_deref()?, self.at))
+    }
+
+    /// How the run ended stays known, and what it means to its saga.
     fn give_up(&self, why: &GiveUp<'_>) -> Option<Move> {
-        Some(Self::from_give_up(&self.job_id, self.dispatch_id, self.end, why).into())
+        let given_up = Self {
+            saga: self.saga.clone(),
+            ..Self::from_give_up(&self.job_id, self.dispatch_id, self.end, why)
+        };
+        Some(given_up.into())
     }
 
     async fn write(tx: &mut FencedTx<'_>, moves: &[&Self]) -> Result<HashSet<JobId>, LedgerError> {

@@ -20,6 +20,7 @@ use sqlx::PgConnection;
 
 use crate::dlq::dead_letters::NewDeadLetter;
 use crate::error::LedgerError;
+use crate::sagas::record::SagaEffect;
 
 pub use assign::Assign;
 pub(crate) use assign::{Mode, assign_jobs, create_assign_after_sql, wait_for_submissions};
@@ -90,6 +91,11 @@ trait LeaderMove: Sized {
         None
     }
 
+    /// What its job's end means to its saga, and when it ended.
+    fn saga_effect(&self) -> Option<(&SagaEffect, Timestamp)> {
+        None
+    }
+
     /// What is written instead when the database refuses its row.
     fn give_up(&self, why: &GiveUp<'_>) -> Option<Move>;
 
@@ -140,6 +146,12 @@ macro_rules! moves {
             pub(crate) fn dead_letter(&self) -> Option<&NewDeadLetter> {
                 match self {
                     $(Self::$kind(x) => x.dead_letter(),)*
+                }
+            }
+
+            pub(crate) fn saga_effect(&self) -> Option<(&SagaEffect, Timestamp)> {
+                match self {
+                    $(Self::$kind(x) => x.saga_effect(),)*
                 }
             }
 

@@ -16,15 +16,21 @@ pub(super) fn parse_compensation(c: &cap::Compensation) -> Result<Compensation, 
     for (key, value) in meta.labels {
         labels.entry(key).or_insert(value);
     }
+    let topic =
+        Topic::new(&c.topic).map_err(|e| invalid_request(format!("compensation.topic: {e}")))?;
     Ok(Compensation {
-        topic: Topic::new(&c.topic)
-            .map_err(|e| invalid_request(format!("compensation.topic: {e}")))?,
-        payload: None,
         labels,
         env: c.env.clone(),
         budget: c.budget.as_ref().map(parse_budget),
+        priority: i16::try_from(c.priority)
+            .ok()
+            .filter(|code| *code != 0)
+            .and_then(Priority::from_code),
         capability: Some(meta.capability).filter(|s| !s.is_empty()),
+        risk_tags: Some(meta.risk_tags).filter(|tags| !tags.is_empty()),
+        requires: Some(meta.requires).filter(|names| !names.is_empty()),
         idempotency_key: Some(meta.idempotency_key).filter(|s| !s.is_empty()),
+        ..Compensation::new(topic)
     })
 }
 
