@@ -9,6 +9,7 @@
 pub(crate) mod act;
 pub(crate) mod read;
 pub(crate) mod record;
+pub(crate) mod step;
 
 use airlock_model::TenantId;
 
