@@ -21,6 +21,7 @@ mod messages;
 mod named;
 mod owner;
 mod payloads;
+mod sagas;
 mod scripts;
 mod snapshot;
 mod tls;

@@ -86,6 +86,7 @@ pub use sagas::read::{
     SagaFilter, SagaPage, SagaView,
 };
 pub use sagas::record::{RecordKind, SagaEffect};
+pub use sagas::step::{SagaGauges, SagaStepped, SubmittedCompensation};
 
 use error::ErrorContext;
 

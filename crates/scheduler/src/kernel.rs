@@ -24,7 +24,7 @@ use airlock_model::backoff::Backoff;
 use airlock_model::breaker::Circuit;
 use airlock_model::engine::{Input, QueuedJob};
 use airlock_model::routing::WaitReason;
-use airlock_model::{Decision, JobId, Timestamp, Verdict};
+use airlock_model::{Decision, JobId, Timestamp, Verdict, saga};
 
 use cache::Cache;
 pub use config::{BreakerConfig, FailMode, KernelConfig};
@@ -113,6 +113,8 @@ impl Kernel {
         if let Some(why) = why
             && !undecided.is_empty()
         {
+            let (soft, undecided) = self.split_compensations(undecided, &why).await;
+            inputs.extend(soft);
             inputs.extend(self.to_undecided_inputs(undecided, &why, random));
         }
         inputs
@@ -346,6 +348,47 @@ impl Kernel {
                 Err(Unanswered::Approvals(error.to_string()))
             }
         }
+    }
+
+    /// Without the kernel a compensation runs under a soft decision, because undoing must not
+    /// wait for what may be part of the trouble. Only one that the ledger knows as such.
+    async fn split_compensations(
+        &self,
+        jobs: Vec<QueuedJob>,
+        why: &Unanswered,
+    ) -> (Vec<Input>, Vec<QueuedJob>) {
+        let labelled: Vec<JobId> = jobs
+            .iter()
+            .filter(|job| saga::is_compensation(&job.spec))
+            .map(|job| job.id.clone())
+            .collect();
+        if labelled.is_empty() || !why.is_kernel_absent() || !self.has_recent_failure() {
+            return (Vec::new(), jobs);
+        }
+        let known = match self.ledger.known_compensations(&labelled).await {
+            Ok(known) => known,
+            Err(error) => {
+                tracing::warn!(%error, "compensations cannot be confirmed, they wait");
+                return (Vec::new(), jobs);
+            }
+        };
+        let now = self.clock.now();
+        let (soft, rest): (Vec<QueuedJob>, Vec<QueuedJob>) =
+            jobs.into_iter().partition(|job| known.contains(&job.id));
+        let soft = soft.into_iter().map(|job| {
+            tracing::warn!(job_id = %job.id, %why, "compensation runs under a soft decision");
+            Input::Decided {
+                job: Box::new(job),
+                verdict: Verdict {
+                    decision: Decision::SagaSoft,
+                    reason: format!("a compensation runs without the safety kernel: {why}"),
+                    decided_at: now,
+                    confirmed_at: now,
+                    ..Verdict::default()
+                },
+            }
+        });
+        (soft.collect(), rest)
     }
 
     fn to_undecided_inputs(

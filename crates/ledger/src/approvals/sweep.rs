@@ -243,7 +243,9 @@ async fn apply_verdict_to_held(
             Reevaluated::AskedAnew
         }
         // Neither says anything about the job.
-        Decision::Throttle | Decision::FailOpen => return Ok(Reevaluated::Nothing),
+        Decision::Throttle | Decision::FailOpen | Decision::SagaSoft => {
+            return Ok(Reevaluated::Nothing);
+        }
     };
     Ok(done)
 }

@@ -11,6 +11,7 @@ pub(crate) mod dead_letters;
 pub(crate) mod read;
 pub(crate) mod receipt;
 pub(crate) mod record;
+pub(crate) mod step;
 
 use airlock_model::TenantId;
 

@@ -1,5 +1,7 @@
 //! Reading sagas for people.
 
+use std::collections::HashSet;
+
 use airlock_model::saga::{self, Undone};
 use airlock_model::{
     CompensationState, Decision, JobId, JobSpec, JobState, RollbackMode, SagaState, TenantId,
@@ -13,6 +15,7 @@ use super::SagaKey;
 use crate::Ledger;
 use crate::error::{ErrorContext, LedgerError, corrupt_error};
 use crate::jobs::page::limit_plus_one;
+use crate::leader::writer::parse_job_ids;
 use crate::ts::Ts;
 
 /// Compensations that one answer shows, newest first. The counts are of all.
@@ -207,6 +210,20 @@ impl Ledger {
             .await?;
         let tenants = found.into_iter().map(TenantId::new);
         tenants.collect::<Result<_, _>>().map_err(corrupt_error)
+    }
+
+    /// Which of these jobs undo another.
+    pub async fn known_compensations(&self, ids: &[JobId]) -> Result<HashSet<JobId>, LedgerError> {
+        let ids: Vec<&str> = ids.iter().map(JobId::as_str).collect();
+        let found = self
+            .with_timeout("looking for compensations", async {
+                sqlx::query_scalar("SELECT job_id FROM saga_try WHERE job_id = ANY($1)")
+                    .bind(ids)
+                    .fetch_all(&self.pool)
+                    .await
+            })
+            .await?;
+        parse_job_ids(found)
     }
 
     /// One saga with its compensations; `None` when there is none of this name in this

@@ -1,7 +1,5 @@
 //! Lists with filters and cursors.
 
-use std::collections::BTreeMap;
-
 use airlock_ledger::{Commit, JobFilter, NewJob};
 use airlock_model::job::Compensation;
 use airlock_model::{JobState, Timestamp};

@@ -18,6 +18,7 @@ mod reports;
 mod requeue;
 mod retention;
 mod run_ends;
+mod sagas;
 mod second;
 mod stale;
 mod submit;

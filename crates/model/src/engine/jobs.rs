@@ -244,7 +244,10 @@ impl Engine {
             return;
         }
         match verdict.decision {
-            Decision::Allow | Decision::AllowWithConstraints | Decision::FailOpen => {
+            Decision::Allow
+            | Decision::AllowWithConstraints
+            | Decision::FailOpen
+            | Decision::SagaSoft => {
                 if let Some(until) = queued.not_before.filter(|at| *at > step.now) {
                     self.sleep_job(step.now, (*queued).clone(), until, WaitReason::Backoff);
                     return;
@@ -284,9 +287,8 @@ impl Engine {
     /// Every verdict names the snapshot it was made with: that confirms the snapshot.
     fn note_policy_snapshot(&mut self, verdict: &Verdict) {
         let last = self.confirmed.as_ref().map(|(_, at)| *at);
-        if verdict.decision != Decision::FailOpen
-            && last.is_none_or(|at| at <= verdict.confirmed_at)
-        {
+        let by_kernel = !matches!(verdict.decision, Decision::FailOpen | Decision::SagaSoft);
+        if by_kernel && last.is_none_or(|at| at <= verdict.confirmed_at) {
             self.confirmed = Some((verdict.snapshot.clone(), verdict.confirmed_at));
         }
     }

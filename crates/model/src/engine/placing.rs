@@ -94,7 +94,7 @@ impl Engine {
                 return Placed::Blocked;
             }
         };
-        if let Some(verdict) = self.current_allowed_verdict(verdict, step.now) {
+        if let Some(verdict) = self.current_allowed_verdict(verdict, &job.queued, step.now) {
             self.ready.serve(&job.queued, place);
             self.assign_job(step, &id, &worker, verdict);
             Placed::Assigned(worker)
@@ -150,7 +150,7 @@ impl Engine {
         if self.is_at_limit(&job.queued.tenant, verdict) {
             return false;
         }
-        let Some(verdict) = self.current_allowed_verdict(verdict, step.now) else {
+        let Some(verdict) = self.current_allowed_verdict(verdict, &job.queued, step.now) else {
             return false;
         };
         let Ok(worker) = self.pick_worker(job) else {
@@ -237,11 +237,19 @@ impl Engine {
     }
 
     /// The verdict as a proof, while it may still be acted on.
-    fn current_allowed_verdict(&self, verdict: &Verdict, now: Timestamp) -> Option<Allowed> {
-        let current = self.is_verdict_current(verdict, now);
-        current
-            .then(|| Allowed::from_verdict(verdict.clone()).ok())
-            .flatten()
+    fn current_allowed_verdict(
+        &self,
+        verdict: &Verdict,
+        job: &QueuedJob,
+        now: Timestamp,
+    ) -> Option<Allowed> {
+        if !self.is_verdict_current(verdict, now) {
+            return None;
+        }
+        let proof = Allowed::from_verdict(verdict.clone());
+        proof
+            .or_else(|verdict| Allowed::for_compensation(*verdict, &job.spec))
+            .ok()
     }
 
     /// Whether the policy that gave a verdict is still the active one, as far as is known.
@@ -261,7 +269,7 @@ impl Engine {
                             && now.since(*at) <= self.settings.confirm_within
                     })
             }
-            Decision::FailOpen => age <= self.settings.confirm_within,
+            Decision::FailOpen | Decision::SagaSoft => age <= self.settings.confirm_within,
             Decision::Deny | Decision::RequireApproval | Decision::Throttle => false,
         }
     }

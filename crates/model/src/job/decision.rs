@@ -5,6 +5,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::constraints::{ApprovalTerms, Constraints};
+use crate::job::JobSpec;
+use crate::saga;
 use crate::time::Timestamp;
 
 /// What the policy decided.
@@ -19,6 +21,8 @@ pub enum Decision {
     AllowWithConstraints = 5,
     /// The kernel could not be reached and the fail mode is open.
     FailOpen = 20,
+    /// The kernel could not be reached, and the job undoes another.
+    SagaSoft = 21,
 }
 
 impl Decision {
@@ -34,6 +38,7 @@ impl Decision {
             Self::Throttle,
             Self::AllowWithConstraints,
             Self::FailOpen,
+            Self::SagaSoft,
         ]
         .into_iter()
         .find(|d| d.code() == code)
@@ -47,6 +52,7 @@ impl Decision {
             Self::Throttle => "THROTTLE",
             Self::AllowWithConstraints => "ALLOW_WITH_CONSTRAINTS",
             Self::FailOpen => "FAIL_OPEN",
+            Self::SagaSoft => "SAGA_SOFT",
         }
     }
 
@@ -54,7 +60,8 @@ impl Decision {
     pub const fn allows(self) -> bool {
         match self {
             Self::Allow | Self::AllowWithConstraints | Self::FailOpen => true,
-            Self::Deny | Self::RequireApproval | Self::Throttle => false,
+            // Only of a job that undoes another, for which there is a proof of its own.
+            Self::Deny | Self::RequireApproval | Self::Throttle | Self::SagaSoft => false,
         }
     }
 }
@@ -116,6 +123,16 @@ impl Allowed {
         }
     }
 
+    /// The proof of a saga's soft decision, which only a compensation can have: its labels
+    /// are reserved, so that nobody but the saga manager can have set them.
+    pub fn for_compensation(verdict: Verdict, spec: &JobSpec) -> Result<Self, Box<Verdict>> {
+        if verdict.decision == Decision::SagaSoft && saga::is_compensation(spec) {
+            Ok(Self(verdict))
+        } else {
+            Err(Box::new(verdict))
+        }
+    }
+
     pub fn verdict(&self) -> &Verdict {
         &self.0
     }
@@ -140,6 +157,7 @@ mod tests {
             Decision::Deny,
             Decision::RequireApproval,
             Decision::Throttle,
+            Decision::SagaSoft,
         ] {
             assert!(!d.allows());
             assert_eq!(Decision::from_code(d.code()), Some(d));
@@ -149,6 +167,18 @@ mod tests {
             };
             assert!(Allowed::from_verdict(verdict).is_err(), "{d:?} is no proof");
         }
+        let soft = || Verdict {
+            decision: Decision::SagaSoft,
+            ..Verdict::default()
+        };
+        let mut spec = JobSpec::new(crate::ids::Topic::new("job.undo").unwrap());
+        assert!(Allowed::for_compensation(soft(), &spec).is_err());
+        spec.labels.insert("is_compensation".into(), "true".into());
+        assert!(Allowed::for_compensation(soft(), &spec).is_ok());
+        assert!(
+            Allowed::for_compensation(Verdict::default(), &spec).is_err(),
+            "a denial is none, not even of a compensation"
+        );
         for d in [
             Decision::Allow,
             Decision::AllowWithConstraints,

@@ -75,7 +75,8 @@ pub fn to_answer(r: cap::PolicyCheckResponse) -> Answer {
         | Decision::Deny
         | Decision::Throttle
         | Decision::AllowWithConstraints
-        | Decision::FailOpen => None,
+        | Decision::FailOpen
+        | Decision::SagaSoft => None,
     };
     Answer {
         decision,
