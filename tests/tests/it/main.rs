@@ -28,6 +28,7 @@ mod promises;
 mod reports;
 mod restore;
 mod sabotage;
+mod saga;
 mod specification;
 mod staged;
 mod support;

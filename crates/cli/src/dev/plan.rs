@@ -1,7 +1,7 @@
-//! The three configurations, and what one process changes in them.
+//! The four configurations, and what one process changes in them.
 //!
 //! Overridden is only what would otherwise clash or could not be known beforehand: the
-//! ports of kernel and scheduler are free ones, scheduler and gateway are told where the
+//! ports of kernel, scheduler and saga manager are free ones, scheduler and gateway are told where the
 //! kernel listens, and each service gets a part of the grace, since they stop one after the
 //! other. The kernel is asked in plain text, as that never leaves this machine. Tasks need
 //! no key where only this machine can bring them.
@@ -12,6 +12,7 @@ use std::time::Duration;
 use airlock_gateway::auth::is_loopback;
 use airlock_gateway::{Gateway, GatewayConfig};
 use airlock_safety_kernel::{Config as KernelConfig, SafetyKernel};
+use airlock_saga_manager::SagaManager;
 use airlock_scheduler::Scheduler;
 use airlock_service::config::{self, ConfigError, Loaded, Sources};
 use airlock_service::{Service, ServiceConfig, TelemetryConfig};
@@ -21,7 +22,7 @@ type SchedulerConfig = <Scheduler as Service>::Config;
 const ANY_PORT: &str = "127.0.0.1:0";
 /// What `host` adds to the grace of each service.
 const HOST_EXTRA_SECONDS: u64 = 1;
-const SERVICE_COUNT: u64 = 3;
+const SERVICE_COUNT: u64 = 4;
 /// Who says it there is obeyed.
 const ANONYMOUS_TASKS: &str = "AIRLOCK_AUTH__ANONYMOUS_TASKS";
 
@@ -29,6 +30,7 @@ const ANONYMOUS_TASKS: &str = "AIRLOCK_AUTH__ANONYMOUS_TASKS";
 pub struct Plan {
     pub gateway: GatewayConfig,
     pub kernel: KernelConfig,
+    pub saga_manager: <SagaManager as Service>::Config,
     /// For the scheduler, whose configuration is complete only when the kernel listens.
     sources: Sources,
     /// The gateway follows its file while it runs.
@@ -47,21 +49,24 @@ impl Plan {
         gateway_sources.set.extend(rest);
 
         let gateway = config::load::<Gateway>(&gateway_sources);
+        let saga_manager = load_config::<SagaManager>(&sources, std::slice::from_ref(&own_ports));
         let kernel = load_config::<SafetyKernel>(&sources, &[own_ports, kernel_port]);
         // The address is only a placeholder here: mistakes must show before anything starts.
         let scheduler =
             load_scheduler_config(&sources, SocketAddr::from((Ipv4Addr::LOCALHOST, 1)), 1);
-        match (gateway, kernel, scheduler) {
-            (Ok(gateway), Ok(kernel), Ok(_)) => {
+        match (gateway, kernel, scheduler, saga_manager) {
+            (Ok(gateway), Ok(kernel), Ok(_), Ok(saga_manager)) => {
                 let mut plan = Self {
                     grace: gateway.config.shutdown.grace_seconds,
                     gateway: gateway.config,
                     kernel: kernel.config,
+                    saga_manager: saga_manager.config,
                     sources,
                     gateway_sources,
                 };
                 plan.gateway.shutdown.grace_seconds = plan.grace_seconds_per_service();
                 plan.kernel.shutdown.grace_seconds = plan.grace_seconds_per_service();
+                plan.saga_manager.shutdown.grace_seconds = plan.grace_seconds_per_service();
                 plan.kernel.grpc.tls = None;
                 if !plan.sources.env.contains_key(ANONYMOUS_TASKS) {
                     let listen = &plan.gateway.http.listen;
@@ -69,10 +74,15 @@ impl Plan {
                 }
                 Ok(plan)
             }
-            (gateway, kernel, scheduler) => Err([gateway.err(), kernel.err(), scheduler.err()]
-                .into_iter()
-                .flatten()
-                .collect()),
+            (gateway, kernel, scheduler, saga_manager) => Err([
+                gateway.err(),
+                kernel.err(),
+                scheduler.err(),
+                saga_manager.err(),
+            ]
+            .into_iter()
+            .flatten()
+            .collect()),
         }
     }
 
@@ -223,7 +233,7 @@ mod tests {
 
     #[test]
     fn all_of_them_stop_within_one_grace() {
-        for (grace, share) in [("8", 1), ("30", 9), ("1", 1)] {
+        for (grace, share) in [("8", 1), ("30", 6), ("1", 1)] {
             let env = sources(&[("SCHED_SHUTDOWN_GRACE_SECONDS", grace)]);
             let plan = Plan::load(env, None).unwrap();
             assert_eq!(plan.gateway.shutdown.grace_seconds, share, "{grace}");
@@ -238,7 +248,10 @@ mod tests {
         env.env.remove("AIRLOCK_API_KEY");
         let problems = Plan::load(env, Some("nowhere")).err().unwrap();
         let services: Vec<_> = problems.iter().map(|problem| problem.service).collect();
-        assert_eq!(services, ["gateway", "safety-kernel", "scheduler"]);
+        assert_eq!(
+            services,
+            ["gateway", "safety-kernel", "scheduler", "saga-manager"]
+        );
     }
 
     #[test]

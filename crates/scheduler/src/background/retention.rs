@@ -98,6 +98,8 @@ enum Records {
     DeadLetters,
     /// Results that changed nothing.
     UnmatchedResults,
+    /// They hold their jobs, and so go before them.
+    Sagas,
     Changes,
 }
 
@@ -135,6 +137,10 @@ async fn run_retention_round(
 ) -> Result<(), LedgerError> {
     let (c, ledger) = (&ctx.config.retention, &stores.ledger);
     let kept = |time: Duration| if time.is_zero() { Duration::MAX } else { time };
+    if !c.jobs.is_zero() {
+        let sagas = (Records::Sagas, c.jobs);
+        remove_old_records(ctx, ledger, sagas, &mut cursors.changes).await?;
+    }
     sweep_target(ctx, stores, (Target::Jobs, c.jobs), &mut cursors.jobs).await?;
     // What goes with the job needs no scan of its own.
     if kept(c.payloads) < kept(c.jobs) {
@@ -180,6 +186,7 @@ async fn remove_old_records(
                 "history",
                 ledger.sweep_unmatched_results(keep, batch).await?,
             ),
+            Records::Sagas => ("sagas", ledger.sweep_sagas(keep, batch).await?),
             Records::Changes => {
                 let (removed, at) = ledger
                     .sweep_change_log(keep, bound, *changes, batch)
