@@ -149,11 +149,12 @@ own_port() {
 }
 
 start_separate() {
-  local grpc kernel scheduler output judge=''
+  local grpc kernel scheduler saga output judge=''
   stop airlock
   grpc=127.0.0.1:$(own_port kernel-grpc 50151 kernel)
   kernel=127.0.0.1:$(own_port kernel 8182 kernel)
   scheduler=127.0.0.1:$(own_port scheduler 8181 scheduler)
+  saga=127.0.0.1:$(own_port saga-manager 8185 saga-manager)
   # The kernel holds no key, so it is given none.
   AIRLOCK_GRPC__LISTEN=$grpc AIRLOCK_HTTP__LISTEN=$kernel \
     start_service kernel "$kernel" env -u AIRLOCK_API_KEY -u AIRLOCK_APPROVER_KEY "$TARGET/debug/airlock-safety-kernel"
@@ -171,6 +172,8 @@ start_separate() {
   fi
   AIRLOCK_KERNEL__URL=http://$grpc AIRLOCK_HTTP__LISTEN=$scheduler AIRLOCK_OUTPUT__URL=http://${judge:-127.0.0.1:50052} \
     start_service scheduler "$scheduler" env -u AIRLOCK_API_KEY -u AIRLOCK_APPROVER_KEY "$TARGET/debug/airlock-scheduler"
+  AIRLOCK_HTTP__LISTEN=$saga \
+    start_service saga-manager "$saga" env -u AIRLOCK_API_KEY -u AIRLOCK_APPROVER_KEY "$TARGET/debug/airlock-saga-manager"
   # Tasks without a key, as airlock dev takes them: from this machine only.
   case $(bare_host "$LISTEN") in
     127.* | ::1 | localhost) export AIRLOCK_AUTH__ANONYMOUS_TASKS=${AIRLOCK_AUTH__ANONYMOUS_TASKS:-true} ;;
@@ -178,8 +181,9 @@ start_separate() {
   AIRLOCK_KERNEL__URL=http://$grpc AIRLOCK_HTTP__LISTEN=$LISTEN \
     start_service gateway "$LISTEN" "$TARGET/debug/airlock-gateway"
   await_ready scheduler "$scheduler"
+  await_ready saga-manager "$saga"
   await_ready gateway "$LISTEN"
-  note "kernel on $grpc, scheduler on $scheduler, gateway on $LISTEN"
+  note "kernel on $grpc, scheduler on $scheduler, saga manager on $saga, gateway on $LISTEN"
 }
 
 # A worker talks to the bus and to Redis, never to the ledger.

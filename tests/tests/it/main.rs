@@ -31,6 +31,7 @@ mod promises;
 mod reports;
 mod restore;
 mod sabotage;
+mod saga;
 mod specification;
 mod staged;
 mod support;

@@ -18,6 +18,7 @@ use std::time::Duration;
 use airlock_gateway::Gateway;
 use airlock_output_policy::OutputPolicy;
 use airlock_safety_kernel::Prepared;
+use airlock_saga_manager::SagaManager;
 use airlock_scheduler::Scheduler;
 use airlock_service::config::Sources;
 use airlock_service::{Context, OnFailure, Service, host_service, ops, telemetry};
@@ -106,7 +107,8 @@ async fn run_until_stopped(plan: Plan, terminal: Terminal) -> anyhow::Result<()>
     failure.map_or(stopped, Err)
 }
 
-/// Kernel, output policy, scheduler, gateway: each finds those it needs. Gives the gateway's context.
+/// Kernel, output policy, scheduler, saga manager, gateway: each finds those it needs. Gives the
+/// gateway's context.
 async fn start_services(plan: &Plan, host: &mut ServiceHost) -> anyhow::Result<Context> {
     let kernel = Context::for_host(airlock_safety_kernel::SafetyKernel::NAME);
     let prepared = Prepared::new(&plan.kernel, kernel.clone()).await?;
@@ -134,8 +136,14 @@ async fn start_services(plan: &Plan, host: &mut ServiceHost) -> anyhow::Result<C
         run_service::<Scheduler>(config, scheduler.clone()),
     );
 
+    let saga_manager = Context::for_host(SagaManager::NAME);
+    host.spawn_service(
+        saga_manager.clone(),
+        run_service::<SagaManager>(plan.saga_manager.clone(), saga_manager.clone()),
+    );
+
     let gateway = Context::for_host(Gateway::NAME).with_sources(plan.gateway_sources.clone());
-    let mut others = vec![kernel, scheduler];
+    let mut others = vec![kernel, scheduler, saga_manager];
     others.extend(output.map(|(ctx, _)| ctx));
     let ready = async {
         while !others.iter().all(|other| other.health.is_ready()) {

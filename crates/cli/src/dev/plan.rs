@@ -1,8 +1,9 @@
 //! The configurations of all services, and what one process changes in them.
 //!
 //! Overridden is only what would otherwise clash or could not be known beforehand: the
-//! ports of kernel, output policy and scheduler are free ones, scheduler and gateway are
-//! told where the others listen, and each service gets a part of the grace, since they stop one after the
+//! ports of kernel, output policy, scheduler and saga manager are free ones, scheduler and
+//! gateway are told where the others listen, and each service gets a part of the grace, since
+//! they stop one after the
 //! other. The kernel is asked in plain text, as that never leaves this machine. Tasks need
 //! no key where only this machine can bring them. The output policy runs where
 //! `OUTPUT_POLICY_ENABLED` is true.
@@ -14,6 +15,7 @@ use airlock_gateway::auth::is_loopback;
 use airlock_gateway::{Gateway, GatewayConfig};
 use airlock_output_policy::{Config as OutputConfig, OutputPolicy};
 use airlock_safety_kernel::{Config as KernelConfig, SafetyKernel};
+use airlock_saga_manager::SagaManager;
 use airlock_scheduler::Scheduler;
 use airlock_service::config::{self, ConfigError, Loaded, Sources};
 use airlock_service::{Service, ServiceConfig, TelemetryConfig};
@@ -23,8 +25,8 @@ type SchedulerConfig = <Scheduler as Service>::Config;
 const ANY_PORT: &str = "127.0.0.1:0";
 /// What `host` adds to the grace of each service.
 const HOST_EXTRA_SECONDS: u64 = 1;
-/// Gateway, scheduler and kernel; the output policy is one more.
-const SERVICE_COUNT: u64 = 3;
+/// Gateway, scheduler, saga manager and kernel; the output policy is one more.
+const SERVICE_COUNT: u64 = 4;
 const OUTPUT_ENABLED: &str = "OUTPUT_POLICY_ENABLED";
 /// Who says it there is obeyed.
 const ANONYMOUS_TASKS: &str = "AIRLOCK_AUTH__ANONYMOUS_TASKS";
@@ -35,6 +37,7 @@ pub struct Plan {
     pub kernel: KernelConfig,
     /// Only where outputs are judged.
     pub output: Option<OutputConfig>,
+    pub saga_manager: <SagaManager as Service>::Config,
     /// For the scheduler, whose configuration is complete only when the kernel listens.
     sources: Sources,
     /// The gateway follows its file while it runs.
@@ -53,6 +56,7 @@ impl Plan {
         gateway_sources.set.extend(rest);
 
         let gateway = config::load::<Gateway>(&gateway_sources);
+        let saga_manager = load_config::<SagaManager>(&sources, std::slice::from_ref(&own_ports));
         let ports = [own_ports, kernel_port];
         let kernel = load_config::<SafetyKernel>(&sources, &ports);
         let output = judges_outputs(&sources)
@@ -65,18 +69,20 @@ impl Plan {
             None,
             1,
         );
-        match (gateway, kernel, output, scheduler) {
-            (Ok(gateway), Ok(kernel), Ok(output), Ok(_)) => {
+        match (gateway, kernel, output, scheduler, saga_manager) {
+            (Ok(gateway), Ok(kernel), Ok(output), Ok(_), Ok(saga_manager)) => {
                 let mut plan = Self {
                     grace: gateway.config.shutdown.grace_seconds,
                     gateway: gateway.config,
                     kernel: kernel.config,
                     output: output.map(|loaded| loaded.config),
+                    saga_manager: saga_manager.config,
                     sources,
                     gateway_sources,
                 };
                 plan.gateway.shutdown.grace_seconds = plan.grace_seconds_per_service();
                 plan.kernel.shutdown.grace_seconds = plan.grace_seconds_per_service();
+                plan.saga_manager.shutdown.grace_seconds = plan.grace_seconds_per_service();
                 plan.kernel.grpc.tls = None;
                 let grace = plan.grace_seconds_per_service();
                 if let Some(output) = &mut plan.output {
@@ -89,12 +95,16 @@ impl Plan {
                 }
                 Ok(plan)
             }
-            (gateway, kernel, output, scheduler) => {
-                Err([gateway.err(), kernel.err(), output.err(), scheduler.err()]
-                    .into_iter()
-                    .flatten()
-                    .collect())
-            }
+            (gateway, kernel, output, scheduler, saga_manager) => Err([
+                gateway.err(),
+                kernel.err(),
+                output.err(),
+                scheduler.err(),
+                saga_manager.err(),
+            ]
+            .into_iter()
+            .flatten()
+            .collect()),
         }
     }
 
@@ -274,12 +284,12 @@ mod tests {
         assert_eq!(output.grpc.listen, ANY_PORT);
         assert_eq!(output.http.listen, ANY_PORT);
         assert!(output.grpc.insecure && !output.grpc.tls_required);
-        assert_eq!(output.shutdown.grace_seconds, 9);
+        assert_eq!(output.shutdown.grace_seconds, 7);
     }
 
     #[test]
     fn all_of_them_stop_within_one_grace() {
-        for (grace, share) in [("8", 1), ("30", 9), ("1", 1)] {
+        for (grace, share) in [("8", 1), ("30", 6), ("1", 1)] {
             let env = sources(&[("SCHED_SHUTDOWN_GRACE_SECONDS", grace)]);
             let plan = Plan::load(env, None).unwrap();
             assert_eq!(plan.gateway.shutdown.grace_seconds, share, "{grace}");
@@ -294,7 +304,10 @@ mod tests {
         env.env.remove("AIRLOCK_API_KEY");
         let problems = Plan::load(env, Some("nowhere")).err().unwrap();
         let services: Vec<_> = problems.iter().map(|problem| problem.service).collect();
-        assert_eq!(services, ["gateway", "safety-kernel", "scheduler"]);
+        assert_eq!(
+            services,
+            ["gateway", "safety-kernel", "scheduler", "saga-manager"]
+        );
     }
 
     #[test]

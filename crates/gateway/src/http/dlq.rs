@@ -144,6 +144,12 @@ pub(super) async fn retry_dead_letter(
             let why = format!("the idempotency key {} is taken", retry_idempotency_key(id));
             return Err(Problem::conflict(why));
         }
+        Some(Retried::OfSaga { workflow_id }) => {
+            let why = format!(
+                "its job belongs to saga {workflow_id}, which is rolled back; act on the saga instead"
+            );
+            return Err(Problem::conflict(why));
+        }
         Some(Retried::Gone) | None => return Err(Problem::no_such_dead_letter(&id.to_string())),
     };
     let retry_of = whole.letter.job_id;
@@ -244,7 +250,7 @@ impl App {
                     Retried::As { job_id, waits } | Retried::Already { job_id, waits } => {
                         *job_id == job.job_id && !waits
                     }
-                    Retried::Conflict | Retried::Gone => false,
+                    Retried::Conflict | Retried::OfSaga { .. } | Retried::Gone => false,
                 };
                 (job, due)
             })
@@ -320,7 +326,7 @@ async fn retry_dead_letter_page(
                     retry_of,
                 });
             }
-            Retried::Conflict | Retried::Gone => skipped += 1,
+            Retried::Conflict | Retried::OfSaga { .. } | Retried::Gone => skipped += 1,
         }
     }
     Ok((retried, skipped))

@@ -6,7 +6,9 @@
 //! once. Everybody who brought the request before stays its author: the names come from
 //! the letter's row, not from whoever asks.
 
-use airlock_model::JobId;
+use std::collections::HashMap;
+
+use airlock_model::{JobId, saga};
 use sqlx::PgConnection;
 
 use crate::Ledger;
@@ -24,6 +26,8 @@ pub enum Retried {
     Already { job_id: JobId, waits: bool },
     /// Its key is taken by a job that did not come from it.
     Conflict,
+    /// Its job undoes another, or is undone itself: its saga decides about it.
+    OfSaga { workflow_id: String },
     /// Somebody removed it.
     Gone,
 }
@@ -80,8 +84,10 @@ impl Ledger {
         let mut tx = self.begin_logged("beginning a transaction").await?;
         let letters = lock_dead_letters(&mut tx, jobs).await?;
         let before = |id: i64| letters.iter().find(|l| l.0 == id);
+        let of_saga = letters_of_sagas(&mut tx, jobs).await?;
         let mut fresh: Vec<&(i64, NewJob)> = jobs
             .iter()
+            .filter(|(id, _)| !of_saga.contains_key(id))
             .filter(|(id, _)| before(*id).is_some_and(|(_, as_, _)| as_.is_none()))
             .collect();
         fresh.sort_by(|a, b| a.1.job_id.cmp(&b.1.job_id));
@@ -114,6 +120,9 @@ impl Ledger {
                         job_id: JobId::new(as_).map_err(|e| LedgerError::Corrupt(e.to_string()))?,
                         waits: *waits,
                     },
+                    Some((_, None, _)) if of_saga.contains_key(id) => Retried::OfSaga {
+                        workflow_id: of_saga.get(id).cloned().unwrap_or_default(),
+                    },
                     Some((_, None, _)) => match accepted.get(job.job_id.as_str()) {
                         Some(waits) => Retried::As {
                             job_id: job.job_id.clone(),
@@ -125,6 +134,42 @@ impl Ledger {
             })
             .collect()
     }
+}
+
+/// The letters whose jobs a saga decides about, with that saga's name. A compensation is one
+/// also when its job was removed: its labels say so.
+async fn letters_of_sagas(
+    tx: &mut PgConnection,
+    jobs: &[(i64, NewJob)],
+) -> Result<HashMap<i64, String>, LedgerError> {
+    let with_workflow = |job: &NewJob| job.spec.workflow_id.is_some();
+    let ids: Vec<i64> = jobs
+        .iter()
+        .filter(|(_, job)| with_workflow(job))
+        .map(|(id, _)| *id)
+        .collect();
+    if ids.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let rows: Vec<(i64, String)> = sqlx::query_as(
+        "SELECT d.id, g.workflow_id FROM dead_letter d
+         JOIN job_request r ON r.job_id = d.job_id
+         JOIN saga g ON g.tenant = r.tenant AND g.workflow_id = r.workflow_id
+         WHERE d.id = ANY($1) AND g.state IN (2, 3, 4)",
+    )
+    .bind(&ids)
+    .fetch_all(tx)
+    .await
+    .context("looking for the sagas of dead letters")?;
+    let mut found: HashMap<i64, String> = rows.into_iter().collect();
+    for (id, job) in jobs
+        .iter()
+        .filter(|(_, job)| saga::is_compensation(&job.spec))
+    {
+        let name = job.spec.workflow_id.clone().unwrap_or_default();
+        found.entry(*id).or_insert(name);
+    }
+    Ok(found)
 }
 
 /// The letters with the jobs they became, and whether those wait for their time; locked

@@ -37,6 +37,8 @@ pub fn id_floor(at: Timestamp) -> String {
     format!("{:08x}-{:04x}", (ms >> 16) & 0xffff_ffff, ms & 0xffff)
 }
 
+// A saga that is not over needs the jobs it undoes and those that undo them; one that is over
+// needs them for its receipt, and goes first ([`LeaderLedger::sweep_sagas`]).
 // An array, not a join: whatever the planner believes of the tables' sizes, these are
 // look-ups by key.
 const JOBS: &str = r#"
@@ -48,6 +50,8 @@ WITH page AS MATERIALIZED (
     DELETE FROM job_state
     WHERE job_id = ANY(ARRAY(SELECT job_id FROM page)) AND NOT open
       AND finished_at < clock_timestamp() - $3 * interval '1 millisecond'
+      AND NOT EXISTS (SELECT 1 FROM saga_record r WHERE r.job_id = job_state.job_id)
+      AND NOT EXISTS (SELECT 1 FROM saga_try t WHERE t.job_id = job_state.job_id)
     RETURNING job_id
 ), request AS (
     DELETE FROM job_request WHERE job_id = ANY(ARRAY(SELECT job_id FROM gone))
@@ -83,6 +87,8 @@ WITH page AS MATERIALIZED (
 ), old AS MATERIALIZED (
     SELECT job_id FROM page
     WHERE NOT open AND finished_at < clock_timestamp() - $3 * interval '1 millisecond'
+      AND NOT EXISTS (SELECT 1 FROM saga_record r WHERE r.job_id = page.job_id)
+      AND NOT EXISTS (SELECT 1 FROM saga_try t WHERE t.job_id = page.job_id)
 ), result AS (
     UPDATE job_state SET result = NULL
     WHERE job_id = ANY(ARRAY(SELECT job_id FROM old)) AND NOT open AND result IS NOT NULL
@@ -128,6 +134,31 @@ WITH page AS MATERIALIZED (
     DELETE FROM dead_letter WHERE id = ANY(ARRAY(SELECT id FROM page
         WHERE created_at < clock_timestamp() - $1 * interval '1 millisecond'))
     RETURNING 1
+)
+SELECT count(*) FROM gone"#;
+
+// Sagas that are over, and open ones that nothing has happened to for as long: their last
+// record is old and no job of theirs is open. Their jobs go with the next page.
+const SAGAS: &str = r#"
+WITH page AS MATERIALIZED (
+    SELECT g.tenant, g.workflow_id FROM saga g
+    WHERE (g.state IN (3, 5) AND g.ended_at < clock_timestamp() - $1 * interval '1 millisecond')
+       OR (g.state = 1 AND g.opened_at < clock_timestamp() - $1 * interval '1 millisecond'
+           AND NOT EXISTS (SELECT 1 FROM saga_record r
+                           WHERE r.tenant = g.tenant AND r.workflow_id = g.workflow_id
+                             AND r.recorded_at >= clock_timestamp() - $1 * interval '1 millisecond')
+           AND NOT EXISTS (SELECT 1 FROM job_request q JOIN job_state s USING (job_id)
+                           WHERE q.tenant = g.tenant AND q.workflow_id = g.workflow_id AND s.open))
+    LIMIT $2 FOR NO KEY UPDATE OF g SKIP LOCKED
+), records AS (
+    DELETE FROM saga_record r USING page p
+    WHERE r.tenant = p.tenant AND r.workflow_id = p.workflow_id
+), triggers AS (
+    DELETE FROM saga_trigger t USING page p
+    WHERE t.tenant = p.tenant AND t.workflow_id = p.workflow_id
+), gone AS (
+    DELETE FROM saga g USING page p
+    WHERE g.tenant = p.tenant AND g.workflow_id = p.workflow_id RETURNING 1
 )
 SELECT count(*) FROM gone"#;
 
@@ -227,6 +258,12 @@ impl LeaderLedger {
         limit: u32,
     ) -> Result<u64, LedgerError> {
         self.sweep_older_than("removing old dead letters", LETTERS, older_than_ms, limit)
+            .await
+    }
+
+    /// Removes sagas that are over, or that nothing has happened to for as long; how many.
+    pub async fn sweep_sagas(&self, older_than_ms: u64, limit: u32) -> Result<u64, LedgerError> {
+        self.sweep_older_than("removing old sagas", SAGAS, older_than_ms, limit)
             .await
     }
 

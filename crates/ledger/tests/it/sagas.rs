@@ -146,10 +146,8 @@ async fn a_fatal_step_is_undone_newest_first_and_once() -> anyhow::Result<()> {
     assert_eq!(undo_b.payload.as_deref(), Some(&b"{\"seat\":1}"[..]));
     let ids = [id("b"), undo_b.job_id.clone()];
     let known = fixture.ledger.known_compensations(&ids).await?;
-    assert_eq!(
-        known.into_iter().collect::<Vec<_>>(),
-        [undo_b.job_id.clone()]
-    );
+    assert!(known.contains(&undo_b.job_id), "{known:?}");
+    assert_eq!(known.len(), 1, "b itself is none");
 
     end_compensation(&fixture, undo_b.job_id.as_str(), 11, good).await?;
     assert_eq!(sagas_due(&fixture).await?, 1, "its end is found");

@@ -104,6 +104,8 @@ enum Records {
     UnmatchedResults,
     /// Each says itself until when it is kept.
     Evidence,
+    /// They hold their jobs, and so go before them.
+    Sagas,
     Changes,
 }
 
@@ -141,6 +143,10 @@ async fn run_retention_round(
 ) -> Result<(), LedgerError> {
     let (c, ledger) = (&ctx.config.retention, &stores.ledger);
     let kept = |time: Duration| if time.is_zero() { Duration::MAX } else { time };
+    if !c.jobs.is_zero() {
+        let sagas = (Records::Sagas, c.jobs);
+        remove_old_records(ctx, ledger, sagas, &mut cursors.changes).await?;
+    }
     sweep_target(ctx, stores, (Target::Jobs, c.jobs), &mut cursors.jobs).await?;
     // What goes with the job needs no scan of its own.
     if kept(c.payloads) < kept(c.jobs) {
@@ -188,6 +194,7 @@ async fn remove_old_records(
                 ledger.sweep_unmatched_results(keep, batch).await?,
             ),
             Records::Evidence => ("evidence", ledger.sweep_output_evidence(batch).await?),
+            Records::Sagas => ("sagas", ledger.sweep_sagas(keep, batch).await?),
             Records::Changes => {
                 let (removed, at) = ledger
                     .sweep_change_log(keep, bound, *changes, batch)

@@ -92,11 +92,23 @@ fn to_packets(sender: &str, now: Timestamp, list: &[Announcement]) -> Vec<Outgoi
         let payload = Payload::JobEvents(own::JobEvents { events });
         outgoing(subjects::JOB_EVENT, trace, payload)
     });
+    // A hint for the saga manager: the ledger has the trigger, if this end is one.
+    let failed = list
+        .iter()
+        .filter(|a| a.state == JobState::Failed && a.workflow_id.is_some());
+    let failed: Vec<own::JobEvent> = failed.filter_map(Announcement::to_event).collect();
+    let rollbacks = failed.chunks(EVENTS_PER_PACKET).map(|chunk| {
+        let trace = chunk.first().map_or("", |event| &event.trace_id);
+        let events = chunk.to_vec();
+        let payload = Payload::JobEvents(own::JobEvents { events });
+        outgoing(subjects::SAGA_ROLLBACK, trace, payload)
+    });
+    let rollbacks: Vec<Outgoing> = rollbacks.collect();
     let letters = list.iter().filter_map(|a| {
         let payload = Payload::DeadLetter(a.to_dead_letter()?);
         Some(outgoing(subjects::JOB_DLQ, &a.trace_id, payload))
     });
-    events.chain(letters).collect()
+    events.chain(letters).chain(rollbacks).collect()
 }
 
 /// Publishes these. An error says that some of it may not have got out.

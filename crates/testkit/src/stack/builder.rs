@@ -164,6 +164,7 @@ impl StackBuilder {
         for (service, count) in [
             (Service::Scheduler, self.schedulers),
             (Service::Gateway, 1),
+            (Service::SagaManager, 1),
             (Service::Worker, self.workers),
         ] {
             if self.services.contains(&service) {
@@ -202,9 +203,10 @@ impl StackBuilder {
         };
         let http = match service {
             Service::Worker => None,
-            Service::SafetyKernel | Service::Scheduler | Service::Gateway => {
-                Some(PortLease::new()?)
-            }
+            Service::SafetyKernel
+            | Service::Scheduler
+            | Service::Gateway
+            | Service::SagaManager => Some(PortLease::new()?),
         };
         let mut builder = Process::builder(service.program())
             .name(&name)
@@ -279,13 +281,16 @@ impl Parts<'_> {
     async fn start_proxies(&self, service: Service) -> anyhow::Result<Links> {
         let postgres = match service {
             Service::Worker => None,
-            Service::SafetyKernel | Service::Scheduler | Service::Gateway => {
-                Some(Proxy::start(self.postgres.addr()).await?)
-            }
+            Service::SafetyKernel
+            | Service::Scheduler
+            | Service::Gateway
+            | Service::SagaManager => Some(Proxy::start(self.postgres.addr()).await?),
         };
         let kernel = match service {
             Service::Scheduler => Some(Proxy::start(self.kernel).await?),
-            Service::SafetyKernel | Service::Gateway | Service::Worker => None,
+            Service::SafetyKernel | Service::Gateway | Service::Worker | Service::SagaManager => {
+                None
+            }
         };
         Ok(Links {
             postgres,
@@ -338,7 +343,7 @@ impl Parts<'_> {
                 env.push(("AIRLOCK_API_KEY", self.api_key.clone()));
                 env.push(("AIRLOCK_KERNEL__URL", kernel));
             }
-            Service::Worker => {}
+            Service::Worker | Service::SagaManager => {}
         }
         Ok(env)
     }

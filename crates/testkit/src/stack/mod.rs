@@ -42,9 +42,12 @@ pub enum Service {
     Scheduler,
     Gateway,
     Worker,
+    /// Only where a test asks for it.
+    SagaManager,
 }
 
 impl Service {
+    /// What a stack is made of unless a test says otherwise.
     pub const ALL: [Self; 4] = [
         Self::SafetyKernel,
         Self::Scheduler,
@@ -58,6 +61,7 @@ impl Service {
             Self::Scheduler => "airlock-scheduler",
             Self::Gateway => "airlock-gateway",
             Self::Worker => "demo-worker",
+            Self::SagaManager => "airlock-saga-manager",
         }
     }
 
@@ -67,6 +71,7 @@ impl Service {
             Self::Scheduler => "scheduler",
             Self::Gateway => "gateway",
             Self::Worker => "worker",
+            Self::SagaManager => "saga",
         }
     }
 }
