@@ -43,7 +43,7 @@ pub struct SubmitRequest {
     pub timeout_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workflow_id: Option<String>,
-    /// Which step of the workflow it is, from 0.
+    /// Which step of the workflow's run it is, from 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step_index: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
