@@ -569,7 +569,7 @@ async fn a_dry_run_asks_the_policy_and_changes_nothing() -> anyhow::Result<()> {
     assert_eq!(seen, expected, "{}", dry.text);
     assert_eq!(plan[1]["for_job_id"], jobs[1]);
     assert_eq!(plan[1]["rule_id"], "no-r1");
-    assert_eq!(plan[1]["reason"], "never");
+    assert_eq!(plan[1]["reason"], "denied by rule \"no-r1\": never");
     assert_eq!(fixture.get("trip", ACME).await?.json["state"], "OPEN");
     assert_eq!(fixture.audited("saga.rollback").await?, 0);
     assert_eq!(fixture.gateway.stored().await?, 3, "nothing was submitted");
