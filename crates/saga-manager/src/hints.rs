@@ -45,8 +45,9 @@ async fn forward(bus: &Bus, hints: &mpsc::Sender<SagaKey>) -> Result<(), airlock
     let mut rollbacks = bus.subscribe(subjects::SAGA_ROLLBACK, Some(QUEUE)).await?;
     loop {
         let open = tokio::select! {
-            open = forward_one(&mut events, hints) => open,
-            open = forward_one(&mut rollbacks, hints) => open,
+            open = forward_one(&mut events, may_move_saga, hints) => open,
+            // Whoever speaks there means a rollback.
+            open = forward_one(&mut rollbacks, |_| true, hints) => open,
         };
         if !open {
             return Ok(());
@@ -54,25 +55,32 @@ async fn forward(bus: &Bus, hints: &mpsc::Sender<SagaKey>) -> Result<(), airlock
     }
 }
 
-async fn forward_one(from: &mut Subscription, hints: &mpsc::Sender<SagaKey>) -> bool {
+async fn forward_one(
+    from: &mut Subscription,
+    wanted: impl Fn(&own::JobEvent) -> bool,
+    hints: &mpsc::Sender<SagaKey>,
+) -> bool {
     let Some(message) = from.recv().await else {
         return false;
     };
     let Ok((_, Payload::JobEvents(list))) = packet::decode(message.payload) else {
         return true;
     };
-    for key in list.events.iter().filter_map(key_of) {
+    let events = list.events.iter().filter(|event| wanted(event));
+    for key in events.filter_map(key_of) {
         // A full channel is no loss: the sweep looks at everything.
         let _ = hints.try_send(key);
     }
     true
 }
 
-/// The saga that an event may move: ends and holds of compensations, and failures of steps.
+/// Whether an event may move its saga: ends and holds of compensations, and failures of steps.
+fn may_move_saga(event: &own::JobEvent) -> bool {
+    event.job_id.starts_with("comp-") || event.state == JobState::Failed.as_str()
+}
+
 fn key_of(event: &own::JobEvent) -> Option<SagaKey> {
-    let of_compensation = event.job_id.starts_with("comp-");
-    let failed = event.state == JobState::Failed.as_str();
-    if event.workflow_id.is_empty() || !(of_compensation || failed) {
+    if event.workflow_id.is_empty() {
         return None;
     }
     Some(SagaKey {
@@ -94,11 +102,17 @@ mod tests {
             state: state.as_str().to_owned(),
             ..own::JobEvent::default()
         };
-        let hint = |e: own::JobEvent| key_of(&e).map(|k| k.workflow_id);
+        let hint = |e: own::JobEvent| {
+            let key = may_move_saga(&e).then(|| key_of(&e)).flatten();
+            key.map(|k| k.workflow_id)
+        };
         let some = Some("w".to_owned());
         assert_eq!(hint(event("comp-1", JobState::Succeeded, "w")), some);
         assert_eq!(hint(event("j", JobState::Failed, "w")), some);
         assert_eq!(hint(event("j", JobState::Succeeded, "w")), None);
         assert_eq!(hint(event("comp-1", JobState::Succeeded, "")), None);
+        // As the gateway asks for a rollback: without a job.
+        let asked = key_of(&event("", JobState::Running, "w"));
+        assert_eq!(asked.map(|k| k.workflow_id), some);
     }
 }

@@ -271,7 +271,7 @@ mod tests {
 
     /// Written out, so that a route that becomes open to users is seen here.
     #[test]
-    fn the_policy_and_the_quarantine_are_not_for_users() {
+    fn the_policy_the_quarantine_and_the_leader_are_not_for_users() {
         let admin_only: Vec<&str> = route_table()
             .iter()
             .filter(|route| !route.permission.is_granted_to(Role::User))
@@ -292,6 +292,8 @@ mod tests {
                 "/api/v1/policy/bundles",
                 "/api/v1/policy/bundles",
                 "/api/v1/policy/bundles/{name}/rollback",
+                "/api/v1/leader",
+                "/api/v1/leader/step-down",
             ]
         );
     }

@@ -88,7 +88,7 @@ fn quarantined(name: &str, n: u128) -> Finish {
     }
 }
 
-fn held(name: &str, n: u128) -> HoldOutput {
+pub(super) fn held(name: &str, n: u128) -> HoldOutput {
     HoldOutput {
         job_id: id(name),
         dispatch_id: dispatch(n),
@@ -100,6 +100,7 @@ fn held(name: &str, n: u128) -> HoldOutput {
             scan_owed: true,
             ..output(OutputStatus::Held, OutputDecision::Allow)
         }),
+        saga: None,
     }
 }
 

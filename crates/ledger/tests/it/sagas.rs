@@ -347,3 +347,19 @@ async fn a_saga_that_cannot_be_read_is_set_aside() -> anyhow::Result<()> {
     assert_eq!(sagas_due(&fixture).await?, 0, "nobody meets it again");
     Ok(())
 }
+
+#[tokio::test]
+async fn a_success_whose_output_is_held_is_recorded_although_a_cancel_ends_the_job()
+-> anyhow::Result<()> {
+    let fixture = Fixture::start().await?;
+    let mut writer = run_steps(&fixture, "acme", &["a"]).await?;
+    let mut held = super::output::held("a", 1);
+    held.saga = Some(Box::new(recorded()));
+    writer.commit(&Commit::single(held)).await?;
+    let records = "SELECT count(*) FROM saga_record WHERE job_id = 'a'";
+    assert_eq!(fixture.number(records).await?, 1);
+    // Its end says the same once more.
+    end_step(&mut writer, "a", 1, JobState::Cancelled, recorded()).await?;
+    assert_eq!(fixture.number(records).await?, 1);
+    Ok(())
+}

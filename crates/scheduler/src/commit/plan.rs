@@ -330,6 +330,7 @@ impl Plan {
             at: now,
             reason: reason.to_owned(),
             output,
+            saga: sagas::effect_of_held_success(job),
         });
     }
 

@@ -5,7 +5,7 @@
 //! worker's own; and a compensation neither records nor triggers anything.
 
 use airlock_ledger::{RecordKind, SagaEffect};
-use airlock_model::engine::Assignment;
+use airlock_model::engine::{Assignment, QueuedJob};
 use airlock_model::job::UndoWhen;
 use airlock_model::{JobState, RunEnd, saga};
 
@@ -27,6 +27,18 @@ pub(super) fn effect_of_finish(
 /// Of a job that ended without a run under way.
 pub(super) fn effect_of_close(ended: &Ended) -> Option<Box<SagaEffect>> {
     effect(ended, None, ended.attempt > 0)
+}
+
+/// Of a job whose run has succeeded and whose output is held.
+pub(super) fn effect_of_held_success(job: &QueuedJob) -> Option<Box<SagaEffect>> {
+    let spec = &job.spec;
+    let undone = spec.workflow_id.is_some() && spec.compensation.is_some();
+    (undone && !saga::is_compensation(spec)).then(|| {
+        Box::new(SagaEffect {
+            record: Some(RecordKind::Succeeded),
+            trigger: None,
+        })
+    })
 }
 
 fn effect(ended: &Ended, end: Option<RunEnd>, began: bool) -> Option<Box<SagaEffect>> {

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::error::{ErrorContext, LedgerError};
 use crate::leader::output::record::{NewOutput, insert_outputs};
+use crate::sagas::record::SagaEffect;
 use crate::states;
 use crate::ts::Ts;
 
@@ -25,6 +26,9 @@ pub struct HoldOutput {
     pub at: Timestamp,
     pub reason: String,
     pub output: Box<NewOutput>,
+    /// What the success means to its saga; none of plain jobs. A cancel may end the job
+    /// before its verdict comes.
+    pub saga: Option<Box<SagaEffect>>,
 }
 
 static HOLD_OUTPUT: LazyLock<String> = LazyLock::new(|| {
@@ -56,9 +60,17 @@ impl LeaderMove for HoldOutput {
         Some(&self.job_id)
     }
 
+    fn saga_effect(&self) -> Option<(&SagaEffect, Timestamp)> {
+        Some((self.saga.as_deref()?, self.at))
+    }
+
     fn give_up(&self, why: &GiveUp<'_>) -> Option<Move> {
         let end = RunEnd::Succeeded;
-        Some(Finish::from_give_up(&self.job_id, self.dispatch_id, end, why).into())
+        let finish = Finish {
+            saga: self.saga.clone(),
+            ..Finish::from_give_up(&self.job_id, self.dispatch_id, end, why)
+        };
+        Some(finish.into())
     }
 
     async fn write(tx: &mut FencedTx<'_>, moves: &[&Self]) -> Result<HashSet<JobId>, LedgerError> {
