@@ -17,6 +17,7 @@ const SECRETS: &[(&str, &str)] = &[
     ("POSTGRES_PASSWORD", "pw1"),
     ("AIRLOCK_API_KEY", "key1-of-enough-characters"),
     ("AIRLOCK_APPROVER_KEY", "key2-of-enough-characters"),
+    ("OUTPUT_POLICY_ENABLED", "true"),
 ];
 
 /// The ports the servers' images listen on.
@@ -158,7 +159,8 @@ impl Dockerfile {
 fn every_service_of_the_compose_file_is_there_and_buildable() -> Result<()> {
     let (compose, dockerfile) = (Compose::read()?, Dockerfile::read()?);
     let names: BTreeSet<&str> = compose.services()?.map(|(n, _)| n.as_str()).collect();
-    let wanted = "postgres redis nats safety-kernel output-policy scheduler gateway worker cli";
+    let wanted =
+        "postgres redis nats safety-kernel output-policy scheduler saga-manager gateway worker cli";
     ensure!(names == wanted.split(' ').collect(), "{names:?}");
     let builder = dockerfile.lines("builder")?.join("\n");
     for (name, service) in compose.services()? {
@@ -192,6 +194,7 @@ fn every_service_of_the_compose_file_is_there_and_buildable() -> Result<()> {
         "scheduler",
         "safety-kernel",
         "output-policy",
+        "saga-manager",
         "worker",
     ] {
         let service = compose.service(name)?;
@@ -314,7 +317,13 @@ async fn printed(program: &str, env: &BTreeMap<String, String>) -> Result<(bool,
 #[tokio::test]
 async fn every_name_in_an_environment_is_one_the_binary_obeys() -> Result<()> {
     let (compose, dockerfile) = (Compose::read()?, Dockerfile::read()?);
-    for name in ["gateway", "scheduler", "safety-kernel", "output-policy"] {
+    for name in [
+        "gateway",
+        "scheduler",
+        "safety-kernel",
+        "output-policy",
+        "saga-manager",
+    ] {
         let program = dockerfile.program(name)?;
         let mut env = compose.environment(name)?;
         env.insert("AIRLOCK_CONFIG_DIR".to_owned(), "/nonexistent".to_owned());
